@@ -38,7 +38,7 @@
       TooManyWebSockets     503  every replica has `max_open_websockets` open
       TooManyConnections    503  the proxy has `max_connections` clients
       StreamLogMissing      503  the stream log of the application is not deployed, or not configured
-      StreamLogFull         503  the stream log has `max_streams` active streams
+      StreamLogFull         503  the stream log has reached one of its `StreamLimits`
       DeadlineExceeded      504  `request_timeout_s` passed, in the queue or before the first byte of the response
       VersionNotSupported   505
   - ReplicaSignal           a replica's response to its router; clients never get it
@@ -302,7 +302,7 @@ class StreamLogMissing(RequestError):
 
 
 class StreamLogFull(RequestError):
-    """The stream log has `max_streams` streams that are active or have readers."""
+    """The stream log has reached `max_streams`, `max_unread_streams` or `max_total_bytes` of its `StreamLimits`."""
 
     status = 503
     reason = "stream_log_full"

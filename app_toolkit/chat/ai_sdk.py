@@ -78,6 +78,7 @@ BUSY = "The server is busy. Try again in a moment."
 ENDINGS: Mapping[Outcome | None, Part] = {
     "stopped": {"type": "abort"},
     "failed": {"type": "error", "errorText": FAILED},
+    "full": {"type": "error", "errorText": INTERRUPTED},
     "lost": {"type": "error", "errorText": INTERRUPTED},
 }
 """The last part of a stream that did not end by itself."""

@@ -49,6 +49,7 @@ from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, StreamUnknown
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.replica.streams import leave_slot
 from app_toolkit.streaming.formats import SSE
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
@@ -151,7 +152,10 @@ def _add_create(router: APIRouter, catalog_of: Any, parameter: Any, options: Res
         generated = GeneratedResponse(body, partial(model, response_chat_request(body, items)), items, owner)
         opened = _kept(generated, log, options) if body.stored else _tied(generated, request, options)
         async with opened as response:
-            yield response
+            try:
+                yield response
+            finally:
+                leave_slot(request.scope)
 
     @router.post("/responses", response_model=ResponseDocument, responses=STREAMED)
     @on_disconnect("notify")

@@ -62,6 +62,12 @@ ENDINGS: Mapping[Outcome, Document] = {
     "stopped": {"type": "finish", "reason": "stopped"},
     "finished": FAILED,  # the model has cancelled itself
     "failed": FAILED,
+    "full": {
+        "type": "error",
+        "status": 503,
+        "code": "stream_log_full",
+        "message": "the stream log had no room for the next event",
+    },
     "lost": {
         "type": "error",
         "status": 502,

@@ -1,8 +1,11 @@
-"""What a stream log keeps of resumable responses, and for how long.
+"""What a stream log keeps of resumable responses, for how long, and how far a generator may be ahead of its readers.
 
 A *stream* is the sequence of events of one response. Its events are numbered from 1. Each stream has one *owner*, the
 process that generates it, and any number of readers. The owner renews its lease on the stream; a stream whose lease
 expires is lost. Plain data; the caller passes the time in seconds.
+
+All limits are in bytes. The log accepts events only as long as they fit, and the owner appends the others again later.
+A position in a stream is also an *offset*: the bytes of all events up to it, evicted ones included.
 """
 
 from collections import OrderedDict, deque
@@ -12,11 +15,21 @@ from typing import Literal
 
 from app_toolkit.errors import StreamActive, StreamLogFull, StreamUnknown
 
-Outcome = Literal["finished", "stopped", "failed", "lost"]
-"""How a stream ended: by itself, by a stop, with an exception, or because its owner died."""
+Outcome = Literal["finished", "stopped", "failed", "full", "lost"]
+"""How a stream ended: by itself, by a stop, with an exception, because the log had no room, or as its owner died."""
 
 PAGE = 256
 """Events that one page has at most."""
+
+PAGE_BYTES = 256 * 1024
+"""Bytes that one page has at most. A page with a single event may be larger."""
+
+EVENT_BYTES = 128
+"""Bytes that an event counts for in addition to its length."""
+
+STALLED_S = 5.0
+"""Seconds without progress after which the generator does not wait for a reader any more, if another reader is faster.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +38,19 @@ class StreamLimits:
 
     max_streams: int = 10_000
     """Streams that are kept, active ones included."""
-    max_events: int = 100_000
-    """Events that are kept of one stream. The oldest are evicted."""
+    max_unread_streams: int = 1_000
+    """Active streams whose readers have all left. If there are so many, no stream can begin."""
     max_bytes: int = 16 * 2**20
-    """Bytes that are kept of one stream. The oldest events are evicted."""
+    """Bytes that are kept of one stream. Each event counts for its length and 128 bytes.
+
+    While a stream has readers, its generator is at most half of this ahead of the slowest one, and the oldest events
+    that all of them have had are evicted. Without a reader, nothing is evicted and the generator waits at the limit.
+    """
     max_total_bytes: int = 512 * 2**20
     """Bytes that are kept of all streams.
 
-    The streams that ended first and have no readers are removed. If that is not enough, the oldest events of the
-    largest stream are evicted.
+    The streams that ended first and have no readers are removed. If that is not enough, the events that all readers
+    have had are evicted, then those of active streams without a reader, and then the generators wait.
     """
     keep_s: float = 600.0
     """Seconds that a stream is kept after its end. Readers keep it longer."""
@@ -55,13 +72,47 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Append:
+    """Events that the owner of a stream appends. Without events, the owner only renews its lease."""
+
+    stream: str
+    owner: str
+    first: int = 1
+    """The number of the first event in `events`."""
+    events: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Renewal:
     """What the owner of a stream learns when it appends events or renews its lease."""
 
     stop: bool
-    """Whether the owner should end the stream, because it was stopped, or has another owner now."""
+    """Whether the owner should end the stream, because it was stopped."""
     unread_s: float
     """Seconds since the stream had its last reader; 0: it has readers now."""
+    last: int = 0
+    """The number of the newest event that the log has. It did not accept those that follow."""
+    room: int = 0
+    """Bytes that the owner may append now."""
+    full: bool = False
+    """Whether an event was not accepted because of `max_total_bytes`, or because it is larger than `max_bytes`."""
+
+
+def cost(event: bytes) -> int:
+    """Return the bytes that an event counts for."""
+    return len(event) + EVENT_BYTES
+
+
+@dataclass(slots=True)
+class StreamReader:
+    """One reader of a stream."""
+
+    after: int
+    """The number of the last event that it was given."""
+    taken: int
+    """The offset of the last event that it has had: it has asked for those that follow."""
+    taken_at: float
+    """When it had an event last, or when events began to wait for it."""
 
 
 @dataclass(slots=True)
@@ -75,11 +126,13 @@ class LoggedStream:
     unread_since: float
     key: str | None = None
     events: deque[bytes] = field(default_factory=deque)
+    ends: deque[int] = field(default_factory=deque)
+    """The offset of each event in `events`."""
     first: int = 1
     """The number of the oldest event that is kept."""
-    size: int = 0
-    """Bytes of the kept events."""
-    readers: int = 0
+    start: int = 0
+    """The offset of the newest event that was evicted."""
+    readers: dict[int, StreamReader] = field(default_factory=dict)
     stop: bool = False
     outcome: Outcome | None = None
     ended_at: float | None = None
@@ -89,29 +142,92 @@ class LoggedStream:
         """The number of the newest event; 0: there is none."""
         return self.first + len(self.events) - 1
 
+    @property
+    def end(self) -> int:
+        """The offset of the newest event."""
+        return self.ends[-1] if self.ends else self.start
+
+    @property
+    def size(self) -> int:
+        """Bytes of the kept events."""
+        return self.end - self.start
+
+    def offset(self, number: int) -> int:
+        """Return the offset of an event. An evicted one has that of the newest evicted one."""
+        index = number - self.first
+        if index < 0:
+            return self.start
+        return self.ends[index] if index < len(self.ends) else self.end
+
     def page(self, after: int) -> Page:
         """Return the events that follow number `after`."""
         first = max(after + 1, self.first)
         skipped = first - self.first
-        events = tuple(self.events[index] for index in range(skipped, min(len(self.events), skipped + PAGE)))
+        events: list[bytes] = []
+        size = 0
+        for index in range(skipped, min(len(self.events), skipped + PAGE)):
+            size += len(self.events[index])
+            if events and size > PAGE_BYTES:
+                break
+            events.append(self.events[index])
         complete = first + len(events) > self.last
-        return Page(first, events, self.outcome if complete else None, evicted=first > after + 1)
+        return Page(first, tuple(events), self.outcome if complete else None, evicted=first > after + 1)
 
-    def extend(self, events: Sequence[bytes], limits: StreamLimits) -> int:
-        """Append events and evict the oldest ones beyond the limits. Return the change of the size in bytes."""
-        before = self.size
-        self.events.extend(events)
-        self.size += sum(map(len, events))
-        while self.events and (len(self.events) > limits.max_events or self.size > limits.max_bytes):
-            self.evict()
-        return self.size - before
+    def had(self, now: float) -> int | None:
+        """Return the offset up to which all readers have had the events; None: there are no readers.
 
-    def evict(self) -> int:
-        """Evict the oldest event. Return its size in bytes."""
-        size = len(self.events.popleft())
-        self.size -= size
-        self.first += 1
-        return size
+        A reader that is stalled does not count, unless it is the fastest one.
+        """
+        if not self.readers:
+            return None
+        fastest = max(reader.taken for reader in self.readers.values())
+        return min(
+            reader.taken
+            for reader in self.readers.values()
+            if reader.taken == fastest or now - reader.taken_at <= STALLED_S
+        )
+
+    def room(self, limits: StreamLimits, now: float) -> int:
+        """Return the bytes that may be appended. One event may be larger if all others have been read."""
+        had = self.had(now)
+        if had is None:
+            return limits.max_bytes - self.size
+        return max(0, limits.max_bytes // 2 - (self.end - had))
+
+    def largest(self, limits: StreamLimits, now: float) -> int:
+        """Return the bytes that the next event may have."""
+        return limits.max_bytes if self.had(now) == self.end else self.room(limits, now)
+
+    def fitting(self, events: Sequence[bytes], limits: StreamLimits, now: float) -> int:
+        """Return how many of the events may be appended."""
+        room = self.room(limits, now)
+        size = 0
+        for count, event in enumerate(events):
+            size += cost(event)
+            if size > room and (count or size > self.largest(limits, now)):
+                return count
+        return len(events)
+
+    def extend(self, events: Sequence[bytes], limits: StreamLimits, now: float) -> None:
+        """Append events that fit, and evict the oldest ones beyond `max_bytes`."""
+        end = self.end
+        for reader in self.readers.values():
+            if reader.taken == end:  # until now, nothing has waited for it
+                reader.taken_at = now
+        for event in events:
+            self.events.append(event)
+            end += cost(event)
+            self.ends.append(end)
+        self.evict(self.size - limits.max_bytes, end)
+
+    def evict(self, missing: int, up_to: int) -> int:
+        """Evict the oldest events up to an offset, until `missing` bytes are free. Return the bytes that are free."""
+        before = self.start
+        while self.start - before < missing and self.ends and self.ends[0] <= up_to:
+            self.events.popleft()
+            self.start = self.ends.popleft()
+            self.first += 1
+        return self.start - before
 
 
 class StreamTable:
@@ -122,7 +238,10 @@ class StreamTable:
         self._streams: dict[str, LoggedStream] = {}
         self._ended: OrderedDict[str, LoggedStream] = OrderedDict()
         """The streams that have ended, in the order of their ends."""
+        self._unread: set[str] = set()
+        """The active streams whose readers have all left."""
         self._keys: dict[str, str] = {}
+        self._entered = 0
         self.size = 0
         """Bytes of all kept events."""
 
@@ -139,41 +258,64 @@ class StreamTable:
 
         Raises:
             StreamActive: A stream with this key has not ended, or the log has a stream with this id.
-            StreamLogFull: The log has `max_streams` streams, and each of them is active or has readers.
+            StreamLogFull: The log has `max_streams` streams, and each of them is active or has readers. Or it has
+                `max_unread_streams` that are active and have no reader any more, or no room for an event.
         """
         if id in self._streams:
             raise StreamActive(f"there is a stream {id!r} already")
         before = None if key is None else self.find(key)
         if before is not None and self._streams[before].outcome is None:
             raise StreamActive(f"the stream of {key!r} has not ended")
-        self._make_room(self.limits.max_streams - 1)
+        if len(self._unread) >= self.limits.max_unread_streams:
+            raise too_many_unread(self.limits)
+        self._remove_ended(len(self._streams) + 1 - self.limits.max_streams, 0)
         if len(self._streams) >= self.limits.max_streams:
+            raise too_many_streams(self.limits)
+        stream = LoggedStream(id, owner, media_type, renewed_at=now, unread_since=now, key=key)
+        if not self._make_room(EVENT_BYTES, stream, now):
             raise StreamLogFull(
-                f"the stream log has {self.limits.max_streams:,} streams that are active or have readers"
+                f"the events of active streams fill the stream log: its max_total_bytes is "
+                f"{self.limits.max_total_bytes:,}"
             )
-        self._streams[id] = LoggedStream(id, owner, media_type, renewed_at=now, unread_since=now, key=key)
+        self._streams[id] = stream
         if key is not None:
             self._keys[key] = id
 
-    def append(self, id: str, owner: str, first: int, events: Sequence[bytes], now: float) -> Renewal:
-        """Append events, the first of which has the number `first`, and renew the lease.
+    def append(self, append: Append, now: float) -> Renewal | None:
+        """Append the events that fit, and renew the lease.
 
-        Events that the log has had already are skipped. Nothing is appended if the stream has ended or has another
-        owner.
-
-        Raises:
-            StreamUnknown: The log has no such stream.
-            ValueError: Events between the last one and number `first` are missing.
+        Return None if the log has no such stream, or if it has ended or has another owner. Events that the log has had
+        already are skipped. Nothing is appended if events between the last one and these are missing.
         """
-        stream = self.get(id)
-        if stream.owner != owner or stream.outcome is not None:
-            return Renewal(stop=True, unread_s=0.0)
-        if first > stream.last + 1:
-            raise ValueError(f"event {first} of stream {id!r} cannot follow event {stream.last}")
-        self.size += stream.extend(events[stream.last + 1 - first :], self.limits)
+        stream = self._streams.get(append.stream)
+        if stream is None or stream.owner != append.owner or stream.outcome is not None:
+            return None
         stream.renewed_at = now
-        self._make_room(self.limits.max_streams)
-        return Renewal(stream.stop, 0.0 if stream.readers else now - stream.unread_since)
+        full = False
+        if append.first <= stream.last + 1:
+            full = self._extend(stream, append.events[stream.last + 1 - append.first :], now)
+        unread_s = 0.0 if stream.readers else now - stream.unread_since
+        return Renewal(stream.stop, unread_s, stream.last, stream.largest(self.limits, now), full)
+
+    def _extend(self, stream: LoggedStream, events: Sequence[bytes], now: float) -> bool:
+        """Append the events that fit. Return whether one was not accepted that no reader can make room for."""
+        count = stream.fitting(events, self.limits, now)
+        if not count:
+            return bool(events) and cost(events[0]) > self.limits.max_bytes
+        sizes = [cost(event) for event in events[:count]]
+        if not self._make_room(sum(sizes), stream, now):
+            room = self.limits.max_total_bytes - self.size
+            accepted, size = 0, sizes[0]
+            while size <= room:  # not all of them fit
+                accepted += 1
+                size += sizes[accepted]
+            count, full = accepted, True
+        else:
+            full = False
+        before = stream.size
+        stream.extend(events[:count], self.limits, now)
+        self.size += stream.size - before
+        return full
 
     def end(self, id: str, owner: str, outcome: Outcome, now: float) -> None:
         """End a stream. Nothing happens if it has ended, or has another owner."""
@@ -188,10 +330,6 @@ class StreamTable:
             return False
         stream.stop = True
         return True
-
-    def renew(self, id: str, owner: str, now: float) -> Renewal:
-        """Renew the lease on a stream. Raises `StreamUnknown`."""
-        return self.append(id, owner, self.get(id).last + 1, (), now)
 
     def adopt(self, id: str, owner: str, last: int, now: float) -> bool:
         """Make this process the owner of a lost stream whose last event it has seen.
@@ -213,15 +351,35 @@ class StreamTable:
             self._remove(stream)
         return stream is not None
 
-    def enter(self, id: str) -> None:
-        """Count one reader more."""
-        self.get(id).readers += 1
+    def enter(self, id: str, after: int, now: float) -> int:
+        """Add a reader of the events after a number. Return its id."""
+        stream = self.get(id)
+        self._entered += 1
+        stream.readers[self._entered] = StreamReader(after, stream.offset(after), now)
+        self._unread.discard(id)
+        return self._entered
 
-    def leave(self, id: str, now: float) -> None:
-        """Count one reader less."""
-        if (stream := self._streams.get(id)) is not None:
-            stream.readers -= 1
-            stream.unread_since = now
+    def read(self, id: str, reader: int, now: float) -> Page:
+        """Return the next events for a reader, which has had those of the page before. Raises `StreamUnknown`."""
+        stream = self.get(id)
+        found = stream.readers.get(reader)
+        if found is None:  # the stream was removed, and another one has its id
+            raise StreamUnknown(f"there is no stream {id!r} any more")
+        taken = stream.offset(found.after)
+        if taken > found.taken:
+            found.taken, found.taken_at = taken, now
+        page = stream.page(found.after)
+        found.after = page.first + len(page.events) - 1
+        return page
+
+    def leave(self, id: str, reader: int, now: float) -> None:
+        """Remove a reader."""
+        stream = self._streams.get(id)
+        if stream is None or stream.readers.pop(reader, None) is None:
+            return
+        stream.unread_since = now
+        if not stream.readers and stream.outcome is None:
+            self._unread.add(id)
 
     def get(self, id: str) -> LoggedStream:
         """Raises `StreamUnknown`."""
@@ -252,32 +410,64 @@ class StreamTable:
     def _end(self, stream: LoggedStream, outcome: Outcome, now: float) -> None:
         stream.outcome, stream.ended_at = outcome, now
         self._ended[stream.id] = stream
+        self._unread.discard(stream.id)
 
-    def _make_room(self, streams: int) -> None:
-        """Remove the streams that ended first, and evict events, until `streams` and `max_total_bytes` are kept.
+    def _make_room(self, size: int, stream: LoggedStream, now: float) -> bool:
+        """Free so many bytes for events of a stream. Return whether there is room for all of them."""
+        missing = self.size + size - self.limits.max_total_bytes
+        if missing > 0:
+            missing -= self._remove_ended(0, missing)
+        if missing > 0:
+            read = ((each, each.had(now)) for each in self._streams.values())
+            missing -= self._evict(missing, [(each, had) for each, had in read if had is not None])
+        if missing > 0 and (stream.readers or stream.id not in self._streams):
+            unread = [each for each in self._streams.values() if not each.readers]
+            missing -= self._evict(missing, [(each, each.end) for each in unread])
+        return missing <= 0
 
-        Streams that are active or have readers are not removed.
+    def _remove_ended(self, streams: int, size: int) -> int:
+        """Remove streams without readers, those that ended first, to free so many streams and bytes.
+
+        Return the bytes that are free.
         """
-        total = self.limits.max_total_bytes
-        if len(self._streams) <= streams and self.size <= total:
-            return
-        unread, count, size = [], len(self._streams), self.size
-        for stream in self._ended.values():
-            if count <= streams and size <= total:
+        free = 0
+        if streams <= 0 and size <= 0:
+            return free
+        for stream in list(self._ended.values()):
+            if streams <= 0 and free >= size:
                 break
             if not stream.readers:
-                unread.append(stream)
-                count, size = count - 1, size - stream.size
-        for stream in unread:
-            self._remove(stream)
-        while self.size > total:
-            largest = max(self._streams.values(), key=lambda stream: stream.size)
-            while largest.events and self.size > total:
-                self.size -= largest.evict()
+                self._remove(stream)
+                streams, free = streams - 1, free + stream.size
+        return free
+
+    def _evict(self, missing: int, streams: list[tuple[LoggedStream, int]]) -> int:
+        """Evict events of streams up to offsets, most of the largest first. Return the bytes that are free."""
+        free = 0
+        for stream, up_to in sorted(streams, key=lambda each: each[0].start - each[1]):
+            if free >= missing:
+                break
+            free += stream.evict(missing - free, up_to)
+        self.size -= free
+        return free
 
     def _remove(self, stream: LoggedStream) -> None:
         del self._streams[stream.id]
         self._ended.pop(stream.id, None)
+        self._unread.discard(stream.id)
         self.size -= stream.size
         if stream.key is not None and self._keys.get(stream.key) == stream.id:
             del self._keys[stream.key]
+
+
+def too_many_streams(limits: StreamLimits) -> StreamLogFull:
+    """Return the error of a log with `max_streams`."""
+    return StreamLogFull(f"the stream log has {limits.max_streams:,} streams that are active or have readers")
+
+
+def too_many_unread(limits: StreamLimits) -> StreamLogFull:
+    """Return the error of a log with `max_unread_streams`."""
+    return StreamLogFull(
+        f"the stream log has {limits.max_unread_streams:,} active streams whose readers have left, "
+        f"and its max_unread_streams is {limits.max_unread_streams:,}"
+    )

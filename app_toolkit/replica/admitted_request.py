@@ -20,7 +20,7 @@ from app_toolkit.replica.client import ClientMessages
 from app_toolkit.replica.disconnect import wish_of
 from app_toolkit.replica.head import checked
 from app_toolkit.replica.live_sets import LiveSets
-from app_toolkit.replica.streams import is_lasting, is_stream
+from app_toolkit.replica.streams import LEAVE_SLOT, is_lasting, is_stream
 from app_toolkit.transport import hop
 from app_toolkit.transport.frames import why_not_closed_with
 from app_toolkit.types import ASGIApp, Header, Message, Receive, Scope, Send
@@ -259,6 +259,7 @@ class AdmittedRequest:
     def _open_stream(self) -> bytes:
         """Make the response an open stream. Return what the caller learns about it."""
         lasting = is_lasting(self._scope)
+        self._scope[LEAVE_SLOT] = partial(self._live.leave_slot, self)
         if lasting:
             self._unbound()
         if not self._live.open_stream(self):

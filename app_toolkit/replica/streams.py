@@ -10,6 +10,8 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 MARK = "__app_toolkit_open_stream__"
 LASTING = "__app_toolkit_lasting_stream__"
 EVENT_STREAM = b"text/event-stream"
+LEAVE_SLOT = "app_toolkit.leave_slot"
+"""The entry of the scope of a stream that `leave_slot` calls."""
 
 
 def open_stream(endpoint: Endpoint) -> Endpoint:
@@ -42,3 +44,13 @@ def is_stream(scope: Scope, fields: Iterable[Header]) -> bool:
     return any(
         name == b"content-type" and value.partition(b";")[0].strip().lower() == EVENT_STREAM for name, value in fields
     )
+
+
+def leave_slot(scope: Scope) -> None:
+    """Let a request hold no slot any more, and count as no open stream: its response is over, and its work goes on.
+
+    A drain still waits for it. Does nothing for a request whose response has not begun, or that no replica serves.
+    """
+    leave: Callable[[], None] | None = scope.get(LEAVE_SLOT)
+    if leave is not None:
+        leave()

@@ -7,18 +7,19 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from app_toolkit.core.stream_log import Outcome, Renewal
+from app_toolkit.core.outbox import Outbox
+from app_toolkit.core.stream_log import Append, Outcome, Renewal
 from app_toolkit.observability.context import DEADLINE
-from app_toolkit.streaming.leases import StreamLease, leases
 from app_toolkit.streaming.log import StreamLog
+from app_toolkit.streaming.writer import StreamWriter, writer_of
 
 logger = logging.getLogger("app_toolkit.streaming")
 
 CLEANUP_S = 10.0
 """Seconds for which a stopped generator may clean up. It is cancelled again after each of these periods."""
 
-AHEAD = 1_024
-"""Events that wait for the log. A generator that is faster waits."""
+AHEAD_BYTES = 2**20
+"""Bytes of events that wait for the log. The generator waits if there are more."""
 
 
 class Generation:
@@ -56,22 +57,29 @@ class Generation:
         self._key = key
         self._linger_s = linger_s
         self._max_duration_s = max_duration_s
-        self._last = 0
         self._began = time.monotonic()
-        self._waiting: list[bytes] = []
+        self.renewed_at = self._began
+        """The time on `time.monotonic()` of the last append or renewal."""
+        self._outbox = Outbox()
         self._has_room = asyncio.Event()
-        self._has_events = asyncio.Event()
         self._first = asyncio.Event()
+        self._over = asyncio.Event()
+        """Set when nothing will be appended any more."""
         self._complete = False
-        self._stopped: Outcome | None = None
+        self._is_refused = False
+        """Whether the log accepts nothing more."""
+        self._ending: Outcome | None = None
+        """How the stream ends, if not with its generator."""
         self._cancelled_at = -math.inf
+        self._writer: StreamWriter | None = None
+        self._retry: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._generating: asyncio.Task[None] | None = None
 
     @property
     def was_stopped(self) -> bool:
         """Whether it ends because of a stop or a limit, and not because a process was lost."""
-        return self._stopped == "stopped"
+        return self._ending == "stopped"
 
     async def begin(self) -> None:
         """Add the stream to the log and start the generator. Raises as `StreamLog.begin` does."""
@@ -80,7 +88,7 @@ class Generation:
 
     async def adopt(self, stream: str, last: int) -> bool:
         """Continue a lost stream after event number `last`. Return False if it is not lost any more."""
-        self.id, self._last = stream, last
+        self.id, self._outbox.last = stream, last
         if not await self._log.adopt(stream, self.owner, last):
             return False
         self._task = asyncio.create_task(self._run(), name=f"app-toolkit stream {self.id}")
@@ -97,7 +105,7 @@ class Generation:
                 await self._first.wait()
         except TimeoutError:
             return
-        if self.error is not None and not self._last:
+        if self.error is not None and not self._outbox.last:
             raise self.error
 
     async def ended(self) -> None:
@@ -118,21 +126,22 @@ class Generation:
     async def _run(self) -> None:
         DEADLINE.set(None)  # that of the request, whose client may leave
         outcome: Outcome = "failed"
+        self.renewed_at = time.monotonic()
+        self._writer = writer_of(self._log)
+        self._writer.add(self)
         self._generating = asyncio.create_task(self._generate())
-        lease, kept = StreamLease(self.id, self.owner, self._apply_renewal, time.monotonic()), leases(self._log)
-        kept.add(lease)
         try:
-            await self._write(lease)
-            outcome = self._stopped or ("failed" if self.error else "finished")
+            await self._over.wait()
+            outcome = self._ending or ("failed" if self.error else "finished")
         except asyncio.CancelledError:
             outcome = "lost"
             raise
-        except Exception as error:
-            logger.warning("stream %s ends, because its log fails: %s", self.id, error)
         finally:
             self._generating.cancel()
             await asyncio.wait([self._generating])
-            await kept.remove(lease)
+            if self._retry is not None:
+                self._retry.cancel()
+            await self._writer.remove(self)
             try:
                 await self._log.end(self.id, self.owner, outcome)
             except Exception as error:
@@ -143,14 +152,14 @@ class Generation:
         """Run the generator, and collect its events."""
         try:
             async for item in self._items:
-                self._waiting.append(item)
-                self._has_events.set()
-                if len(self._waiting) >= AHEAD:
+                self._outbox.put(item)
+                self._append_soon()
+                if self._outbox.size >= AHEAD_BYTES:
                     self._has_room.clear()
                     await self._has_room.wait()
         except Exception as error:
             self.error = error
-            if self._last or self._waiting:
+            if self._outbox.last or self._outbox:
                 logger.exception("the generator of stream %s raised", self.id)
         finally:
             try:
@@ -158,37 +167,70 @@ class Generation:
                     await self._items.aclose()
             finally:
                 self._complete = True
-                self._has_events.set()
+                self._look()
 
-    async def _write(self, lease: StreamLease) -> None:
-        """Append what has been collected, as many events at a time as came during the append before."""
-        while True:
-            if self._waiting:
-                events, self._waiting = self._waiting, []
-                self._has_room.set()
-                renewal = await self._log.append(self.id, self.owner, self._last + 1, events)
-                self._last += len(events)
-                lease.renewed_at = time.monotonic()
-                self._first.set()
-                self._apply_renewal(renewal)
-            elif self._complete:
-                return
-            else:
-                self._has_events.clear()
-                await self._has_events.wait()
+    def _append_soon(self) -> None:
+        """Let the writer append what waits, unless it waits until the log has room."""
+        if self._writer is not None and self._retry is None:
+            self._writer.ready(self)
 
-    def _apply_renewal(self, renewal: Renewal | None) -> None:
+    def _ask_again(self) -> None:
+        self._retry = None
+        self._append_soon()
+
+    def next_append(self, most: int) -> Append:
+        events = () if self._is_refused else self._outbox.next(most)
+        return Append(self.id, self.owner, self._outbox.last + 1, events)
+
+    def renewed(self, renewal: Renewal | None) -> None:
+        now = self.renewed_at = time.monotonic()
         if renewal is None:
-            self._stop("lost")
-            return
-        duration = time.monotonic() - self._began
-        if renewal.stop or renewal.unread_s > self._linger_s or duration > self._max_duration_s:
-            self._stop("stopped")
+            self._stop("lost", refused=True)
+        elif not self._outbox.renewed(renewal, now):
+            logger.warning("stream %s ends, because its log has lost events", self.id)
+            self._stop("lost", refused=True)
+        else:
+            self._proceed(renewal, now)
+        self._look()
 
-    def _stop(self, outcome: Outcome) -> None:
+    def log_failed(self, error: Exception) -> None:
+        logger.warning("stream %s ends, because its log fails: %s", self.id, error)
+        self._ending = self._ending or "lost"
+        self._over.set()
+
+    def _proceed(self, renewal: Renewal, now: float) -> None:
+        """Go on after a renewal."""
+        if renewal.last:
+            self._first.set()
+        if self._outbox.size < AHEAD_BYTES:
+            self._has_room.set()
+        if self._outbox.is_refused(now):
+            logger.warning("stream %s ends, because its log has no room for its next event", self.id)
+            self._stop("full", refused=True)
+        elif renewal.stop or renewal.unread_s > self._linger_s or now - self._began > self._max_duration_s:
+            self._stop("stopped")
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._outbox.retry_s:
+            self._retry = asyncio.get_running_loop().call_later(self._outbox.retry_s, self._ask_again)
+        elif self._outbox:
+            self._append_soon()
+
+    def _stop(self, outcome: Outcome, *, refused: bool = False) -> None:
+        """Cancel the generator. `refused`: the log accepts nothing more."""
         assert self._generating is not None, "only a running generation can be stopped"
+        if self._over.is_set():
+            return
+        self._ending = self._ending or outcome
+        self._is_refused = self._is_refused or refused
         now = time.monotonic()
         if not self._complete and now - self._cancelled_at >= CLEANUP_S:
-            self._stopped = self._stopped or outcome
             self._cancelled_at = now
             self._generating.cancel()
+
+    def _look(self) -> None:
+        """End the stream if its generator has ended and nothing more will be appended."""
+        is_blocked = self._ending is not None and self._outbox.retry_s > 0
+        if self._complete and (self._is_refused or is_blocked or not self._outbox):
+            self._over.set()

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
-from app_toolkit.core.stream_log import Outcome, Page, Renewal, StreamLimits, StreamTable
+from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal, StreamLimits, StreamTable
 
 CLEANUP_INTERVAL_S = 1.0
 """Seconds between two searches for streams that are lost or old."""
@@ -14,17 +14,20 @@ CLEANUP_INTERVAL_S = 1.0
 class StreamLog(Protocol):
     """A stream log.
 
-    Each stream has one owner, the process that generates it. The owner renews its lease at least every `lease_s`
-    seconds. All methods raise `StreamUnknown` for a stream that the log does not have.
+    Each stream has one owner, the process that generates it. The owner appends events, or renews its lease, at least
+    every `lease_s` seconds. All methods but `append` and `end` raise `StreamUnknown` for a stream that the log does not
+    have.
     """
 
     async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
         """Add a stream. Raises `StreamActive` if a stream with this key has not ended, and `StreamLogFull`."""
 
-    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
-        """Append events, of which the first has the number `first`, and renew the lease.
+    async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
+        """Append events to streams, and renew the leases on them.
 
-        To append the same events again changes nothing.
+        Return a renewal for each of them; None: the log does not have the stream, or it has ended or has another owner.
+        To append the same events again changes nothing. The log accepts the events that fit its limits; `Renewal.last`
+        has the last one.
         """
 
     async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
@@ -32,12 +35,6 @@ class StreamLog(Protocol):
 
     async def stop(self, stream: str) -> bool:
         """Ask the owner to end a stream. Return False if it has ended."""
-
-    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
-        """Renew leases on streams to which nothing is appended, each given as a stream and its owner.
-
-        Return a renewal for each of them; None: the log does not have the stream.
-        """
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         """Become the owner of a lost stream, which continues after event number `last`.
@@ -57,10 +54,14 @@ class StreamLog(Protocol):
     async def outcome(self, stream: str, after: int) -> Outcome | None:
         """Return how a stream ended. None: it has not ended, or has events after number `after`."""
 
+    async def last(self, stream: str) -> int:
+        """Return the number of the newest event; 0: there is none."""
+
     def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         """Yield the events after number `after`, those that are there first, and new ones as they are appended.
 
-        The last page has an `outcome`. Each running iteration counts as one reader of the stream.
+        The last page has an `outcome`. Each running iteration counts as one reader of the stream, which has had a page
+        when it asks for the next one. The generator waits for its readers, see `StreamLimits.max_bytes`.
         """
 
 
@@ -84,10 +85,14 @@ class MemoryStreamLog:
             self._table.remove_old(self._looked)
         self._table.begin(stream, owner, media_type, key, self._now())
 
-    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
-        renewal = self._table.append(stream, owner, first, events, self._now())
-        self._wake(stream)
-        return renewal
+    async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
+        now = self._now()
+        renewals = []
+        for append in appends:
+            renewals.append(self._table.append(append, now))
+            if append.events:
+                self._wake(append.stream)
+        return renewals
 
     async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
         self._table.end(stream, owner, outcome, self._now())
@@ -95,10 +100,6 @@ class MemoryStreamLog:
 
     async def stop(self, stream: str) -> bool:
         return self._table.stop(stream)
-
-    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
-        now = self._now()
-        return [self._table.renew(stream, owner, now) if stream in self._table else None for stream, owner in leases]
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return self._table.adopt(stream, owner, last, self._now())
@@ -118,20 +119,22 @@ class MemoryStreamLog:
         found = self._table.get(stream)
         return None if found.last > after else found.outcome
 
+    async def last(self, stream: str) -> int:
+        return self._table.get(stream).last
+
     async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
-        self._table.enter(stream)
+        reader = self._table.enter(stream, after, self._now())
         try:
             while True:
-                page = self._table.get(stream).page(after)
+                page = self._table.read(stream, reader, self._now())
                 if page.events or page.evicted or page.outcome is not None:
-                    after = page.first + len(page.events) - 1
                     yield page
                     if page.outcome is not None:
                         return
                 else:
                     await self._news.setdefault(stream, asyncio.Event()).wait()
         finally:
-            self._table.leave(stream, self._now())
+            self._table.leave(stream, reader, self._now())
 
     def look(self) -> None:
         """Mark streams whose lease has expired as lost, and remove old ones.

@@ -1,12 +1,15 @@
 """A stream log in Redis. It needs the extra `redis`.
 
-The keys of a log begin with its prefix. A stream has three keys: `meta:ID`, a hash; `events:ID`, a Redis stream; and
-`readers:ID`, a sorted set of the readers with the time of their last sign of life. `key:KEY` has the id of the newest
-stream with this key. `streams` and `ended` are sorted sets of the ids, by the time at which the stream expires and by
-the time of its end in microseconds. All other times are milliseconds.
+The keys of a log begin with its prefix. A stream has four keys: `meta:ID`, a hash; `events:ID`, a Redis stream;
+`readers:ID`, a sorted set of the readers with the time of their last sign of life; and `taken:ID`, a hash with the
+offset up to which each reader has had the events, and when that was. `key:KEY` has the id of the newest stream with
+this key. `streams`, `ended` and `unread` are sorted sets of the ids, by the time at which the stream expires, by the
+time of its end in microseconds, and by the last time at which an active stream was seen that its readers have left. All
+other times are milliseconds.
 
-Event number 7 has the id `7-0` in the Redis stream. The end of a stream adds an entry without an event, `7-1`, which
-wakes the readers. Every decision is a Lua script, and uses the time of the Redis server.
+Event number 7 has the id `7-0` in the Redis stream, and its offset. The end of a stream adds an entry without an event,
+`7-1`, which wakes the readers. Every decision is a Lua script, and uses the time of the Redis server. The rules are
+those of `core/stream_log.py`.
 """
 
 import asyncio
@@ -18,14 +21,26 @@ from typing import Any, cast
 
 import anyio
 
-from app_toolkit.core.stream_log import PAGE, Outcome, Page, Renewal, StreamLimits
+from app_toolkit.core.stream_log import (
+    EVENT_BYTES,
+    PAGE,
+    PAGE_BYTES,
+    STALLED_S,
+    Append,
+    Outcome,
+    Page,
+    Renewal,
+    StreamLimits,
+    too_many_streams,
+    too_many_unread,
+)
 from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
 
 try:
     from redis.asyncio import BlockingConnectionPool, Redis
     from redis.asyncio.retry import Retry
     from redis.backoff import ExponentialBackoff
-    from redis.exceptions import BusyLoadingError, RedisError
+    from redis.exceptions import BusyLoadingError, RedisError, ResponseError
     from redis.exceptions import ConnectionError as NoConnection
     from redis.exceptions import TimeoutError as Late
 except ImportError as error:
@@ -64,11 +79,11 @@ FIRST_RETRY_S, LAST_RETRY_S, RETRIES = 0.05, 1.0, 13
 """The waits before retries double up to the longest one. All of them together are 10.5 s."""
 
 PAIRS = 500
-"""Readers of which one call writes signs of life, and leases that one call renews."""
+"""Readers of which one call writes signs of life, and streams to which one call appends."""
 
 PRELUDE = f"""
 local prefix, lease, keep, id = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local reader_ms = {READER_S * 1_000:.0f}
+local reader_ms, stalled_ms, event_bytes = {READER_S * 1_000:.0f}, {STALLED_S * 1_000:.0f}, {EVENT_BYTES}
 local clock = redis.call('TIME')
 local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local now = math.floor(now_us / 1000)
@@ -77,6 +92,8 @@ local function text(number) return string.format('%.0f', number) end
 local function meta(id) return prefix .. 'meta:' .. id end
 local function events(id) return prefix .. 'events:' .. id end
 local function readers(id) return prefix .. 'readers:' .. id end
+local function taken(id) return prefix .. 'taken:' .. id end
+local function unread() return prefix .. 'unread' end
 local function get(id, field) return redis.call('HGET', meta(id), field) end
 local function exists(id) return redis.call('EXISTS', meta(id)) == 1 end
 
@@ -86,19 +103,28 @@ local function name(id)  -- the key `key:KEY`, if this stream is the newest one 
 end
 
 local function expire(id, ms)
-  for _, key in ipairs({{meta(id), events(id), readers(id), name(id)}}) do redis.call('PEXPIRE', key, text(ms)) end
+  for _, key in ipairs({{meta(id), events(id), readers(id), taken(id), name(id)}}) do
+    redis.call('PEXPIRE', key, text(ms))
+  end
   redis.call('ZADD', prefix .. 'streams', text(now + ms), id)
-  for _, key in ipairs({{prefix .. 'streams', prefix .. 'ended'}}) do
+  for _, key in ipairs({{prefix .. 'streams', prefix .. 'ended', unread()}}) do
     if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, text(ms)) end
   end
 end
 
+-- Redis refuses a write that needs memory if it has none, unless the script has written before. Only events and new
+-- streams are refused.
+local function write_without_memory(id) redis.call('HDEL', meta(id), '') end
+
 local function renew(id)
+  write_without_memory(id)
   redis.call('HSET', meta(id), 'renewed_at', text(now))
   if redis.call('PTTL', meta(id)) < lease + keep - 1000 then expire(id, lease + keep) end
 end
 
 local function finish(id, outcome)
+  write_without_memory(id)
+  redis.call('ZREM', unread(), id)
   redis.call('HSET', meta(id), 'outcome', outcome)
   local ends = redis.call('HINCRBY', meta(id), 'ends', 1)
   redis.call('XADD', events(id), get(id, 'last') .. '-' .. text(ends), 'outcome', outcome)
@@ -117,17 +143,59 @@ end
 
 local function is_read(id) return redis.call('ZCOUNT', readers(id), text(now - reader_ms), '+inf') > 0 end
 
-local function renewal(id)  -- 1 if the owner should stop, and the milliseconds since the stream had its last reader
-  renew(id)
-  local unread = 0
-  if not is_read(id) then
-    local latest = redis.call('ZREVRANGE', readers(id), 0, 0, 'WITHSCORES')
-    unread = now - math.max(tonumber(get(id, 'unread_since')), tonumber(latest[2] or 0))
+local function had(id)  -- the offset up to which all readers have had the events; nil: there are no readers
+  local live, found, fastest, slowest = {{}}, redis.call('HGETALL', taken(id)), nil, nil
+  if #found == 0 then return nil end
+  for _, reader in ipairs(redis.call('ZRANGEBYSCORE', readers(id), text(now - reader_ms), '+inf')) do
+    live[reader] = true
   end
-  return {{get(id, 'stop') and 1 or 0, unread}}
+  local offsets = {{}}
+  for at = 1, #found, 2 do
+    if live[found[at]] then
+      local offset, since = string.match(found[at + 1], '(%d+) (%d+)')
+      offset = tonumber(offset)
+      offsets[#offsets + 1] = {{offset, tonumber(since)}}
+      fastest = math.max(fastest or 0, offset)
+    end
+  end
+  for _, each in ipairs(offsets) do
+    if each[1] == fastest or now - each[2] <= stalled_ms then slowest = math.min(slowest or each[1], each[1]) end
+  end
+  return slowest
+end
+
+local function room(id, max_bytes)  -- the bytes that may be appended, and that the next event may have
+  local start, stop = unpack(redis.call('HMGET', meta(id), 'start', 'end'))
+  start, stop = tonumber(start), tonumber(stop)
+  local offset = had(id)
+  if not offset then return max_bytes - (stop - start), max_bytes - (stop - start) end
+  local ahead = math.max(0, math.floor(max_bytes / 2) - (stop - offset))
+  return ahead, offset == stop and max_bytes or ahead
+end
+
+local function set_unread(id)
+  redis.call('ZADD', unread(), text(now), id)
+  redis.call('PEXPIRE', unread(), math.max(redis.call('PTTL', unread()), redis.call('PTTL', meta(id)), 1))
+end
+
+local function renewal(id, max_bytes, full)  -- the fields of a Renewal
+  renew(id)
+  local unread_ms = 0
+  if is_read(id) then
+    redis.call('ZREM', unread(), id)
+  else
+    local latest = redis.call('ZREVRANGE', readers(id), 0, 0, 'WITHSCORES')
+    unread_ms = now - math.max(tonumber(get(id, 'unread_since')), tonumber(latest[2] or 0))
+    if get(id, 'read') then set_unread(id) end
+  end
+  local _, largest = room(id, max_bytes)
+  return {{get(id, 'stop') and 1 or 0, unread_ms, tonumber(get(id, 'last')), largest, full and 1 or 0}}
 end
 
 local function beat(id, reader)
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', readers(id), '-inf', text(now - reader_ms))) do
+    redis.call('HDEL', taken(id), gone)
+  end
   redis.call('ZREMRANGEBYSCORE', readers(id), '-inf', text(now - reader_ms))
   redis.call('ZADD', readers(id), text(now), reader)
   if redis.call('PTTL', meta(id)) < reader_ms then expire(id, reader_ms) end
@@ -137,20 +205,22 @@ end
 local function remove(id)
   local named = name(id)
   if named then redis.call('DEL', named) end
-  redis.call('DEL', meta(id), events(id), readers(id))
+  redis.call('DEL', meta(id), events(id), readers(id), taken(id))
+  redis.call('ZREM', unread(), id)
   redis.call('ZREM', prefix .. 'streams', id)
   redis.call('ZREM', prefix .. 'ended', id)
 end
 """
 
 BEGIN = """
-local owner, media_type, max_streams, key = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8]
+local owner, media_type, max_streams, max_unread, key = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 if exists(id) then  -- a retry of the same call succeeds
   if get(id, 'owner') == owner and get(id, 'last') == '0' and not get(id, 'outcome') then return 'begun' end
   return 'exists'
 end
 local before = key and redis.call('GET', prefix .. 'key:' .. key)
 if before and exists(before) and not look(before) then return 'active' end
+if redis.call('ZCOUNT', unread(), text(now - lease), '+inf') >= max_unread then return 'unread' end
 for _, expired in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'streams', '-inf', text(now), 'LIMIT', 0, 1000)) do
   if not exists(expired) then remove(expired) end
 end
@@ -165,7 +235,7 @@ if missing > 0 then
   end
   if missing > 0 then return 'full' end
 end
-redis.call('HSET', meta(id), 'owner', owner, 'media_type', media_type, 'first', 1, 'last', 0, 'size', 0,
+redis.call('HSET', meta(id), 'owner', owner, 'media_type', media_type, 'first', 1, 'last', 0, 'start', 0, 'end', 0,
   'renewed_at', text(now), 'unread_since', text(now))
 if key then
   redis.call('HSET', meta(id), 'key', key)
@@ -176,44 +246,62 @@ return 'begun'
 """
 
 APPEND = """
-local owner, max_events, max_bytes, number = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-if not exists(id) then return {'unknown'} end
-if get(id, 'owner') ~= owner or get(id, 'outcome') then return {'renewed', 1, 0} end
-local first, last, size = tonumber(get(id, 'first')), tonumber(get(id, 'last')), tonumber(get(id, 'size'))
-if number > last + 1 then return {'gap', last} end
-local after = last
-for at = 9, #ARGV do
-  if number > last then
-    redis.call('XADD', events(id), text(number) .. '-0', 'event', ARGV[at])
-    size, last = size + #ARGV[at], number
-  end
-  number = number + 1
-end
-if last > after then
-  local kept = first
-  while kept <= last and (last - kept >= max_events or size > max_bytes) do
-    for _, entry in ipairs(redis.call('XRANGE', events(id), text(kept) .. '-0', '+', 'COUNT', 64)) do
-      if last - kept < max_events and size <= max_bytes then break end
-      size, kept = size - #entry[2][2], kept + 1
+-- Append the events that fit. Return whether one was refused that no reader can make room for.
+local function append(id, max_bytes, number, from, count)
+  local first, last, start, stop = unpack(redis.call('HMGET', meta(id), 'first', 'last', 'start', 'end'))
+  first, last, start, stop = tonumber(first), tonumber(last), tonumber(start), tonumber(stop)
+  if number > last + 1 then return false end
+  local free, largest = room(id, max_bytes)
+  local after, before, full = last, stop, false
+  for at = from + last + 1 - number, from + count - 1 do
+    local size = #ARGV[at] + event_bytes
+    if stop + size - before > free and (last > after or size > largest) then
+      full = last == after and size > max_bytes
+      break
     end
+    local entry = redis.pcall('XADD', events(id), text(last + 1) .. '-0', 'event', ARGV[at], 'end', text(stop + size))
+    if type(entry) == 'table' and entry.err then
+      if not string.find(entry.err, 'maxmemory') then error(entry.err) end
+      full = true
+      break
+    end
+    stop, last = stop + size, last + 1
   end
-  if kept > first then redis.call('XTRIM', events(id), 'MINID', '=', text(kept) .. '-0') end
-  redis.call('HSET', meta(id), 'first', text(kept), 'last', text(last), 'size', text(size))
-  redis.call('PEXPIRE', events(id), math.max(redis.call('PTTL', meta(id)), 1))
+  if last > after then
+    local found = redis.call('HGETALL', taken(id))
+    for at = 1, #found, 2 do  -- until now, nothing has waited for these readers
+      if tonumber(string.match(found[at + 1], '%d+')) == before then
+        redis.call('HSET', taken(id), found[at], text(before) .. ' ' .. text(now))
+      end
+    end
+    local kept = first
+    while kept <= last and stop - start > max_bytes do
+      for _, entry in ipairs(redis.call('XRANGE', events(id), text(kept) .. '-0', '+', 'COUNT', 8)) do
+        if stop - start <= max_bytes then break end
+        start, kept = tonumber(entry[2][4]), kept + 1
+      end
+    end
+    if kept > first then redis.call('XTRIM', events(id), 'MINID', '=', text(kept) .. '-0') end
+    redis.call('HSET', meta(id), 'first', text(kept), 'last', text(last), 'start', text(start), 'end', text(stop))
+    redis.call('PEXPIRE', events(id), math.max(redis.call('PTTL', meta(id)), 1))
+  end
+  return full
 end
-return {'renewed', unpack(renewal(id))}
-"""
 
-RENEW = """
-local found = {}
-for at = 4, #ARGV, 2 do
-  local stream, owner = ARGV[at], ARGV[at + 1]
-  if not exists(stream) then found[#found + 1] = false
-  elseif get(stream, 'owner') ~= owner or get(stream, 'outcome') then found[#found + 1] = {1, 0}
-  else found[#found + 1] = renewal(stream)
+local max_bytes, appends, at = tonumber(ARGV[4]), {}, 5
+while at <= #ARGV do
+  local owner, number, count = ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  id = ARGV[at]
+  if not exists(id) or get(id, 'owner') ~= owner or get(id, 'outcome') then appends[#appends + 1] = {id, false, false}
+  else appends[#appends + 1] = {id, true, append(id, max_bytes, number, at + 4, count)}
   end
+  at = at + 4 + count
 end
-return found
+local renewals = {}
+for _, each in ipairs(appends) do  -- after all events, because only the first write of a script can lack memory
+  renewals[#renewals + 1] = each[2] and renewal(each[1], max_bytes, each[3])
+end
+return renewals
 """
 
 END = """
@@ -226,6 +314,7 @@ end
 STOP = """
 if not exists(id) then return -1 end
 if look(id) then return 0 end
+write_without_memory(id)
 redis.call('HSET', meta(id), 'stop', 1)
 return 1
 """
@@ -257,15 +346,42 @@ return {look(id) or '', tonumber(get(id, 'last'))}
 """
 
 READ = """
-local after, page, reader = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local after, page, page_bytes, reader = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 if not exists(id) then return {'unknown'} end
 local outcome = look(id)
 beat(id, reader)
-local first, found = math.max(after + 1, tonumber(get(id, 'first'))), {}
-for _, entry in ipairs(redis.call('XRANGE', events(id), text(first) .. '-0', '+', 'COUNT', page)) do
-  if entry[2][1] == 'event' then found[#found + 1] = entry[2][2] end
+local first, last, start, stop = unpack(redis.call('HMGET', meta(id), 'first', 'last', 'start', 'end'))
+first, last = tonumber(first), tonumber(last)
+local offset = tonumber(stop)
+if after < first then offset = tonumber(start)
+elseif after < last then
+  offset = tonumber(redis.call('XRANGE', events(id), text(after) .. '-0', text(after) .. '-0')[1][2][4])
 end
-local complete = first + #found > tonumber(get(id, 'last'))
+local before = redis.call('HGET', taken(id), reader)
+if not before or offset > tonumber(string.match(before, '%d+')) then
+  redis.call('HSET', taken(id), reader, text(offset) .. ' ' .. text(now))
+  redis.call('PEXPIRE', taken(id), math.max(redis.call('PTTL', meta(id)), 1))
+end
+redis.call('HSETNX', meta(id), 'read', 1)
+redis.call('ZREM', unread(), id)
+first = math.max(after + 1, first)
+local found, size, from, whole = {}, 0, text(first) .. '-0', false
+while not whole do
+  local entries = redis.call('XRANGE', events(id), from, '+', 'COUNT', 16)
+  whole = #entries < 16
+  for _, entry in ipairs(entries) do
+    if entry[2][1] == 'event' then
+      size = size + #entry[2][2]
+      if #found == page or (#found > 0 and size > page_bytes) then
+        whole = true
+        break
+      end
+      found[#found + 1] = entry[2][2]
+    end
+    from = '(' .. entry[1]
+  end
+end
+local complete = first + #found > last
 return {complete and outcome or '', first, found}
 """
 
@@ -277,7 +393,9 @@ end
 
 LEAVE = """
 redis.call('ZREM', readers(id), ARGV[5])
+redis.call('HDEL', taken(id), ARGV[5])
 if exists(id) and not is_read(id) then
+  if not get(id, 'outcome') then set_unread(id) end
   redis.call('HSET', meta(id), 'unread_since', text(now))
   local ended = redis.call('ZSCORE', prefix .. 'ended', id)
   local last_sign = ended and tonumber(ended) / 1000 or tonumber(get(id, 'renewed_at')) + lease
@@ -325,8 +443,9 @@ class RedisStreamLog:
                 client keeps its own retries and its own pool, and `aclose` leaves it open. Its socket timeout must be
                 above 2 seconds, and `decode_responses` off.
             prefix: The beginning of all keys. Logs with different prefixes share nothing. Default: app-toolkit:stream:.
-            limits: The limits. `max_total_bytes` is not used: set `maxmemory` of the server. All processes that share a
-                log must have the same limits. Default: `StreamLimits()`.
+            limits: The limits. `max_total_bytes` is not used: set `maxmemory` of the server, at which generators wait
+                and new streams get 503. All processes that share a log must have the same limits. Default:
+                `StreamLimits()`.
             max_connections: Connections of this process at most, from 8 on. Not used if a client is given. Default: 64.
 
         Raises:
@@ -345,7 +464,7 @@ class RedisStreamLog:
         self._blocking = asyncio.Semaphore(pool.max_connections - RESERVED)
         self._scripts = {
             body: self._client.register_script(PRELUDE + body)
-            for body in (BEGIN, APPEND, RENEW, END, STOP, ADOPT, REMOVE, OUTCOME, READ, BEAT, LEAVE)
+            for body in (BEGIN, APPEND, END, STOP, ADOPT, REMOVE, OUTCOME, READ, BEAT, LEAVE)
         }
         self._readers: dict[str, str] = {}
         """The stream of each reader of this process."""
@@ -359,36 +478,38 @@ class RedisStreamLog:
 
     async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
         names = () if key is None else (key,)
-        found = await self._run(BEGIN, stream, owner, media_type, self._limits.max_streams, *names)
+        limits = self._limits
+        try:
+            found = await self._run(
+                BEGIN, stream, owner, media_type, limits.max_streams, limits.max_unread_streams, *names
+            )
+        except ResponseError as error:
+            if "maxmemory" in str(error):
+                raise StreamLogFull("the events of active streams fill the stream log: Redis has no memory") from error
+            raise
         if found == b"exists":
             raise StreamActive(f"there is a stream {stream!r} already")
         if found == b"active":
             raise StreamActive(f"the stream of {key!r} has not ended")
+        if found == b"unread":
+            raise too_many_unread(limits)
         if found == b"full":
-            number = f"{self._limits.max_streams:,}"
-            raise StreamLogFull(f"the stream log has {number} streams that are active or have readers")
+            raise too_many_streams(limits)
 
-    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
-        limits = self._limits
-        status, *found = await self._run(APPEND, stream, owner, limits.max_events, limits.max_bytes, first, *events)
-        if status == b"unknown":
-            raise _unknown(stream)
-        if status == b"gap":
-            raise ValueError(f"event {first} of stream {stream!r} cannot follow event {found[0]}")
-        return _renewal(found)
+    async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
+        found: list[Renewal | None] = []
+        for start in range(0, len(appends), PAIRS):
+            arguments: list[str | int | bytes] = [self._limits.max_bytes]
+            for each in appends[start : start + PAIRS]:
+                arguments += (each.stream, each.owner, each.first, len(each.events), *each.events)
+            found += [None if each is None else _renewal(each) for each in await self._run(APPEND, *arguments)]
+        return found
 
     async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
         await self._run(END, stream, owner, outcome)
 
     async def stop(self, stream: str) -> bool:
         return _known(stream, await self._run(STOP, stream)) == 1
-
-    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
-        found: list[Renewal | None] = []
-        for start in range(0, len(leases), PAIRS):
-            texts = [text for lease in leases[start : start + PAIRS] for text in lease]
-            found += [None if each is None else _renewal(each) for each in await self._run(RENEW, *texts)]
-        return found
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return _known(stream, await self._run(ADOPT, stream, owner, last)) == 1
@@ -412,6 +533,12 @@ class RedisStreamLog:
             raise _unknown(stream)
         return None if last[0] > after else _outcome(outcome)
 
+    async def last(self, stream: str) -> int:
+        found = await _answer(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "last")))
+        if found is None:
+            raise _unknown(stream)
+        return int(found)
+
     async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         reader = secrets.token_hex(8)
         self._readers[reader] = stream
@@ -430,7 +557,7 @@ class RedisStreamLog:
             await self._leave(stream, reader)
 
     async def _page(self, stream: str, after: int, reader: str) -> Page:
-        outcome, *found = await self._run(READ, stream, after, PAGE, reader)
+        outcome, *found = await self._run(READ, stream, after, PAGE, PAGE_BYTES, reader)
         if not found:
             raise _unknown(stream)
         first, events = found
@@ -528,8 +655,8 @@ def _known(stream: str, answer: int) -> int:
 
 
 def _renewal(found: Sequence[int]) -> Renewal:
-    stop, unread_ms = found
-    return Renewal(stop == 1, unread_ms / 1_000)
+    stop, unread_ms, last, room, full = found
+    return Renewal(stop == 1, unread_ms / 1_000, last, room, full == 1)
 
 
 def _outcome(text: bytes) -> Outcome | None:

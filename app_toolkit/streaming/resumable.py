@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 import math
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from app_toolkit.errors import ConfigError, RequestError, StreamUnknown
 from app_toolkit.interfaces import STREAM_LOG_KIND
 from app_toolkit.observability.context import DEADLINE
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.replica.streams import lasting_stream
+from app_toolkit.replica.streams import lasting_stream, leave_slot
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
@@ -42,14 +43,23 @@ STREAM_ID = "x-stream-id"
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
+NUMBER = re.compile("[0-9]{1,15}")
+
 NO_CONTENT = 204
+
+ADOPT_S = 0.5
+"""Seconds until a reader of a lost stream, which another process continues, looks for events again."""
 
 HEARTBEAT_S = 15.0
 """Seconds without an event after which a comment is sent, so that proxies keep the connection. As in FastAPI."""
 
 ERRORS = {
     "failed": {"error": "stream_failed", "detail": "the generator of this stream raised an exception"},
-    "lost": {"error": "stream_lost", "detail": "the process that generated this stream has ended"},
+    "full": {"error": "stream_log_full", "detail": "the stream log had no room for the next event"},
+    "lost": {
+        "error": "stream_lost",
+        "detail": "the process that generated this stream has ended, or its log has failed",
+    },
     "evicted": {"error": "history_evicted", "detail": "the events after the given one are no longer kept"},
 }
 """The last event of a stream that did not end by itself."""
@@ -250,28 +260,30 @@ def position(request: Request) -> tuple[str | None, int]:
     The stream is None if the client names none.
 
     Raises:
-        HTTPException: 400, the number is not one.
+        HTTPException: 400, the number has other characters than digits.
     """
     id, _, number = request.headers.get("last-event-id", "").rpartition(":")
     id = request.query_params.get("stream", id)
     number = request.query_params.get("after", number if id else "0")
-    try:
-        after = int(number or 0)
-    except ValueError:
-        after = -1
-    if after < 0:
-        raise HTTPException(400, f"the number of the last event is {number!r}: it must be a whole number from 0 on")
-    return id or None, after
+    if number and NUMBER.fullmatch(number) is None:
+        raise HTTPException(400, f"the number of the last event is {number!r}: it must have 1 to 15 digits only")
+    return id or None, int(number or 0)
 
 
 async def existing(request: Request, log: StreamLog, id: str, after: int, options: StreamOptions) -> "OpenStream":
-    """Return a stream that the log has. Raises `HTTPException` 204 if no event follows."""
+    """Return a stream that the log has.
+
+    Raises:
+        HTTPException: 204, no event follows; 400, the stream has no event with the number `after`.
+    """
     with refusals():
         try:
             stream = OpenStream(request, log, id, after, await log.media_type(id), options)
-            outcome = await log.outcome(id, after)
+            outcome, last = await log.outcome(id, after), await log.last(id)
         except StreamUnknown:
             raise HTTPException(NO_CONTENT) from None
+    if after > last:
+        raise HTTPException(400, f"the last event of the stream has the number {last}: none can follow number {after}")
     if outcome in ("finished", "stopped"):
         raise HTTPException(NO_CONTENT)
     return stream
@@ -379,8 +391,9 @@ class OpenStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Wait for the generation of the stream, if this request generates it."""
+        """Wait for the generation of the stream, if this request generates it. Its response is over."""
         if self.generation is not None:
+            leave_slot(self._request.scope)
             await self.generation.ended()
 
     async def pages(self) -> AsyncGenerator[Page, None]:
@@ -420,6 +433,8 @@ class OpenStream:
         )
         if await generation.adopt(self.id, last):
             self.generation = generation
+        else:
+            await asyncio.sleep(ADOPT_S)
 
     async def _events_until(self, last: int) -> AsyncIterator[bytes]:
         async with aclosing(self._log.follow(self.id, 0)) as pages:

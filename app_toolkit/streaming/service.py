@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 
 from app_toolkit.core.methods import idempotent
-from app_toolkit.core.stream_log import Outcome, Page, Renewal, StreamLimits
+from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal, StreamLimits
 from app_toolkit.deployment import Deployment
 from app_toolkit.streaming.log import CLEANUP_INTERVAL_S, MemoryStreamLog
 
@@ -35,8 +35,8 @@ class StreamLogDeployment(
         await self._log.begin(stream, owner, media_type, key)
 
     @idempotent
-    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
-        return await self._log.append(stream, owner, first, events)
+    async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
+        return await self._log.append(appends)
 
     @idempotent
     async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
@@ -45,10 +45,6 @@ class StreamLogDeployment(
     @idempotent
     async def stop(self, stream: str) -> bool:
         return await self._log.stop(stream)
-
-    @idempotent
-    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
-        return await self._log.renew(leases)
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return await self._log.adopt(stream, owner, last)
@@ -68,6 +64,10 @@ class StreamLogDeployment(
     @idempotent
     async def outcome(self, stream: str, after: int) -> Outcome | None:
         return await self._log.outcome(stream, after)
+
+    @idempotent
+    async def last(self, stream: str) -> int:
+        return await self._log.last(stream)
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         async with aclosing(self._log.follow(stream, after)) as pages:

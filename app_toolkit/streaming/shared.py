@@ -8,7 +8,7 @@ from typing import cast
 
 from app_toolkit.config.models import REDIS_URL
 from app_toolkit.config.settings import redis_url
-from app_toolkit.core.stream_log import Outcome, Page, Renewal
+from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal
 from app_toolkit.errors import ConfigError, StreamLogMissing
 from app_toolkit.planning import SHARED_LOG
 from app_toolkit.router import handle as handles
@@ -54,17 +54,14 @@ class SharedStreamLog:
     async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
         await (await self._log()).begin(stream, owner, media_type, key)
 
-    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
-        return await (await self._log()).append(stream, owner, first, events)
+    async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
+        return await (await self._log()).append(appends)
 
     async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
         await (await self._log()).end(stream, owner, outcome)
 
     async def stop(self, stream: str) -> bool:
         return await (await self._log()).stop(stream)
-
-    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
-        return await (await self._log()).renew(leases)
 
     async def adopt(self, stream: str, owner: str, last: int) -> bool:
         return await (await self._log()).adopt(stream, owner, last)
@@ -80,6 +77,9 @@ class SharedStreamLog:
 
     async def outcome(self, stream: str, after: int) -> Outcome | None:
         return await (await self._log()).outcome(stream, after)
+
+    async def last(self, stream: str) -> int:
+        return await (await self._log()).last(stream)
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         async with aclosing((await self._log()).follow(stream, after)) as pages:

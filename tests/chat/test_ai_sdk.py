@@ -29,6 +29,7 @@ from app_toolkit.chat import (
     ai_sdk_router,
 )
 from app_toolkit.chat.models import EchoModel
+from app_toolkit.core.stream_log import Append
 from app_toolkit.errors import QueueTimeout, ReplicaLost, StreamLogFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits, StreamLogDeployment
 from tests.chat.served import HeldClock
@@ -142,7 +143,7 @@ def app_of(kind: Callable[..., FastAPI], model: Scripted, log: MemoryStreamLog) 
 
 @pytest.fixture(params=[FastAPI, Toolkit])
 async def talk(request: pytest.FixtureRequest) -> AsyncIterator[Talk]:
-    model, log = Scripted(), MemoryStreamLog(StreamLimits(max_events=50))
+    model, log = Scripted(), MemoryStreamLog(StreamLimits(max_bytes=50 * 200))
     async with (
         serving(app_of(request.param, model, log)) as url,
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
@@ -539,7 +540,7 @@ async def test_a_model_that_is_slow_gets_a_status_before_its_first_event(
 async def test_a_stream_that_is_lost_ends_with_an_error(talk: Talk) -> None:
     await talk.log.begin("s", "a process", "text/event-stream", "chat")
     start = {"type": "start", "messageId": "m"}, {"type": "start-step"}, {"type": "text-start", "id": "text-1"}
-    await talk.log.append("s", "a process", 1, [ai_sdk.encode(part) for part in start])
+    await talk.log.append([Append("s", "a process", 1, tuple(map(ai_sdk.encode, start)))])
     async with talk.follow("GET", "/api/chat/chat/stream") as reader:
         await reader.until("text-start")
         await talk.log.end("s", "a process", "lost")

@@ -522,7 +522,7 @@ async def test_a_response_whose_replica_ended_has_failed(model: Model) -> None:
 
 
 async def test_a_log_that_keeps_less_says_so(model: Model) -> None:
-    async with asking(app_of(FastAPI, model, log=MemoryStreamLog(StreamLimits(max_events=3)))) as http:
+    async with asking(app_of(FastAPI, model, log=MemoryStreamLog(StreamLimits(max_bytes=1_600)))) as http:
         model.allow(3)
         whole = (await http.post(RESPONSES, json=body("a b c"))).json()
         assert output_text(whole) == "a b c "
@@ -534,10 +534,14 @@ async def test_a_log_that_keeps_less_says_so(model: Model) -> None:
         assert (response.status_code, response.json()["error"]["param"]) == (400, "previous_response_id")
         model.allow(3)
         id = (await http.post(RESPONSES, json=body("a b c d", background=True))).json()["id"]
+        asked = asyncio.create_task(http.get(f"{RESPONSES}/{id}", params={"stream": True}))
         await until(model.permits.locked)
-        response = await http.get(f"{RESPONSES}/{id}")
+        async with asyncio.timeout(PATIENCE_S):
+            while (response := await http.get(f"{RESPONSES}/{id}")).status_code == 200:
+                pass
         assert (response.status_code, response.json()["error"]["code"]) == (410, "history_evicted")
         await http.delete(f"{RESPONSES}/{id}")
+        await asked
 
 
 async def test_a_full_log_refuses_a_response_before_the_model_is_called(model: Model) -> None:

@@ -269,7 +269,7 @@ async def test_a_client_that_reconnects_follows_the_response_that_continues_mean
 
 
 async def test_a_resume_that_cannot_be_served_is_refused(model: Scripted) -> None:
-    log = MemoryStreamLog(StreamLimits(max_events=3))
+    log = MemoryStreamLog(StreamLimits(max_bytes=600))
     async with served(app_of(FastAPI, model, log=log)) as url, chatting(url) as chat:
         await chat.send("chat", "ended", "three")
         await chat.rest()

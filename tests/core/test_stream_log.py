@@ -8,15 +8,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app_toolkit.core.stream_log import PAGE, Outcome, Page, Renewal, StreamLimits, StreamTable
+from app_toolkit.core.stream_log import (
+    EVENT_BYTES,
+    PAGE,
+    PAGE_BYTES,
+    STALLED_S,
+    Append,
+    Outcome,
+    Page,
+    Renewal,
+    StreamLimits,
+    StreamTable,
+    cost,
+)
 from app_toolkit.errors import StreamActive, StreamLogFull, StreamUnknown
 
-LIMITS = StreamLimits(max_streams=4, max_events=6, max_bytes=24, max_total_bytes=40, keep_s=5.0, lease_s=2.0)
+LIMITS = StreamLimits(
+    max_streams=4, max_unread_streams=2, max_bytes=800, max_total_bytes=1_300, keep_s=5.0, lease_s=2.0
+)
+"""Room for six events of a stream, three of them ahead of its readers, and nine events of all."""
 MANY = 20
 """More events of one stream than the state machine appends."""
 
 EVENTS = st.lists(st.binary(max_size=9), max_size=8)
-OUTCOMES = st.sampled_from(("finished", "stopped", "failed", "lost"))
+OUTCOMES = st.sampled_from(("finished", "stopped", "failed", "full", "lost"))
 
 
 def begun(limits: StreamLimits | None = None, *ids: str, key: str | None = None) -> StreamTable:
@@ -26,12 +41,22 @@ def begun(limits: StreamLimits | None = None, *ids: str, key: str | None = None)
     return table
 
 
+def append(table: StreamTable, first: int, events: list[bytes], now: float = 0.0, stream: str = "s") -> Renewal:
+    renewal = table.append(Append(stream, "owner", first, tuple(events)), now)
+    assert renewal is not None
+    return renewal
+
+
+def sizes(*events: bytes) -> int:
+    return sum(map(cost, events))
+
+
 # The state machine
 
 
 @dataclass
 class ModelStream:
-    """What a stream should be: all events that it has ever had, and how many of them were evicted."""
+    """What a stream should be, with all events that it has ever had."""
 
     owner: str
     key: str | None
@@ -39,7 +64,10 @@ class ModelStream:
     unread_since: float
     events: list[bytes] = field(default_factory=list)
     evicted: int = 0
+    """How many of the events are no longer kept."""
     readers: int = 0
+    left: bool = False
+    """Whether it has had readers, and has none."""
     stop: bool = False
     outcome: Outcome | None = None
     ended: tuple[float, int] | None = None
@@ -51,16 +79,23 @@ class ModelStream:
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.kept))
+        return sizes(*self.kept)
 
 
 @dataclass
 class ModelReader:
     """One reader, with every page that it got."""
 
+    id: int
     stream: str
     began_after: int
     after: int
+    """The last event that it was given."""
+    had: int
+    """The last event that it has had."""
+    had_at: float
+    may_miss: bool
+    """Whether the log need not keep events for it: it began too late, or it was too slow."""
     pages: list[Page] = field(default_factory=list)
 
 
@@ -91,18 +126,27 @@ class RandomStreamLog(RuleBasedStateMachine):
         del self.model[id]
         self.keys = {key: found for key, found in self.keys.items() if found != id}
 
-    def make_room_in_model(self, streams: int) -> None:
-        for id in sorted(self.model, key=lambda id: self.model[id].ended or (0.0, 0)):
-            if len(self.model) <= streams and sum(each.size for each in self.model.values()) <= LIMITS.max_total_bytes:
-                return
-            if self.model[id].outcome is not None and not self.model[id].readers:
-                self.remove_model(id)
-        while sum(each.size for each in self.model.values()) > LIMITS.max_total_bytes:
-            largest = max(self.model.values(), key=lambda stream: stream.size)
-            over = sum(each.size for each in self.model.values()) - LIMITS.max_total_bytes
-            while over > 0 and largest.kept:
-                over -= len(largest.kept[0])
-                largest.evicted += 1
+    def note_slow_readers(self) -> None:
+        for reader in self.readers:
+            fastest = max(each.had for each in self.readers if each.stream == reader.stream)
+            if reader.had != fastest and self.now - reader.had_at > STALLED_S:
+                reader.may_miss = True
+
+    def forget_what_the_table_removed(self) -> None:
+        """Only streams that have ended and have no readers are removed, those that ended first."""
+        removed = [id for id in self.model if id not in self.table]
+        kept = [each.ended for id, each in self.model.items() if id not in removed and not each.readers and each.ended]
+        for id in removed:
+            ended = self.model[id].ended
+            assert ended is not None
+            assert all(ended < each for each in kept)
+            self.remove_model(id)
+
+    def note_evictions(self) -> None:
+        for id, stream in self.model.items():
+            evicted = self.table.get(id).first - 1
+            assert stream.evicted <= evicted <= len(stream.events)
+            stream.evicted = evicted
 
     @rule(seconds=st.sampled_from((0.25, 1.0, LIMITS.lease_s, LIMITS.keep_s)))
     def wait(self, seconds: float) -> None:
@@ -117,12 +161,25 @@ class RandomStreamLog(RuleBasedStateMachine):
             with pytest.raises(StreamActive):
                 self.table.begin(id, "owner", "text/event-stream", key, self.now)
             return
-        self.make_room_in_model(LIMITS.max_streams - 1)
-        if len(self.model) >= LIMITS.max_streams:
-            with pytest.raises(StreamLogFull):
+        active = [each for each in self.model.values() if each.outcome is None]
+        self.note_slow_readers()
+        if sum(each.left for each in active) >= LIMITS.max_unread_streams:
+            with pytest.raises(StreamLogFull, match="its max_unread_streams is 2"):
                 self.table.begin(id, "owner", "text/event-stream", key, self.now)
             return
-        self.table.begin(id, "owner", "text/event-stream", key, self.now)
+        if sum(each.outcome is None or each.readers > 0 for each in self.model.values()) >= LIMITS.max_streams:
+            with pytest.raises(StreamLogFull, match="has 4 streams"):
+                self.table.begin(id, "owner", "text/event-stream", key, self.now)
+            self.forget_what_the_table_removed()
+            return
+        try:
+            self.table.begin(id, "owner", "text/event-stream", key, self.now)
+        except StreamLogFull:
+            assert sum(each.size for each in self.model.values() if each.readers) > LIMITS.max_total_bytes - EVENT_BYTES
+            return
+        finally:
+            self.forget_what_the_table_removed()
+            self.note_evictions()
         self.model[id] = ModelStream("owner", key, self.now, self.now)
         if key is not None:
             self.keys[key] = id
@@ -135,17 +192,33 @@ class RandomStreamLog(RuleBasedStateMachine):
         stream = self.model[id]
         again = min(again, len(stream.events))
         sent = [*stream.events[len(stream.events) - again :], *events]
-        renewal = self.table.append(id, self.owner(id, former), len(stream.events) - again + 1, sent, self.now)
+        new = Append(id, self.owner(id, former), len(stream.events) - again + 1, tuple(sent))
+        self.note_slow_readers()
+        readers = [each for each in self.readers if each.stream == id]
+        ahead = sizes(*stream.events[min((each.had for each in readers), default=0) :])
+        others = sum(each.size for each in self.model.values() if each.readers and each is not stream)
+        renewal = self.table.append(new, self.now)
         if former or stream.outcome is not None:
-            assert renewal == Renewal(stop=True, unread_s=0.0)
+            assert renewal is None
             return
-        unread_s = 0.0 if stream.readers else self.now - stream.unread_since
-        assert renewal == Renewal(stream.stop, unread_s)
-        stream.events += events
+        assert renewal is not None
+        assert (renewal.stop, renewal.unread_s) == (
+            stream.stop,
+            0.0 if stream.readers else self.now - stream.unread_since,
+        )
+        accepted = events[: renewal.last - len(stream.events)]
+        for reader in readers:
+            if accepted and reader.had == len(stream.events):
+                reader.had_at = self.now
+        self.forget_what_the_table_removed()
+        if readers and not ahead and others + stream.size + sizes(*events[:1]) <= LIMITS.max_total_bytes:
+            assert accepted or not events, "the readers have had everything, and there is room"
+        stream.events += accepted
         stream.renewed_at = self.now
-        while len(stream.kept) > LIMITS.max_events or stream.size > LIMITS.max_bytes:
-            stream.evicted += 1
-        self.make_room_in_model(LIMITS.max_streams)
+        self.note_evictions()
+        assert not renewal.full or len(accepted) < len(events)
+        if not readers:
+            assert renewal.room == LIMITS.max_bytes - stream.size
 
     @precondition(lambda self: self.model)
     @rule(data=st.data(), former=st.booleans())
@@ -153,8 +226,11 @@ class RandomStreamLog(RuleBasedStateMachine):
         id = data.draw(st.sampled_from(sorted(self.model)))
         stream = self.model[id]
         active = not former and stream.outcome is None
-        assert self.table.renew(id, self.owner(id, former), self.now).stop is (stream.stop or not active)
-        if active:
+        renewal = self.table.append(Append(id, self.owner(id, former)), self.now)
+        assert (renewal is not None) is active
+        if renewal is not None:
+            assert renewal.stop is stream.stop
+            assert (renewal.last, renewal.full) == (len(stream.events), False)
             stream.renewed_at = self.now
 
     @precondition(lambda self: self.model)
@@ -200,10 +276,13 @@ class RandomStreamLog(RuleBasedStateMachine):
     @rule(data=st.data(), after=st.integers(0, MANY))
     def enter(self, data: st.DataObject, after: int) -> None:
         id = data.draw(st.sampled_from(sorted(self.model)))
-        after = min(after, len(self.model[id].events))
-        self.table.enter(id)
-        self.model[id].readers += 1
-        self.readers.append(ModelReader(id, after, after))
+        stream = self.model[id]
+        after = min(after, len(stream.events))
+        reader = self.table.enter(id, after, self.now)
+        stream.readers += 1
+        stream.left = False
+        had = max(after, stream.evicted)
+        self.readers.append(ModelReader(reader, id, after, after, had, self.now, may_miss=after < stream.evicted))
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data())
@@ -211,10 +290,13 @@ class RandomStreamLog(RuleBasedStateMachine):
         """Read one page, as `follow` does. A reader that got the outcome leaves."""
         reader = data.draw(st.sampled_from(self.readers))
         stream = self.model[reader.stream]
-        page = self.table.get(reader.stream).page(reader.after)
+        if reader.after > reader.had:
+            reader.had, reader.had_at = reader.after, self.now
+        page = self.table.read(reader.stream, reader.id, self.now)
         first = max(reader.after, stream.evicted)
         assert page.first == first + 1
         assert page.evicted is (stream.evicted > reader.after)
+        assert reader.may_miss or not page.evicted
         assert list(page.events) == stream.events[first:]
         assert page.outcome == stream.outcome
         reader.pages.append(page)
@@ -229,8 +311,9 @@ class RandomStreamLog(RuleBasedStateMachine):
 
     def leave_as(self, reader: ModelReader) -> None:
         self.readers.remove(reader)
-        self.table.leave(reader.stream, self.now)
+        self.table.leave(reader.stream, reader.id, self.now)
         self.model[reader.stream].readers -= 1
+        self.model[reader.stream].left = not self.model[reader.stream].readers
         self.model[reader.stream].unread_since = self.now
         seen = [(number, event) for page in reader.pages for number, event in enumerate(page.events, page.first)]
         assert all(before < number for (before, _), (number, _) in pairwise([(reader.began_after, b""), *seen]))
@@ -263,7 +346,7 @@ class RandomStreamLog(RuleBasedStateMachine):
             found = self.table.get(id)
             assert list(found.events) == stream.kept
             assert (found.first, found.last) == (stream.evicted + 1, len(stream.events))
-            assert (found.owner, found.outcome, found.readers) == (stream.owner, stream.outcome, stream.readers)
+            assert (found.owner, found.outcome, len(found.readers)) == (stream.owner, stream.outcome, stream.readers)
             assert (found.stop, found.renewed_at) == (stream.stop, stream.renewed_at)
         for key in ("red", "blue"):
             assert self.table.find(key) == self.keys.get(key)
@@ -271,15 +354,14 @@ class RandomStreamLog(RuleBasedStateMachine):
     @invariant()
     def the_limits_hold_and_the_size_is_that_of_the_kept_events(self) -> None:
         found = [self.table.get(id) for id in self.model]
-        assert all(len(stream.events) <= LIMITS.max_events for stream in found)
-        assert all(stream.size == sum(map(len, stream.events)) <= LIMITS.max_bytes for stream in found)
+        assert all(stream.size == sizes(*stream.events) <= LIMITS.max_bytes for stream in found)
         assert self.table.size == sum(stream.size for stream in found) <= LIMITS.max_total_bytes
         assert len(self.table) <= LIMITS.max_streams
 
     @invariant()
     def readers_keep_their_streams(self) -> None:
         for reader in self.readers:
-            assert self.table.get(reader.stream).readers >= 1
+            assert reader.id in self.table.get(reader.stream).readers
 
 
 TestTheStreamLogInARandomHistory = RandomStreamLog.TestCase
@@ -301,7 +383,7 @@ def test_a_reader_gets_each_event_once_and_in_order_and_the_outcome_last(
 ) -> None:
     table, all_events, seen, begin = begun(), [], [], after
     for events in appends:
-        table.append("s", "owner", len(all_events) + 1, events, 0.0)
+        assert append(table, len(all_events) + 1, events).last == len(all_events) + len(events)
         all_events += events
         for _ in range(data.draw(st.integers(0, 3))):
             page = table.get("s").page(after)
@@ -320,51 +402,144 @@ def test_a_reader_gets_each_event_once_and_in_order_and_the_outcome_last(
 
 def test_a_reader_ahead_of_the_stream_gets_only_what_follows_its_number() -> None:
     table = begun()
-    table.append("s", "owner", 1, [b"1", b"2"], 0.0)
+    append(table, 1, [b"1", b"2"])
     assert table.get("s").page(3) == Page(4, ())
-    table.append("s", "owner", 3, [b"3", b"4"], 0.0)
+    append(table, 3, [b"3", b"4"])
     assert table.get("s").page(3) == Page(4, (b"4",))
 
 
 def test_a_page_tells_a_late_reader_that_events_are_evicted() -> None:
-    table = begun(replace(LIMITS, max_events=2))
-    table.append("s", "owner", 1, [b"1", b"2", b"3"], 0.0)
+    table = begun(replace(LIMITS, max_bytes=2 * cost(b"1")))
+    reader = table.enter("s", 0, 0.0)
+    for number in (1, 2, 3):
+        append(table, number, [b"%d" % number])
+        table.read("s", reader, 0.0)
+        table.read("s", reader, 0.0)
     assert table.get("s").page(0) == Page(2, (b"2", b"3"), evicted=True)
     assert table.get("s").page(1) == Page(2, (b"2", b"3"))
 
 
-def test_an_event_larger_than_max_bytes_is_evicted_and_counted() -> None:
-    table = begun(replace(LIMITS, max_bytes=2))
-    table.append("s", "owner", 1, [b"123"], 0.0)
-    assert table.get("s").page(0) == Page(2, (), evicted=True)
-    table.append("s", "owner", 2, [b"4"], 0.0)
-    assert table.get("s").page(1) == Page(2, (b"4",))
-    assert table.size == 1
+def test_a_page_has_page_bytes_at_most_or_a_single_event() -> None:
+    table = begun()
+    small, large = b"s" * (PAGE_BYTES // 4), b"l" * (2 * PAGE_BYTES)
+    append(table, 1, [*[small] * 5, large, small])
+    found = [table.get("s").page(after).events for after in (0, 4, 5, 6)]
+    assert found == [(small,) * 4, (small,), (large,), (small,)]
 
 
 def test_readers_keep_an_ended_stream_until_the_last_one_leaves() -> None:
     table = begun()
-    table.enter("s")
-    table.enter("s")
+    one, other = table.enter("s", 0, 0.0), table.enter("s", 0, 0.0)
     table.end("s", "owner", "finished", 0.0)
     table.look(10_000.0)
-    table.leave("s", 10_000.0)
+    table.leave("s", one, 10_000.0)
     table.look(10_000.0)
-    assert table.get("s").readers == 1
-    table.leave("s", 10_000.0)
+    assert list(table.get("s").readers) == [other]
+    table.leave("s", other, 10_000.0)
     table.look(10_000.0)
     with pytest.raises(StreamUnknown, match="there is no stream 's'"):
         table.get("s")
-    table.leave("s", 10_000.0)
+    table.leave("s", other, 10_000.0)
 
 
 def test_the_owner_learns_for_how_long_its_stream_has_had_no_reader() -> None:
     table = begun()
-    assert table.renew("s", "owner", 3.0).unread_s == 3.0
-    table.enter("s")
-    assert table.renew("s", "owner", 5.0).unread_s == 0.0
-    table.leave("s", 7.0)
-    assert table.renew("s", "owner", 8.0).unread_s == 1.0
+    assert append(table, 1, [], 3.0).unread_s == 3.0
+    reader = table.enter("s", 0, 3.0)
+    assert append(table, 1, [], 5.0).unread_s == 0.0
+    table.leave("s", reader, 7.0)
+    assert append(table, 1, [], 8.0).unread_s == 1.0
+
+
+# Backpressure
+
+BIG = b"b" * (100 - EVENT_BYTES % 100)
+WINDOW = StreamLimits(max_bytes=8 * cost(BIG))
+"""Room for eight events, four of them ahead of the readers."""
+
+
+def test_a_stream_without_a_reader_keeps_everything_until_its_limit_and_accepts_no_more() -> None:
+    table = begun(WINDOW)
+    assert append(table, 1, [BIG] * 6).room == 2 * cost(BIG)
+    assert append(table, 7, [BIG] * 6) == Renewal(stop=False, unread_s=0.0, last=8, room=0)
+    assert append(table, 9, [BIG] * 6).last == 8
+    assert not table.get("s").page(0).evicted
+
+
+def test_a_stream_is_at_most_half_its_limit_ahead_of_its_reader_and_keeps_the_rest_for_one_that_comes_back() -> None:
+    table = begun(WINDOW)
+    reader = table.enter("s", 0, 0.0)
+    assert append(table, 1, [BIG] * 9) == Renewal(stop=False, unread_s=0.0, last=4, room=0)
+    table.read("s", reader, 0.0)
+    assert append(table, 5, [BIG] * 9).last == 4, "the reader has been given the events, but has not had them"
+    table.read("s", reader, 0.0)
+    assert append(table, 5, [BIG] * 9).last == 8
+    for last in range(8, 40, 4):
+        assert not table.read("s", reader, 0.0).evicted
+        assert not table.read("s", reader, 0.0).evicted
+        assert append(table, last + 1, [BIG] * 9).last == last + 4
+        assert len(table.get("s").events) == 8
+        assert not table.get("s").page(last - 4).evicted, "it can come back to what it has just had"
+
+
+def test_a_reader_that_comes_back_lets_a_full_stream_continue() -> None:
+    table = begun(WINDOW)
+    append(table, 1, [BIG] * 8)
+    reader = table.enter("s", 0, 1.0)
+    assert append(table, 9, [BIG], 1.0).last == 8
+    table.read("s", reader, 1.0)
+    table.read("s", reader, 1.0)
+    assert append(table, 9, [BIG], 1.0).last == 9
+    assert table.get("s").first == 2
+
+
+def test_the_slowest_reader_is_waited_for_until_it_has_made_no_progress_for_stalled_s() -> None:
+    table = begun(WINDOW)
+    slow, fast = table.enter("s", 0, 0.0), table.enter("s", 0, 0.0)
+    append(table, 1, [BIG] * 4, 0.0)
+    table.read("s", slow, 0.0)
+    for _ in range(2):
+        table.read("s", fast, 0.0)
+    assert append(table, 5, [BIG] * 4, STALLED_S).last == 4
+    assert append(table, 5, [BIG] * 4, STALLED_S + 1).last == 8
+    for _ in range(2):
+        table.read("s", fast, STALLED_S + 1)
+    assert append(table, 9, [BIG] * 4, STALLED_S + 1).last == 12
+    assert not table.read("s", fast, STALLED_S + 1).evicted
+    assert table.read("s", slow, STALLED_S + 1).events, "it still gets what is kept"
+
+
+def test_readers_that_have_waited_for_events_for_long_are_not_stalled() -> None:
+    table = begun(WINDOW)
+    readers = [table.enter("s", 0, 0.0) for _ in range(2)]
+    now = 100 * STALLED_S
+    append(table, 1, [BIG] * 4, now)
+    for _ in range(2):
+        table.read("s", readers[0], now)
+    assert append(table, 5, [BIG] * 4, now + 1).last == 4
+
+
+def test_a_stalled_reader_is_waited_for_if_it_is_the_only_one() -> None:
+    table = begun(WINDOW)
+    table.enter("s", 0, 0.0)
+    append(table, 1, [BIG] * 4, 0.0)
+    assert append(table, 5, [BIG], 100 * STALLED_S).last == 4
+
+
+def test_an_event_larger_than_the_room_is_accepted_when_the_readers_have_had_all_others() -> None:
+    table = begun(WINDOW)
+    reader = table.enter("s", 0, 0.0)
+    large = b"l" * (6 * cost(BIG) - EVENT_BYTES)
+    assert append(table, 1, [BIG, large]).last == 1
+    for _ in range(2):
+        table.read("s", reader, 0.0)
+    assert append(table, 2, [large]) == Renewal(stop=False, unread_s=0.0, last=2, room=0)
+
+
+def test_an_event_larger_than_max_bytes_is_never_accepted_and_the_owner_learns_it() -> None:
+    table = begun(WINDOW)
+    too_large = b"l" * (8 * cost(BIG) - EVENT_BYTES + 1)
+    assert append(table, 1, [too_large]) == Renewal(stop=False, unread_s=0.0, last=0, room=WINDOW.max_bytes, full=True)
 
 
 # Appends
@@ -372,49 +547,55 @@ def test_the_owner_learns_for_how_long_its_stream_has_had_no_reader() -> None:
 
 @given(events=EVENTS.filter(bool), first=st.integers(1, 8), data=st.data())
 def test_a_repeated_append_changes_nothing(events: list[bytes], first: int, data: st.DataObject) -> None:
-    table = begun(LIMITS)
-    table.append("s", "owner", 1, events, 0.0)
-    before = replace(table.get("s"), events=table.get("s").events.copy())
+    table = begun(replace(LIMITS, max_bytes=2_000, max_total_bytes=2_000))
+    append(table, 1, events)
+    before = replace(table.get("s"), events=table.get("s").events.copy(), ends=table.get("s").ends.copy())
     first = min(first, len(events))
     last = data.draw(st.integers(first, len(events)))
-    assert not table.append("s", "owner", first, events[first - 1 : last], 0.0).stop
+    assert not append(table, first, events[first - 1 : last]).stop
     assert table.get("s") == before
     assert table.size == before.size
 
 
-def test_an_append_that_leaves_out_events_is_an_error_and_changes_nothing() -> None:
+def test_an_append_that_leaves_out_events_changes_nothing_and_the_owner_learns_it() -> None:
     table = begun()
-    table.append("s", "owner", 1, [b"1"], 0.0)
-    with pytest.raises(ValueError, match="event 3 of stream 's' cannot follow event 1"):
-        table.append("s", "owner", 3, [b"3"], 1.0)
+    append(table, 1, [b"1"])
+    assert append(table, 3, [b"3"], 1.0).last == 1
     assert table.get("s").page(0) == Page(1, (b"1",))
-    assert table.get("s").renewed_at == 0.0
 
 
 def test_a_former_owner_changes_nothing_after_adopt() -> None:
     table = begun()
-    table.append("s", "owner", 1, [b"1"], 0.0)
+    append(table, 1, [b"1"])
     assert table.look(11.0) == ["s"]
     assert table.adopt("s", "heir", table.get("s").last, 12.0)
     before = replace(table.get("s"), events=table.get("s").events.copy())
-    stop = Renewal(stop=True, unread_s=0.0)
-    assert table.append("s", "owner", 2, [b"2"], 13.0) == stop
-    assert table.renew("s", "owner", 13.0) == stop
+    assert table.append(Append("s", "owner", 2, (b"2",)), 13.0) is None
+    assert table.append(Append("s", "owner"), 13.0) is None
     table.end("s", "owner", "finished", 13.0)
     assert table.get("s") == before
     assert not table.adopt("s", "owner", table.get("s").last, 13.0)
-    assert not table.append("s", "heir", 2, [b"2"], 13.0).stop
+    assert table.append(Append("s", "heir", 2, (b"2",)), 13.0) is not None
 
 
-@pytest.mark.parametrize("method", ["append", "renew", "stop", "adopt", "enter", "get"])
+@pytest.mark.parametrize("method", ["stop", "adopt", "enter", "read", "get"])
 def test_a_stream_that_the_log_does_not_have_is_unknown(method: str) -> None:
-    arguments: dict[str, tuple[object, ...]] = {
-        "append": ("o", 1, [b"1"], 0.0),
-        "renew": ("o", 0.0),
-        "adopt": ("o", 0, 0.0),
-    }
+    arguments: dict[str, tuple[object, ...]] = {"adopt": ("o", 0, 0.0), "enter": (0, 0.0), "read": (1, 0.0)}
     with pytest.raises(StreamUnknown):
         getattr(StreamTable(), method)("s", *arguments.get(method, ()))
+
+
+def test_nothing_is_appended_to_a_stream_that_the_log_does_not_have() -> None:
+    assert StreamTable().append(Append("s", "owner", 1, (b"1",)), 0.0) is None
+
+
+def test_a_reader_of_a_removed_stream_does_not_read_another_one_with_its_id() -> None:
+    table = begun()
+    reader = table.enter("s", 0, 0.0)
+    table.remove("s")
+    table.begin("s", "owner", "text/event-stream", None, 0.0)
+    with pytest.raises(StreamUnknown):
+        table.read("s", reader, 0.0)
 
 
 # Ends
@@ -436,7 +617,7 @@ def test_a_stream_that_was_stopped_ends_as_stopped_unless_it_failed(
     table = begun()
     if stopped:
         assert table.stop("s")
-        assert table.renew("s", "owner", 0.0).stop
+        assert append(table, 1, []).stop
     table.end("s", "owner", outcome, 1.0)
     table.end("s", "owner", "failed", 2.0)
     assert table.get("s").outcome == found
@@ -446,7 +627,7 @@ def test_a_stream_that_was_stopped_ends_as_stopped_unless_it_failed(
 def test_a_lease_expires_after_lease_s_and_not_before() -> None:
     table = begun(LIMITS)
     assert table.look(LIMITS.lease_s) == []
-    table.renew("s", "owner", 1.0)
+    append(table, 1, [], 1.0)
     assert table.look(1.0 + LIMITS.lease_s) == []
     assert table.look(1.25 + LIMITS.lease_s) == ["s"]
     assert table.look(1.25 + LIMITS.lease_s) == []
@@ -480,7 +661,7 @@ def test_the_streams_that_ended_first_make_room_for_a_new_one() -> None:
     table = begun(LIMITS, "a", "b", "c", "d")
     for number, id in enumerate("cad"):
         table.end(id, "owner", "finished", float(number))
-    table.enter("c")
+    table.enter("c", 0, 2.0)
     table.begin("e", "owner", "text/event-stream", None, 3.0)
     with pytest.raises(StreamUnknown):
         table.get("a")
@@ -491,13 +672,64 @@ def test_the_streams_that_ended_first_make_room_for_a_new_one() -> None:
         table.begin("g", "owner", "text/event-stream", None, 3.0)
 
 
-def test_active_streams_lose_the_oldest_events_of_the_largest_one_beyond_max_total_bytes() -> None:
-    table = begun(replace(LIMITS, max_total_bytes=10), "large", "small")
-    table.append("large", "owner", 1, [b"12", b"34", b"56", b"78"], 0.0)
-    table.append("small", "owner", 1, [b"abc"], 0.0)
-    assert table.get("large").page(0) == Page(2, (b"34", b"56", b"78"), evicted=True)
-    assert table.get("small").page(0) == Page(1, (b"abc",))
-    assert table.size == 9
+def full(max_events: int, *ids: str) -> StreamTable:
+    """A table with room for so many big events."""
+    return begun(StreamLimits(max_bytes=8 * cost(BIG), max_total_bytes=max_events * cost(BIG)), *ids)
+
+
+def test_beyond_max_total_bytes_ended_streams_are_removed_and_then_events_evicted_that_readers_have_had() -> None:
+    table = full(10, "ended", "read", "s")
+    append(table, 1, [BIG] * 4, stream="ended")
+    table.end("ended", "owner", "finished", 0.0)
+    reader = table.enter("read", 0, 0.0)
+    table.enter("s", 0, 0.0)
+    append(table, 1, [BIG] * 4, stream="read")
+    for _ in range(2):
+        table.read("read", reader, 0.0)
+    append(table, 5, [BIG] * 2, stream="read")
+    assert append(table, 1, [BIG] * 4).last == 4
+    assert "ended" not in table
+    assert not table.get("read").page(0).evicted
+    table.begin("other", "owner", "text/event-stream", None, 0.0)
+    assert append(table, 1, [BIG] * 6, stream="other").last == 4, "as many as the reader of the other stream has had"
+    assert table.get("read").first == 5
+    assert table.size == 10 * cost(BIG)
+
+
+def test_a_stream_with_a_reader_takes_room_from_one_without_and_not_the_other_way_round() -> None:
+    table = full(8, "unread", "s")
+    append(table, 1, [BIG] * 8, stream="unread")
+    refused = append(table, 1, [BIG])
+    assert (refused.last, refused.full) == (0, True)
+    table.enter("s", 0, 0.0)
+    accepted = append(table, 1, [BIG] * 2)
+    assert (accepted.last, accepted.full) == (2, False)
+    assert table.get("unread").first == 3
+
+
+def test_a_full_log_accepts_what_has_room_and_says_that_it_is_full() -> None:
+    table = full(6, "other", "s")
+    table.enter("other", 0, 0.0)
+    table.enter("s", 0, 0.0)
+    append(table, 1, [BIG] * 4, stream="other")
+    renewal = append(table, 1, [BIG] * 3)
+    assert (renewal.last, renewal.full) == (2, True)
+    with pytest.raises(StreamLogFull, match="the events of active streams fill the stream log: its max_total_bytes is"):
+        table.begin("t", "owner", "text/event-stream", None, 0.0)
+
+
+def test_no_stream_begins_while_there_are_max_unread_streams_without_a_reader() -> None:
+    table = begun(StreamLimits(max_unread_streams=1), "a", "b")
+    reader = table.enter("a", 0, 0.0)
+    table.begin("c", "owner", "text/event-stream", None, 0.0)
+    table.leave("a", reader, 0.0)
+    with pytest.raises(StreamLogFull, match="has 1 active streams whose readers have left, and its max_unread_streams"):
+        table.begin("d", "owner", "text/event-stream", None, 0.0)
+    table.enter("a", 0, 0.0)
+    table.begin("d", "owner", "text/event-stream", None, 0.0)
+    table.leave("a", reader + 1, 0.0)
+    table.end("a", "owner", "stopped", 0.0)
+    table.begin("e", "owner", "text/event-stream", None, 0.0)
 
 
 # Keys
@@ -531,16 +763,16 @@ def test_a_key_stays_with_the_newest_stream_when_an_older_one_is_adopted() -> No
 
 def test_an_id_is_used_once() -> None:
     table = begun()
-    table.append("s", "owner", 1, [b"1"], 0.0)
+    append(table, 1, [b"1"])
     with pytest.raises(StreamActive, match="there is a stream 's' already"):
         table.begin("s", "other", "text/event-stream", None, 0.0)
-    assert table.size == 1
+    assert table.size == cost(b"1")
 
 
 def test_an_heir_that_has_not_seen_all_events_does_not_adopt() -> None:
     table = StreamTable()
     table.begin("s", "owner", "text/event-stream", None, 0.0)
-    table.append("s", "owner", 1, [b"a", b"b"], 0.0)
+    append(table, 1, [b"a", b"b"])
     table.end("s", "owner", "lost", 0.0)
     assert not table.adopt("s", "heir", 1, 0.0)
     assert table.adopt("s", "heir", 2, 0.0)

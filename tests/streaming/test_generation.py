@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
-from app_toolkit.core.stream_log import Renewal
-from app_toolkit.streaming import MemoryStreamLog, generation, leases
+from app_toolkit.core import outbox
+from app_toolkit.core.stream_log import EVENT_BYTES, Append, Renewal, StreamLimits
+from app_toolkit.streaming import MemoryStreamLog, generation, writer
 from app_toolkit.streaming.generation import Generation
 from tests.patience import until
 
@@ -16,24 +19,103 @@ pytestmark = pytest.mark.anyio
 class CountingLog(MemoryStreamLog):
     """A log that counts the renewals, and appends nothing before it is open."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, limits: StreamLimits | None = None) -> None:
+        super().__init__(limits)
         self.renewals = 0
         self.open = asyncio.Event()
 
-    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
-        await self.open.wait()
-        return await super().append(stream, owner, first, events)
-
-    async def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal | None]:
+    async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
         self.renewals += 1
-        return await super().renew(leases)
+        if self.open.is_set():
+            return await super().append(appends)
+        renewals = await super().append([Append(each.stream, each.owner) for each in appends])
+        return [each and replace(each, room=0) for each in renewals]
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> CountingLog:
-    monkeypatch.setattr(leases, "RENEW_S", 0.01)
+    monkeypatch.setattr(writer, "RENEW_S", 0.01)
     return CountingLog()
+
+
+class Numbers:
+    """Generates events of 1,000 bytes, and counts them."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.generated = 0
+
+    async def write(self) -> AsyncGenerator[bytes, None]:
+        while self.generated < self.last:
+            self.generated += 1
+            yield b"%04d" % self.generated + b"x" * (996 - EVENT_BYTES)
+
+
+SMALL = StreamLimits(max_bytes=20_000, max_total_bytes=50_000)
+
+
+async def read(log: MemoryStreamLog, stream: str, after: int = 0, pause_s: float = 0.0) -> list[int]:
+    """The numbers of all events."""
+    numbers = []
+    async with aclosing(log.follow(stream, after)) as pages:
+        async for page in pages:
+            assert not page.evicted
+            numbers += [int(event[:4]) for event in page.events]
+            await asyncio.sleep(pause_s)
+    assert await log.outcome(stream, numbers[-1]) == "finished"
+    return numbers
+
+
+async def test_a_generator_without_a_reader_waits_at_the_limit_of_its_log_until_one_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "RENEW_S", 0.01)
+    monkeypatch.setattr(generation, "AHEAD_BYTES", 10_000)
+    numbers, log = Numbers(200), CountingLog(SMALL)
+    log.open.set()
+    running = Generation(log, numbers.write(), "text/plain")
+    await running.begin()
+    await until(lambda: numbers.generated == 30)
+    seen = log.renewals
+    await until(lambda: log.renewals > seen + 3)
+    assert numbers.generated == 30
+    assert await log.last(running.id) == 20
+    assert await read(log, running.id) == list(range(1, 201))
+    await running.ended()
+
+
+async def test_readers_of_different_speeds_get_every_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "AHEAD_BYTES", 10_000)
+    log = MemoryStreamLog(SMALL)
+    running = Generation(log, Numbers(200).write(), "text/plain")
+    await running.begin()
+    found = await asyncio.gather(read(log, running.id), read(log, running.id, pause_s=0.01))
+    assert found == [list(range(1, 201))] * 2
+    await running.ended()
+
+
+async def test_a_generator_at_the_limit_of_its_log_ends_after_linger_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "RENEW_S", 0.01)
+    numbers, log = Numbers(10**6), MemoryStreamLog(SMALL)
+    running = Generation(log, numbers.write(), "text/plain", linger_s=0.05)
+    await running.begin()
+    await running.ended()
+    assert await log.outcome(running.id, 20) == "stopped"
+
+
+async def test_a_stream_for_which_the_log_has_no_room_ends_with_that_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outbox, "FULL_S", 0.1)
+    log = MemoryStreamLog(SMALL)
+    generations = [Generation(log, Numbers(100).write(), "text/plain") for _ in range(3)]
+    for each in generations:
+        await each.begin()
+    await generations[2].ended()
+    assert [await log.outcome(each.id, 20) for each in generations] == [None, None, "full"]
+    assert f"stream {generations[2].id} ends, because its log has no room for its next event" in caplog.text
+    for each in generations[:2]:
+        await each.cancel()
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])

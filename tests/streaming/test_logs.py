@@ -17,7 +17,17 @@ import redis.asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.core.stream_log import PAGE, Outcome, Page, Renewal, StreamLimits
+from app_toolkit.core.stream_log import (
+    EVENT_BYTES,
+    PAGE,
+    PAGE_BYTES,
+    Append,
+    Outcome,
+    Page,
+    Renewal,
+    StreamLimits,
+    cost,
+)
 from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
 from app_toolkit.streaming import MemoryStreamLog, StreamLog, StreamLogDeployment
 from app_toolkit.streaming import redis as redis_log
@@ -99,8 +109,16 @@ async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(AGAIN_S)
 
 
+async def append(log: StreamLog, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal | None:
+    (renewal,) = await log.append([Append(stream, owner, first, tuple(events))])
+    return renewal
+
+
 async def renewed(log: StreamLog) -> Renewal:
-    (renewal,) = await log.renew([("s", "owner")])
+    return found(await append(log, "s", "owner", 1, []))
+
+
+def found(renewal: Renewal | None) -> Renewal:
     assert renewal is not None
     return renewal
 
@@ -149,11 +167,11 @@ def numbered(first: int, last: int) -> list[bytes]:
 async def test_a_reader_gets_what_is_there_and_what_follows_and_the_outcome_last(logs: Logs) -> None:
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, None)
-        await log.append("s", "owner", 1, [b"a", b"\0\xff\r\n"])
+        await append(log, "s", "owner", 1, [b"a", b"\0\xff\r\n"])
         async with aclosing(log.follow("s", 0)) as pages:
             assert await next_page(pages) == Page(1, (b"a", b"\0\xff\r\n"))
             following = asyncio.ensure_future(next_page(pages))
-            await log.append("s", "owner", 3, [b""])
+            await append(log, "s", "owner", 3, [b""])
             assert await following == Page(3, (b"",))
             await log.end("s", "owner", "finished")
             assert await next_page(pages) == Page(4, (), "finished")
@@ -164,7 +182,7 @@ async def test_a_reader_gets_what_is_there_and_what_follows_and_the_outcome_last
 async def test_a_reader_that_waits_gets_the_outcome(logs: Logs) -> None:
     async with logs(LASTING) as log, asyncio.TaskGroup() as tasks:
         await log.begin("s", "owner", SSE, None)
-        await log.append("s", "owner", 1, [b"a"])
+        await append(log, "s", "owner", 1, [b"a"])
         empty, ahead = tasks.create_task(read(log, "s", 1)), tasks.create_task(read(log, "s", 5))
         await eventually(partial(is_read, log))
         await log.end("s", "owner", "failed")
@@ -177,7 +195,7 @@ async def test_a_reader_may_begin_after_any_number(logs: Logs, after: int) -> No
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, None)
         events = numbered(1, 2 * PAGE + 7)
-        await log.append("s", "owner", 1, events)
+        await append(log, "s", "owner", 1, events)
         await log.end("s", "owner", "finished")
         assert await read(log, "s", after) == (events[after:], "finished")
 
@@ -185,10 +203,10 @@ async def test_a_reader_may_begin_after_any_number(logs: Logs, after: int) -> No
 async def test_every_one_of_many_readers_gets_each_event_once_and_in_order(logs: Logs) -> None:
     async with logs(LASTING) as log, asyncio.TaskGroup() as tasks:
         await log.begin("s", "owner", SSE, None)
-        await log.append("s", "owner", 1, numbered(1, 10))
+        await append(log, "s", "owner", 1, numbered(1, 10))
         readers = [tasks.create_task(read(log, "s", after)) for after in (*range(10), *range(10))]
         for number in range(11, 111):
-            await log.append("s", "owner", number, [b"%d" % number])
+            await append(log, "s", "owner", number, [b"%d" % number])
         await log.end("s", "owner", "finished")
         for after, reader in zip((*range(10), *range(10)), readers, strict=True):
             assert await reader == (numbered(after + 1, 110), "finished")
@@ -203,13 +221,13 @@ async def test_the_owner_learns_whether_its_stream_has_readers(logs: Logs) -> No
             return await unread_s(log) > first + 0.1
 
         await eventually(is_unread_for_longer)
-        await log.append("s", "owner", 1, [b"a"])
+        await append(log, "s", "owner", 1, [b"a"])
         async with aclosing(log.follow("s", 0)) as pages:
             await next_page(pages)
             assert (await renewed(log)).unread_s == 0
             async with aclosing(log.follow("s", 0)) as others:
                 await next_page(others)
-            assert (await log.append("s", "owner", 2, [b"b"])).unread_s == 0
+            assert found(await append(log, "s", "owner", 2, [b"b"])).unread_s == 0
         await eventually(partial(is_unread, log))
 
 
@@ -251,56 +269,161 @@ async def test_a_repeated_append_changes_nothing(logs: Logs) -> None:
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, None)
         for _ in range(3):
-            assert not (await log.append("s", "owner", 1, [b"a", b"b"])).stop
-        await log.append("s", "owner", 2, [b"b", b"c"])
+            assert found(await append(log, "s", "owner", 1, [b"a", b"b"])).last == 2
+        await append(log, "s", "owner", 2, [b"b", b"c"])
         await log.end("s", "owner", "finished")
-        assert (await log.append("s", "owner", 4, [b"d"])).stop
+        assert await append(log, "s", "owner", 4, [b"d"]) is None
         assert await read(log, "s") == ([b"a", b"b", b"c"], "finished")
 
 
-async def test_an_append_that_leaves_out_events_is_an_error(logs: Logs) -> None:
+async def test_an_append_that_leaves_out_events_changes_nothing_and_the_owner_learns_it(logs: Logs) -> None:
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, None)
-        with pytest.raises(ValueError, match="event 2 of stream 's' cannot follow event 0"):
-            await log.append("s", "owner", 2, [b"b"])
-        assert await log.outcome("s", 0) is None
+        assert found(await append(log, "s", "owner", 2, [b"b"])).last == 0
+        await log.end("s", "owner", "finished")
+        assert await read(log, "s") == ([], "finished")
 
 
-APPENDS = st.lists(st.tuples(st.integers(0, 5), st.lists(st.binary(max_size=12), max_size=9)), max_size=8)
+async def test_one_call_appends_to_many_streams_and_renews_others(logs: Logs) -> None:
+    async with logs(LASTING) as log:
+        streams = [f"s{number}" for number in range(1_200)]
+        for stream in streams[::100]:
+            await log.begin(stream, "owner", SSE, None)
+        await log.stop("s100")
+        appends = [
+            Append(
+                stream, "another" if stream == "s200" else "owner", 1, () if stream == "s300" else (stream.encode(),)
+            )
+            for stream in streams
+        ]
+        renewals = await log.append(appends)
+        assert len(renewals) == len(streams)
+        known = {stream: renewal for stream, renewal in zip(streams, renewals, strict=True) if renewal is not None}
+        assert {stream: (renewal.last, renewal.stop) for stream, renewal in known.items()} == {
+            stream: (0 if stream == "s300" else 1, stream == "s100") for stream in streams[::100] if stream != "s200"
+        }
+        await log.end("s1100", "owner", "finished")
+        assert await read(log, "s1100") == ([b"s1100"], "finished")
 
 
-@given(appends=APPENDS, after=st.integers(0, 40))
-@settings(max_examples=30, deadline=None)
-async def test_all_logs_keep_the_same_events(server: RedisServer, appends: Any, after: int) -> None:
-    limits = StreamLimits(max_events=7, max_bytes=40, lease_s=LASTING.lease_s)
-    memory: StreamLog = MemoryStreamLog(limits)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 3), st.lists(st.binary(max_size=200), max_size=9)),
+        st.tuples(st.just("enter"), st.integers(0, 40)),
+        st.tuples(st.just("read"), st.integers(0, 3)),
+        st.tuples(st.just("leave"), st.integers(0, 3)),
+    ),
+    max_size=25,
+)
+
+
+@given(actions=ACTIONS)
+@settings(max_examples=60, deadline=None)
+async def test_all_logs_accept_and_keep_the_same_events_and_give_the_same_pages(
+    server: RedisServer, actions: Any
+) -> None:
+    limits = StreamLimits(max_bytes=1_000, lease_s=LASTING.lease_s)
     in_redis = RedisStreamLog(server.url, prefix=f"{secrets.token_hex(4)}:", limits=limits)
+    logs: list[StreamLog] = [MemoryStreamLog(limits), in_redis]
     try:
-        found = []
-        for log in (memory, in_redis):
-            await log.begin("s", "owner", SSE, None)
-            last = 0
-            for again, events in appends:
-                first = max(1, last + 1 - again)
-                await log.append("s", "owner", first, events)
-                last = max(last, first + len(events) - 1)
-            await log.end("s", "owner", "finished")
-            async with aclosing(log.follow("s", after)) as pages:
-                found.append([page async for page in pages])
-        assert found[0] == found[1]
+        histories = [await history(log, actions) for log in logs]
+        assert histories[0] == histories[1]
     finally:
         await in_redis.aclose()
 
 
-@pytest.mark.parametrize("limits", [StreamLimits(max_events=2, lease_s=300), StreamLimits(max_bytes=3, lease_s=300)])
-async def test_the_oldest_events_are_evicted_and_a_late_reader_learns_it(logs: Logs, limits: StreamLimits) -> None:
-    async with logs(limits) as log:
+async def history(log: StreamLog, actions: Any) -> list[object]:
+    """Do one thing after the other. Return what the log says."""
+    seen: list[object] = []
+    readers: list[AsyncGenerator[Page, None]] = []
+    positions: list[int] = []
+    last = 0
+    await log.begin("s", "owner", SSE, None)
+    for action, number, *events in actions:
+        if action == "append":
+            first = max(1, last + 1 - number)
+            renewal = found(await append(log, "s", "owner", first, [b"%d" % first, *events[0]]))
+            last = renewal.last
+            seen.append((renewal.last, renewal.room, renewal.full))
+        elif action == "enter":
+            readers.append(log.follow("s", number))
+            positions.append(number)
+        elif number < len(readers) and action == "read" and positions[number] < last:
+            page = await next_page(readers[number])
+            positions[number] = page.first + len(page.events) - 1
+            seen.append(page)
+        elif number < len(readers) and action == "leave":
+            await readers.pop(number).aclose()
+            del positions[number]
+    await log.end("s", "owner", "finished")
+    for reader in readers:
+        seen.append([page async for page in reader])
+    return seen
+
+
+def large(number: int) -> bytes:
+    return b"%05d" % number + b"x" * (1_000 - EVENT_BYTES - 5)
+
+
+TEN = StreamLimits(max_bytes=10_000, lease_s=300)
+"""Room for ten large events of a stream, five of them ahead of its readers."""
+
+
+async def test_a_stream_accepts_as_much_as_its_readers_and_its_limit_allow(logs: Logs) -> None:
+    events = [large(number) for number in range(100)]
+    async with logs(TEN) as log:
         await log.begin("s", "owner", SSE, None)
-        await log.append("s", "owner", 1, [b"a", b"bb", b"c"])
+        unread = found(await append(log, "s", "owner", 1, events))
+        assert (unread.last, unread.room, unread.full) == (10, 0, False)
         async with aclosing(log.follow("s", 0)) as pages:
-            assert await next_page(pages) == Page(2, (b"bb", b"c"), evicted=True)
+            assert len((await next_page(pages)).events) == 10
+            assert found(await append(log, "s", "owner", 11, events[10:])).last == 10
+            waiting = asyncio.ensure_future(next_page(pages))
+
+            async def has_room() -> bool:
+                return found(await append(log, "s", "owner", 11, [])).room == 10_000
+
+            await eventually(has_room)
+            assert found(await append(log, "s", "owner", 11, events[10:])).last == 15
+            assert await waiting == Page(11, tuple(events[10:15]))
+        assert found(await append(log, "s", "owner", 16, events[15:])).last == 15
+        async with aclosing(log.follow("s", 4)) as pages:
+            assert await next_page(pages) == Page(6, tuple(events[5:15]), evicted=True)
+
+
+async def test_a_page_has_page_bytes_at_most_or_a_single_event(logs: Logs) -> None:
+    small, huge = b"s" * (PAGE_BYTES // 4), b"h" * (2 * PAGE_BYTES)
+    async with logs(LASTING) as log:
+        await log.begin("s", "owner", SSE, None)
+        await append(log, "s", "owner", 1, [*[small] * 5, huge, small])
+        async with aclosing(log.follow("s", 0)) as pages:
+            assert [len((await next_page(pages)).events) for _ in range(4)] == [4, 1, 1, 1]
+
+
+async def test_an_event_that_is_larger_than_max_bytes_is_refused(logs: Logs) -> None:
+    async with logs(TEN) as log:
+        await log.begin("s", "owner", SSE, None)
+        refused = found(await append(log, "s", "owner", 1, [b"x" * (10_001 - EVENT_BYTES)]))
+        assert (refused.last, refused.full) == (0, True)
+        assert found(await append(log, "s", "owner", 1, [b"x" * (10_000 - EVENT_BYTES)])).last == 1
+
+
+async def test_the_oldest_events_that_readers_have_had_are_evicted_and_a_late_reader_learns_it(logs: Logs) -> None:
+    async with logs(StreamLimits(max_bytes=2 * cost(b"a"), lease_s=300)) as log:
+        await log.begin("s", "owner", SSE, None)
+        async with aclosing(log.follow("s", 0)) as pages:
+            for number, event in enumerate((b"a", b"b", b"c"), 1):
+
+                async def accepts(number: int = number, event: bytes = event) -> bool:
+                    return found(await append(log, "s", "owner", number, [event])).last == number
+
+                following = asyncio.ensure_future(next_page(pages))
+                await eventually(accepts)
+                assert await following == Page(number, (event,))
+        async with aclosing(log.follow("s", 0)) as pages:
+            assert await next_page(pages) == Page(2, (b"b", b"c"), evicted=True)
         async with aclosing(log.follow("s", 1)) as pages:
-            assert await next_page(pages) == Page(2, (b"bb", b"c"))
+            assert await next_page(pages) == Page(2, (b"b", b"c"))
 
 
 # Ends
@@ -312,7 +435,7 @@ async def test_a_stop_reaches_the_owner_and_is_the_outcome(logs: Logs) -> None:
         assert await log.stop("s")
         assert await log.stop("s")
         assert (await renewed(log)).stop
-        assert (await log.append("s", "owner", 1, [b"a"])).stop
+        assert found(await append(log, "s", "owner", 1, [b"a"])).stop
         await log.end("s", "owner", "finished")
         assert not await log.stop("s")
         assert await read(log, "s") == ([b"a"], "stopped")
@@ -333,9 +456,10 @@ async def test_the_first_end_counts_and_only_that_of_the_owner(logs: Logs) -> No
 async def test_the_outcome_is_that_of_a_reader_that_has_seen_all_events(logs: Logs) -> None:
     async with logs(LASTING) as log:
         await log.begin("s", "owner", "application/jsonl", None)
-        await log.append("s", "owner", 1, [b"a", b"b"])
+        await append(log, "s", "owner", 1, [b"a", b"b"])
         assert await log.outcome("s", 2) is None
         await log.end("s", "owner", "finished")
+        assert await log.last("s") == 2
         assert [await log.outcome("s", after) for after in (0, 1, 2, 3)] == [None, None, "finished", "finished"]
         assert await log.media_type("s") == "application/jsonl"
 
@@ -343,23 +467,22 @@ async def test_the_outcome_is_that_of_a_reader_that_has_seen_all_events(logs: Lo
 async def test_a_lost_stream_continues_with_the_first_that_adopts_it(logs: Logs) -> None:
     async with logs(SHORT) as log:
         await log.begin("s", "owner", SSE, None)
-        await log.append("s", "owner", 1, [b"a"])
+        await append(log, "s", "owner", 1, [b"a"])
         await until_lost(log, "s")
         assert await read(log, "s") == ([b"a"], "lost")
-        stop = Renewal(stop=True, unread_s=0.0)
-        assert await log.append("s", "owner", 2, [b"x"]) == stop
+        assert await append(log, "s", "owner", 2, [b"x"]) is None
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, None)
-        await log.append("s", "owner", 1, [b"a"])
+        await append(log, "s", "owner", 1, [b"a"])
         assert not await log.adopt("s", "early", 1)
         for heir in ("second", "third"):
             await log.end("s", "owner" if heir == "second" else "second", "lost")
             assert not await log.adopt("s", heir, 0)
             assert await log.adopt("s", heir, 1)
             assert not await log.adopt("s", "late", 1)
-        assert await log.append("s", "owner", 2, [b"x"]) == stop
+        assert await append(log, "s", "owner", 2, [b"x"]) is None
         await log.end("s", "second", "finished")
-        assert not (await log.append("s", "third", 2, [b"b"])).stop
+        assert found(await append(log, "s", "third", 2, [b"b"])).last == 2
         async with aclosing(log.follow("s", 1)) as pages:
             assert await next_page(pages) == Page(2, (b"b",))
             await log.end("s", "third", "finished")
@@ -377,7 +500,7 @@ async def test_a_reader_that_waits_learns_that_the_stream_is_lost(logs: Logs) ->
 async def test_an_ended_stream_is_removed_and_its_key_is_free(logs: Logs) -> None:
     async with logs(StreamLimits(keep_s=0.1)) as log:
         await log.begin("s", "owner", SSE, "k")
-        await log.append("s", "owner", 1, [b"a"])
+        await append(log, "s", "owner", 1, [b"a"])
         await log.end("s", "owner", "finished")
         await until_removed(log, "s")
         assert await log.find("k") is None
@@ -386,8 +509,8 @@ async def test_an_ended_stream_is_removed_and_its_key_is_free(logs: Logs) -> Non
 @pytest.mark.parametrize(
     ("method", "arguments"),
     [
-        ("append", ("owner", 1, [b"a"])),
         ("stop", ()),
+        ("last", ()),
         ("adopt", ("owner", 0)),
         ("media_type", ()),
         ("outcome", (0,)),
@@ -404,7 +527,7 @@ async def test_a_stream_that_the_log_does_not_have_is_unknown(
 async def test_a_stream_can_be_removed_before_its_end(logs: Logs) -> None:
     async with logs(LASTING) as log:
         await log.begin("s", "owner", SSE, "k")
-        await log.append("s", "owner", 1, [b"a"])
+        await append(log, "s", "owner", 1, [b"a"])
         async with aclosing(log.follow("s", 0)) as pages:
             assert await next_page(pages) == Page(1, (b"a",))
             following = asyncio.ensure_future(next_page(pages))
@@ -414,25 +537,12 @@ async def test_a_stream_can_be_removed_before_its_end(logs: Logs) -> None:
                 await following
         assert not await log.remove("s")
         assert await log.find("k") is None
-        with pytest.raises(StreamUnknown):
-            await log.append("s", "owner", 2, [b"b"])
+        assert await append(log, "s", "owner", 2, [b"b"]) is None
         await log.begin("s", "other", SSE, "k")
-        await log.append("s", "other", 1, [b"c"])
+        await append(log, "s", "other", 1, [b"c"])
         await log.end("s", "other", "finished")
         assert await read(log, "s") == ([b"c"], "finished")
         assert await log.remove("s")
-
-
-async def test_one_call_renews_many_leases(logs: Logs) -> None:
-    async with logs(LASTING) as log:
-        streams = [f"s{number}" for number in range(1_200)]
-        for stream in streams[::100]:
-            await log.begin(stream, "owner", SSE, None)
-        await log.stop("s100")
-        found = await log.renew([(stream, "another" if stream == "s200" else "owner") for stream in streams])
-        assert len(found) == len(streams)
-        stops = {stream: renewal.stop for stream, renewal in zip(streams, found, strict=True) if renewal is not None}
-        assert stops == {stream: stream in ("s100", "s200") for stream in streams[::100]}
 
 
 async def test_no_lease_expires_in_memory_while_its_process_is_paused() -> None:
@@ -486,7 +596,7 @@ async def test_ended_streams_without_readers_make_room_for_a_new_one(logs: Logs)
     async with logs(StreamLimits(max_streams=3, lease_s=LASTING.lease_s)) as log:
         for id in "abc":
             await log.begin(id, "owner", SSE, None)
-            await log.append(id, "owner", 1, [b"1"])
+            await append(log, id, "owner", 1, [b"1"])
         with pytest.raises(StreamLogFull, match="has 3 streams that are active or have readers"):
             await log.begin("d", "owner", SSE, None)
         async with aclosing(log.follow("b", 0)) as pages:
@@ -502,7 +612,57 @@ async def test_ended_streams_without_readers_make_room_for_a_new_one(logs: Logs)
         await log.begin("f", "owner", SSE, None)
 
 
+async def test_streams_whose_readers_have_left_count_against_a_limit_of_their_own(logs: Logs) -> None:
+    async with logs(StreamLimits(max_unread_streams=1, lease_s=LASTING.lease_s)) as log:
+        for id in "ab":
+            await log.begin(id, "owner", SSE, None)
+            await append(log, id, "owner", 1, [b"1"])
+        async with aclosing(log.follow("a", 0)) as pages:
+            await next_page(pages)
+            await log.begin("c", "owner", SSE, None)
+        with pytest.raises(StreamLogFull, match="has 1 active streams whose readers have left"):
+            await log.begin("d", "owner", SSE, None)
+        async with aclosing(log.follow("a", 0)) as pages:
+            await next_page(pages)
+            await log.begin("d", "owner", SSE, None)
+        with pytest.raises(StreamLogFull):
+            await log.begin("e", "owner", SSE, None)
+        await log.end("a", "owner", "stopped")
+        await log.begin("e", "owner", SSE, None)
+
+
 # Redis
+
+
+async def test_a_redis_without_memory_refuses_events_and_new_streams_and_goes_on_when_it_has_some(
+    tmp_path: Path,
+) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    log = RedisStreamLog(server.url, limits=LASTING)
+    client = redis.asyncio.Redis.from_url(server.url)
+    try:
+        await log.begin("s", "owner", SSE, None)
+        await append(log, "s", "owner", 1, [b"1"])
+        await client.config_set("maxmemory", 1)
+        async with aclosing(log.follow("s", 0)) as pages:
+            assert (await next_page(pages)).events == (b"1",)
+            refused = found(await append(log, "s", "owner", 2, [b"2"]))
+            assert (refused.last, refused.full, refused.unread_s) == (1, True, 0)
+            assert found(await append(log, "s", "owner", 2, [])).last == 1
+            with pytest.raises(StreamLogFull, match="Redis has no memory"):
+                await log.begin("t", "owner", SSE, None)
+            assert await log.stop("s")
+            await client.config_set("maxmemory", 0)
+            assert found(await append(log, "s", "owner", 2, [b"2"])).last == 2
+            assert (await next_page(pages)).events == (b"2",)
+            await client.config_set("maxmemory", 1)
+            await log.end("s", "owner", "finished")
+            assert await next_page(pages) == Page(3, (), "stopped")
+    finally:
+        await client.aclose()
+        await log.aclose()
+        server.end()
 
 
 @pytest.mark.slow
@@ -516,7 +676,7 @@ async def test_readers_and_the_writer_survive_a_restart_of_redis(tmp_path: Path,
     async def write() -> None:
         nonlocal written
         while written < last:
-            await log.append("s", "owner", written + 1, [b"%d" % (written + 1)])
+            await append(log, "s", "owner", written + 1, [b"%d" % (written + 1)])
             written += 1
             await asyncio.sleep(0)
         await log.end("s", "owner", "finished")
@@ -551,10 +711,10 @@ async def test_calls_that_wait_for_a_connection_survive_a_restart_of_redis(
         for stream in streams:
             await log.begin(stream, "owner", SSE, None)
         server.end(kill=True)
-        appends = [asyncio.create_task(log.append(stream, "owner", 1, [b"a"])) for stream in streams]
+        appends = [asyncio.create_task(append(log, stream, "owner", 1, [b"a"])) for stream in streams]
         await asyncio.sleep(outage_s)
         await asyncio.to_thread(server.start)
-        assert not any(renewal.stop for renewal in await asyncio.gather(*appends))
+        assert [found(renewal).last for renewal in await asyncio.gather(*appends)] == [1] * len(streams)
     finally:
         await log.aclose()
         server.end()
@@ -567,7 +727,7 @@ async def test_more_readers_than_connections_wait_and_the_owner_is_not_delayed(s
         async with asyncio.TaskGroup() as tasks:
             readers = [tasks.create_task(read(log, "s")) for _ in range(30)]
             for number in range(1, 31):
-                await log.append("s", "owner", number, [b"%d" % number])
+                await append(log, "s", "owner", number, [b"%d" % number])
             await log.end("s", "owner", "finished")
         assert {len(reader.result()[0]) for reader in readers} == {30}
     finally:
@@ -582,7 +742,7 @@ async def test_every_key_has_a_time_to_live_and_nothing_is_left_behind(server: R
     try:
         for id, key in (("s", "k"), ("t", None), ("u", "l")):
             await log.begin(id, "owner", SSE, key)
-            await log.append(id, "owner", 1, [b"a"])
+            await append(log, id, "owner", 1, [b"a"])
             async with aclosing(log.follow(id, 0)) as pages:
                 await next_page(pages)
         await log.end("s", "owner", "finished")
@@ -612,7 +772,7 @@ async def test_a_reader_whose_client_takes_nothing_gives_signs_of_life(
     client = redis.asyncio.Redis.from_url(server.url)
     try:
         await log.begin("s", "owner", SSE, None)
-        await log.append("s", "owner", 1, [b"a"])
+        await append(log, "s", "owner", 1, [b"a"])
         async with aclosing(log.follow("s", 0)) as pages:
             await next_page(pages)
             ((reader, first),) = await client.zrange("slow:readers:s", 0, -1, withscores=True)
@@ -631,9 +791,9 @@ async def test_a_call_that_is_cancelled_at_any_moment_is_cancelled(server: Redis
     log = RedisStreamLog(server.url, prefix="cancelled:", limits=LASTING)
     try:
         await log.begin("s", "owner", SSE, None)
-        await log.renew([("s", "owner")])
+        await renewed(log)
         for turns in range(60):
-            call = asyncio.create_task(log.renew([("s", "owner")]))
+            call = asyncio.create_task(renewed(log))
             for _ in range(turns % 20):
                 await asyncio.sleep(0)
             if call.cancel():

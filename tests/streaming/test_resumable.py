@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 import socket
 import sys
 import time
@@ -19,7 +20,8 @@ from pydantic import BaseModel
 from sse_starlette import EventSourceResponse as SSEStarletteResponse
 
 from app_toolkit import ConfigError, DeploymentConfig, Toolkit
-from app_toolkit.errors import NoReplica
+from app_toolkit.core.stream_log import Append, Outcome, cost
+from app_toolkit.errors import NoReplica, StreamLogFull
 from app_toolkit.streaming import (
     LostStream,
     MemoryStreamLog,
@@ -33,6 +35,12 @@ from tests.patience import PATIENCE_S, until
 pytestmark = pytest.mark.anyio
 
 HEAD = "x-stream-id"
+
+LARGE = StreamLimits(max_bytes=256 * 1_024)
+"""The limits of a log that is much smaller than its streams."""
+
+TOKEN = b'\n{"text":"token 1"}'
+"""An event, as the log has it."""
 
 
 class Token(BaseModel):
@@ -125,7 +133,7 @@ def texts(first: int, last: int) -> list[str]:
 
 
 def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> FastAPI:
-    app = kind()
+    app, large = kind(), MemoryStreamLog(LARGE)
     app.include_router(stream_router(log=log), prefix="/streams")
     Session = Annotated[Model, Depends(model.session)]
 
@@ -160,6 +168,12 @@ def app_of(kind: Callable[..., FastAPI], model: Model, log: MemoryStreamLog) -> 
     async def fast() -> AsyncIterable[int]:
         for number in range(20_000):
             yield number
+
+    @app.get("/large/{events}", response_class=EventSourceResponse)
+    @resumable(log=large)
+    async def write_large(events: int) -> AsyncIterable[str]:
+        for number in range(events):
+            yield f"{number} {'x' * 8_192}"
 
     @app.get("/accounts", response_class=EventSourceResponse)
     @resumable(log=log)
@@ -233,7 +247,7 @@ async def serving(app: FastAPI, lifespan: Literal["on", "off"] = "off") -> Async
 
 @pytest.fixture(params=[FastAPI, Toolkit])
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    model, log = Model(), MemoryStreamLog(StreamLimits(max_events=10))
+    model, log = Model(), MemoryStreamLog(StreamLimits(max_bytes=11 * cost(TOKEN) - 1))
     async with (
         serving(app_of(request.param, model, log)) as url,
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
@@ -343,11 +357,51 @@ async def test_a_silent_stream_has_heartbeats(client: Client, monkeypatch: pytes
         assert not await last.rest()
 
 
-@pytest.mark.parametrize("after", ["-1", "x", "1.5"])
+@pytest.mark.parametrize("after", ["-1", "x", "1.5", "1_0", " 2", "2 ", "+2", "\u0662", "9" * 16])
 async def test_a_number_that_is_none_is_refused(client: Client, after: str) -> None:
-    answer = await client.http.get(f"/write/1?stream=s&after={after}")
-    assert answer.status_code == 400
-    assert repr(after) in answer.json()["detail"]
+    for path in ("/write/1", "/streams/s"):
+        answer = await client.http.get(path, params={"stream": "s", "after": after})
+        assert answer.status_code == 400
+        assert repr(after) in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("outcome", [None, "finished", "lost"])
+async def test_a_number_beyond_the_last_event_is_refused(client: Client, outcome: Outcome | None) -> None:
+    await client.log.begin("s", "owner", "text/event-stream", None)
+    await client.log.append([Append("s", "owner", 1, (TOKEN,))])
+    if outcome is not None:
+        await client.log.end("s", "owner", outcome)
+    for path in ("/lasting?stream=s&after=2", "/streams/s?after=2"):
+        answer = await client.http.get(path)
+        assert answer.status_code == 400
+        assert answer.json()["detail"] == "the last event of the stream has the number 1: none can follow number 2"
+
+
+async def test_a_reader_of_a_lost_stream_that_another_process_continues_looks_again_after_a_pause(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(sys.modules["app_toolkit.streaming.resumable"], "ADOPT_S", PATIENCE_S)
+
+    async def adopt(stream: str, owner: str, last: int) -> bool:
+        calls.append(stream)
+        return False
+
+    await client.log.begin("s", "a process that has died", "text/event-stream", None)
+    await client.log.append([Append("s", "a process that has died", 1, (TOKEN,))])
+    await client.log.end("s", "a process that has died", "lost")
+    monkeypatch.setattr(client.log, "adopt", adopt)
+    async with client.read("/lasting?stream=s&after=0") as reader:
+        assert await reader.tokens(1) == texts(1, 1)
+        await until(lambda: bool(calls))
+        await client.http.get("/threads")
+        assert calls == ["s"]
+
+
+async def test_a_client_that_reads_gets_every_event_of_a_stream_that_is_larger_than_its_log(client: Client) -> None:
+    async with client.read("/large/200") as reader:
+        events = await reader.rest()
+    assert [int(event["data"].split(" ", 1)[0].strip('"')) for event in events] == list(range(200))
 
 
 async def test_an_exception_before_the_first_event_has_its_status_and_a_later_one_an_event(client: Client) -> None:
@@ -421,7 +475,7 @@ async def test_a_response_that_is_no_stream_is_passed_on(client: Client) -> None
 async def test_a_lost_stream_ends_with_an_error_or_is_continued_by_its_route(client: Client) -> None:
     for path, rest in (("/write/3", None), ("/lasting", "after token 1")):
         await client.log.begin(path, "a process that has died", "text/event-stream", None)
-        await client.log.append(path, "a process that has died", 1, [b'\n{"text":"token 1"}'])
+        await client.log.append([Append(path, "a process that has died", 1, (TOKEN,))])
         await client.log.end(path, "a process that has died", "lost")
         async with client.read(f"{path}?stream={path}&after=0") as reader:
             assert await reader.tokens(1) == texts(1, 1)
@@ -442,7 +496,7 @@ async def test_a_log_that_fails_ends_its_streams_with_an_error(client: Client, m
         monkeypatch.setattr(client.log, "append", fail)
         client.model.allow(1)
         (error,) = await reader.rest()
-    assert json.loads(error["data"])["error"] == "stream_failed"
+    assert json.loads(error["data"])["error"] == "stream_lost"
     await until(lambda: not client.model.running)
 
 
@@ -460,6 +514,73 @@ async def test_a_log_that_cannot_be_read_ends_a_response_with_an_error(
     async with client.read(f"/streams/{reader.id}") as again:
         (error,) = await again.rest()
     assert json.loads(error["data"])["error"] == "stream_lost"
+
+
+async def accepts(log: MemoryStreamLog) -> bool:
+    """Whether a stream can begin."""
+    id = secrets.token_hex(4)
+    try:
+        await log.begin(id, "owner", "text/event-stream", None)
+    except StreamLogFull:
+        return False
+    await log.remove(id)
+    await asyncio.sleep(0)
+    return True
+
+
+@pytest.mark.parametrize("path", ["/events", "/lines"])
+async def test_streams_whose_clients_have_left_hold_no_slots_and_count_against_a_limit_of_their_own(path: str) -> None:
+    log, finish, running = MemoryStreamLog(StreamLimits(max_unread_streams=6)), asyncio.Event(), 0
+    options = DeploymentConfig(name="app", max_ongoing_requests=2, max_open_streams=2, max_queued_requests=0)
+    app = Toolkit(deployment=options)
+
+    async def write() -> AsyncIterator[int]:
+        nonlocal running
+        running += 1
+        yield 1
+        await finish.wait()
+        running -= 1
+
+    @app.get("/events", response_class=EventSourceResponse)
+    @resumable(log=log)
+    async def events() -> AsyncIterable[int]:
+        async for number in write():
+            yield number
+
+    @app.get("/lines")
+    @resumable(log=log)
+    async def lines() -> AsyncIterable[int]:
+        async for number in write():
+            yield number
+
+    @app.get("/ok")
+    async def ok() -> str:
+        return "ok"
+
+    async with (
+        serving(app, "on") as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+    ):
+
+        async def status(path: str) -> int:
+            async with http.stream("GET", path) as response:
+                return response.status_code
+
+        for count in range(1, 7):
+            async with http.stream("GET", path) as response:
+                assert response.status_code == 200, count
+                await anext(response.aiter_lines())
+            while await status("/ok") != 200:
+                pass
+        assert running == 6
+        async with asyncio.timeout(PATIENCE_S):
+            while await accepts(log):
+                pass
+        refused = await http.get(path)
+        assert refused.status_code == 503
+        assert "has 6 active streams whose readers have left" in refused.json()["detail"]
+        finish.set()
+        await until(lambda: not running)
 
 
 DEADLINE_S = 0.3
