@@ -148,8 +148,8 @@ def test_a_fast_upload_is_served_while_slow_ones_hold_their_share(own: World) ->
     with own.raw() as slow, own.raw() as fast:
         slow_upload(slow)
         eventually(lambda: replica.journal.consumed == 10)
-        for _ in range(3):
-            assert fast.send(POST % (b"/digest", 500_000) + bytes(500_000)).answer().json()["length"] == 500_000
+        for size in (KEPT_BODY + 1, 70_000, 75_000):  # little is missing, so a pause of this process makes none slow
+            assert fast.send(POST % (b"/digest", size) + bytes(size)).answer().json()["length"] == size
         assert replica.gate.statistics().ongoing == 1
 
 
