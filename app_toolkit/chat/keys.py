@@ -57,7 +57,11 @@ class Limiter(Protocol):
 
 
 class LocalLimiter:
-    """The requests of one key in this process."""
+    """The requests of one key in this process.
+
+    It does not use the package `limits`, which has no limit of requests at a time and a clock of its own, and whose
+    memory keeps tasks on one event loop.
+    """
 
     def __init__(self, limits: RateLimits, now: Callable[[], float]) -> None:
         self._limiter = RateLimiter(limits)

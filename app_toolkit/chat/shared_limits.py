@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -60,9 +61,9 @@ class Lease:
     """The right to run one request, which its process renews."""
 
     id: str = field(default_factory=lambda: secrets.token_hex(12))
-    is_in_redis: bool = False
-    """Whether it may be in Redis. False: the request does not count against `max_concurrent`."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     renewal: "asyncio.Task[None] | None" = None
+    """Renews the lease in Redis. None: the request does not count against `max_concurrent`."""
 
 
 class SharedLimiter:
@@ -87,12 +88,10 @@ class SharedLimiter:
         """
         lease, limits = Lease(), self._limits
         try:
-            if runs and limits.max_concurrent is not None:
-                lease.is_in_redis = True  # also if this is cancelled before the reply arrives
-                if not await self._redis.lease(self._name, lease.id, limits.max_concurrent):
-                    lease.is_in_redis = False
-                    return OverLimit("max_concurrent", BUSY_RETRY_S)
-                lease.renewal = asyncio.create_task(self._renew(lease.id), name="app-toolkit key lease")
+            most = limits.max_concurrent if runs else None
+            # A command that is cancelled may still be executed, also after the one that removes the lease.
+            if most is not None and not await to_its_end(self._lease(lease, most)):
+                return OverLimit("max_concurrent", BUSY_RETRY_S)
             if runs:
                 self._leases.add(lease)
             if limits.max_per_minute is not None:
@@ -117,24 +116,31 @@ class SharedLimiter:
     async def release(self, lease: Lease) -> None:
         """Note that a request has ended, also if the caller is cancelled. Otherwise the lease would stay for long."""
         self._leases.discard(lease)
-        if lease.is_in_redis:
-            await to_its_end(self._release(lease))
-            lease.is_in_redis = False
-
-    async def _release(self, lease: Lease) -> None:
         if lease.renewal is not None:
-            lease.renewal.cancel()
-            await asyncio.wait([lease.renewal])
+            await to_its_end(self._release(lease, lease.renewal))
+
+    async def _lease(self, lease: Lease, limit: int) -> bool:
+        admitted = await self._redis.lease(self._name, lease.id, limit)
+        if admitted:
+            lease.renewal = asyncio.create_task(self._renew(lease), name="app-toolkit key lease")
+        return admitted
+
+    async def _release(self, lease: Lease, renewal: "asyncio.Task[None]") -> None:
+        lease.ended.set()
+        await renewal
         try:
             await self._redis.end(self._name, lease.id)
         except RedisError as error:
             logger.warning("a request of the API key %r counts until its lease expires: %s", self._name, error)
 
-    async def _renew(self, id: str) -> None:
+    async def _renew(self, lease: Lease) -> None:
         while True:
-            await asyncio.sleep(RENEWAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RENEWAL_S):
+                    await lease.ended.wait()
+                    return
             try:
-                await self._redis.lease(self._name, id, 0)
+                await self._redis.lease(self._name, lease.id, 0)
             except RedisError as error:
                 logger.warning("a lease of the API key %r was not renewed: %s", self._name, error)
 

@@ -5,7 +5,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any, overload
+from typing import Annotated, Any, TypeVar, overload
 
 from fastapi import Depends, HTTPException
 
@@ -15,6 +15,8 @@ from app_toolkit.chat.ui_record import MessageRecord, Part
 from app_toolkit.errors import ChatError, ConfigError
 
 logger = logging.getLogger("app_toolkit.chat")
+
+Result = TypeVar("Result")
 
 DEFAULT_USER = "default"
 """The user of all chats if a router has no dependency that returns one."""
@@ -138,8 +140,8 @@ def _document(message: UIMessage) -> dict[str, Any]:
     return message.model_dump(exclude_unset=True) | {"id": message.id}
 
 
-async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for the end of `work` although the caller is cancelled, which a stop may do several times."""
+async def to_its_end(work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of `work`, and wait for its end although the caller is cancelled, also several times."""
     task = asyncio.create_task(work, name="app-toolkit chat storage")
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -149,3 +151,4 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
             cancelled = error
     if cancelled is not None:
         raise cancelled
+    return task.result()

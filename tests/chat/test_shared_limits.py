@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from app_toolkit import ConfigError
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, api_keys, openai_router, shared_limits, websocket_router
 from app_toolkit.chat.keys import ApiKeys
+from app_toolkit.core.rate_limits import RateLimits
 from tests.chat.served import asking
 from tests.patience import until, wait_until
 from tests.streaming.redis_server import RedisServer
@@ -127,6 +128,30 @@ async def test_client_that_disconnects_releases_its_lease(server: RedisServer, p
         await until(lambda: model.running == 0 and keys.running["ada"] == 0)
         model.released.set()
         assert (await ask(other)).status_code == 200
+
+
+async def test_request_that_is_cancelled_at_any_moment_leaves_no_lease(server: RedisServer, prefix: str) -> None:
+    shared = shared_limits.SharedLimits(server.url, prefix)
+    limiter = shared_limits.SharedLimiter(shared, "ada", RateLimits(max_concurrent=100, max_per_minute=1_000))
+
+    async def request() -> None:
+        permit = await limiter.acquire()
+        assert isinstance(permit, shared_limits.Lease)
+        try:
+            await asyncio.sleep(0)
+        finally:
+            await limiter.release(permit)
+
+    for steps in range(40):
+        task = asyncio.create_task(request())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    assert limiter.running == 0
+    async with redis.asyncio.Redis.from_url(server.url) as client:
+        assert await client.zcard(f"{prefix}running:ada") == 0
+    await shared.aclose()
 
 
 async def test_lease_of_a_killed_process_expires(
