@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import settings
+
+from tests.groups import REQUIRE, required_tests
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
@@ -36,6 +38,30 @@ START_RAY = frozenset({"cluster", "run"})
 
 NO_RAY = "/dev/null/only-tests-marked-ray-start-Ray"
 """A folder that cannot be made. Ray does not start if it is to keep its files there."""
+
+
+REQUIRED = required_tests(os.environ.get(REQUIRE, ""))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _not_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _not_skipped((yield))
+
+
+R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
+
+
+def _not_skipped(report: R) -> R:
+    """Let a test fail that would be skipped, if it belongs to a group that is required."""
+    if report.skipped and not hasattr(report, "wasxfail") and report.nodeid.partition("::")[0] in REQUIRED:
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} must not be skipped with {REQUIRE}: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(scope="session")

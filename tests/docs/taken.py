@@ -124,6 +124,11 @@ def _app_toolkit(command: Command) -> None:
                 del sys.modules[module]  # the apps of two pages may have the same name
 
 
+def _ci(command: Command) -> None:
+    assert command.words[0] == ".ci/run"
+    assert f"#   {' '.join(command.words)} " in f"{(ROOT / '.ci/run').read_text('utf-8')} "
+
+
 def _cookiecutter(command: Command) -> None:
     assert (Path(command.arguments[0]) / "cookiecutter.json").is_file()
 
@@ -190,5 +195,6 @@ PROGRAMS: dict[str, Callable[[Command], None]] = {
     "fastapi": _fastapi,
     "pip": _pip,
     "pytest": _pytest,
+    "run": _ci,
     "uvicorn": _uvicorn,
 }

@@ -1,0 +1,171 @@
+"""Groups of tests that need programs or large packages, which the test command of the README does not install.
+
+    python3 tests/groups.py changed              # the groups whose files have changed since the base commit
+    python3 tests/groups.py install GROUP...     # install what they need, with apt (as root), pip and npm
+    python3 tests/groups.py run GROUP...         # install it, and run their tests. None of them is skipped
+    python3 tests/groups.py all                  # install everything, and run all tests. None of these is skipped
+
+It uses the environment `.venv` and only the standard library. The base commit is `APP_TOOLKIT_TEST_BASE`, or the newest
+one that is at least 12 hours older than HEAD.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+BIN = ROOT / ".venv" / "bin"
+NODE_MODULES = ROOT / ".venv" / "node" / "node_modules"
+
+REQUIRE = "APP_TOOLKIT_TEST_REQUIRE"
+"""The variable with the groups whose tests fail if they would be skipped, separated by commas."""
+
+BASE = "APP_TOOLKIT_TEST_BASE"
+AGE_S = 12 * 3600
+"""Minimum age of the base commit relative to HEAD in seconds, by the times at which they were committed."""
+
+OF_ALL = ("pyproject.toml", "tests/groups.py")
+"""A change of these files runs every group."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tests with the same requirements."""
+
+    words: tuple[str, ...]
+    """A file `tests/**/test_*.py` that contains one of these belongs to the group."""
+    changes: tuple[str, ...]
+    """Beginnings of the paths whose changes run the group, in addition to its own tests."""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    """The programs that the tests run, with the Debian packages that have them."""
+    extra: str = ""
+    """The extra of pyproject.toml that installs the Python packages."""
+    npm: tuple[str, ...] = ()
+
+    def tests(self) -> list[str]:
+        """Return the paths of the test files, relative to the repository."""
+        files = sorted(TESTS.rglob("test_*.py"))
+        return [str(f.relative_to(ROOT)) for f in files if any(w in f.read_text("utf-8") for w in self.words)]
+
+
+GROUPS = {
+    "redis": Group(
+        words=("redis_server",),
+        changes=("app_toolkit/streaming/", "tests/streaming/redis_server.py"),
+        programs={"redis-server": "redis-server"},
+    ),
+    "browser": Group(
+        words=("playwright", "examples.test_chat_page import"),
+        changes=(
+            "app_toolkit/chat/",
+            "app_toolkit/streaming/",
+            "examples/chat/",
+            "templates/chat/",
+            "docs/tutorial/chat",
+        ),
+        programs={"chromium": "chromium"},
+        extra="test-browser",
+    ),
+    "transformers": Group(
+        words=("tiny_model", "tests.chat import tiny"),
+        changes=("app_toolkit/chat/transformers.py", "app_toolkit/chat/decoding.py", "tests/chat/tiny_model.py"),
+        extra="transformers",
+    ),
+    "clients": Group(
+        words=("tests.chat.node", "APP_TOOLKIT_TEST_NODE_MODULES"),
+        changes=("app_toolkit/chat/", "docs/clients/", "tests/chat/node.py", "tests/chat/stored_chat.mjs"),
+        programs={"node": "nodejs", "npm": "npm"},
+        extra="test-clients",
+        npm=("ai", "openai", "@ai-sdk/openai-compatible"),
+    ),
+}
+
+
+def selected(changed: Collection[str], groups: Mapping[str, Group] = GROUPS) -> list[str]:
+    """Return the names of the groups that these changed files run."""
+
+    def runs(group: Group) -> bool:
+        of_group = {*OF_ALL, *group.tests()}
+        return any(path in of_group or path.startswith(group.changes) for path in changed)
+
+    return [name for name, group in groups.items() if runs(group)]
+
+
+def changed_files(folder: Path = ROOT) -> list[str] | None:
+    """Return the files that differ from the base commit, or None if there is no such commit."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    base = os.environ.get(BASE)
+    if not base:
+        before = int(git("log", "-1", "--format=%ct")) - AGE_S
+        base = git("rev-list", "-1", f"--before={before}", "HEAD")
+    return git("diff", "--name-only", base, "--").splitlines() if base else None
+
+
+def required_tests(names: str) -> set[str]:
+    """Return the test files of the groups in `REQUIRE`. Their tests must not be skipped."""
+    return {path for name in names.split(",") if name for path in GROUPS[name].tests()}
+
+
+def install(names: Sequence[str]) -> None:
+    """Install what the tests of these groups need. Raises `SystemExit` if that needs another user."""
+    groups = [GROUPS[name] for name in names]
+    missing = {package for each in groups for program, package in each.programs.items() if not shutil.which(program)}
+    if missing:
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            raise SystemExit(f"install these packages of your system: {', '.join(sorted(missing))}")
+        execute("apt-get", "update", "--quiet")
+        execute("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *sorted(missing))
+    extras = [each.extra for each in groups if each.extra]
+    if "transformers" in extras:
+        # A wheel for CPUs only, if PIP_FIND_LINKS offers one. The one of the index brings gigabytes of CUDA with it.
+        execute(BIN / "pip", "install", "--quiet", "--no-index", "--no-deps", "torch", check=False)
+    if extras:
+        execute(BIN / "pip", "install", "--quiet", "-e", f".[test,{','.join(extras)}]")
+    if npm := [package for each in groups for package in each.npm]:
+        NODE_MODULES.parent.mkdir(exist_ok=True)
+        execute("npm", "install", "--no-audit", "--no-fund", "--prefix", NODE_MODULES.parent, *npm)
+
+
+def run(names: Sequence[str], tests: Sequence[str]) -> None:
+    """Run tests in two processes. Those of these groups fail if they would be skipped."""
+    environment = {**os.environ, REQUIRE: ",".join(names), "APP_TOOLKIT_TEST_NODE_MODULES": str(NODE_MODULES)}
+    execute(BIN / "pytest", "--numprocesses=2", *tests, environment=environment)
+
+
+def execute(*command: str | Path, check: bool = True, environment: Mapping[str, str] | None = None) -> None:
+    print("+", *command, flush=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    if check and done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def main(command: str = "", *names: str) -> None:
+    if command == "changed":
+        changed = changed_files()
+        for name in GROUPS if changed is None else selected(changed):
+            print(name)
+    elif command == "install":
+        install(names)
+    elif command == "run":
+        for name in names:
+            install([name])
+            run([name], GROUPS[name].tests())
+    elif command == "all":
+        install([*GROUPS])
+        run([*GROUPS], [])
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
