@@ -91,7 +91,7 @@ def test_a_chat_has_the_front_end_that_was_chosen(tmp_path: Path) -> None:
     assert "ocumentation" not in own
     assert not (page / "frontend").exists()
     assert not (react / "my_chat/static").exists()
-    assert "useChat" in (react / "frontend/src/App.tsx").read_text("utf-8")
+    assert "useChat" in (react / "frontend/src/Chat.tsx").read_text("utf-8")
 
 
 @each_kind
