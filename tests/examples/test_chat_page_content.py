@@ -179,12 +179,14 @@ def test_only_the_last_block_is_rendered_again(reader: Visitor) -> None:
         """() => {
             window.changed = 0;
             const options = { childList: true, characterData: true, attributes: true, subtree: true };
-            for (const block of [...document.querySelectorAll(".assistant .text > *")].slice(0, -1))
+            window.blocks = [...document.querySelectorAll(".assistant .text > *")].slice(0, -1);
+            for (const block of window.blocks)
                 new MutationObserver((records) => (window.changed += records.length)).observe(block, options);
         }"""
     )
     complete(page)
     assert page.locator(".assistant .text > *").count() == 3
+    assert page.evaluate("() => window.blocks.every((block) => block.isConnected)")
     assert page.evaluate("() => window.changed") == 0
 
 
