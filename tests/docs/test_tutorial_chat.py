@@ -73,13 +73,15 @@ async def test_the_sdk_reads_the_chat_as_the_page_shows(folder: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; APP_TOOLKIT_TEST_CHROMIUM may name it")
 async def test_the_page_continues_a_response_after_a_reload_and_stops_it(folder: Path) -> None:
     playwright: Any = pytest.importorskip("playwright.async_api", reason="the browser tests need playwright")
+    arguments = ["--no-sandbox", "--host-resolver-rules=MAP talk.example 127.0.0.1"]
     poem = re.compile("^Roses are red, tea is blue $")
     async with served(app_of(folder)) as url, playwright.async_playwright() as browsers:
-        browser = await browsers.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await browsers.chromium.launch(executable_path=CHROMIUM, args=arguments)
         try:
             shown = await browser.new_page()
             shown.set_default_timeout(PATIENCE_S * 1_000)
-            await shown.goto(url)
+            await shown.goto(url.replace("127.0.0.1", "talk.example"))
+            assert not await shown.evaluate("isSecureContext")  # as over plain HTTP from another machine
             lines = shown.locator("#log p")
 
             await shown.get_by_label("Your message").fill("tea")

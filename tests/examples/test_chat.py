@@ -51,6 +51,19 @@ def test_the_page_and_its_modules_come_from_the_app_alone(client: TestClient) ->
     assert "http" not in page.text
 
 
+def test_each_vendored_file_is_listed_with_its_version_and_license() -> None:
+    vendor = ROOT / "examples/chat/static/vendor"
+    rows = re.findall(
+        r"^\| `([^`]+)` \| \[(\S+)\]\(\S+\) \| (\S+) \|", (vendor / "README.md").read_text(), re.MULTILINE
+    )
+    listed = {file.rstrip("/") for file, _, _ in rows}
+    assert {path.name for path in vendor.iterdir()} == {*listed, "README.md", "licenses"}
+    for file, package, version in rows:
+        script = vendor / file / "katex.min.js" if file.endswith("/") else vendor / file
+        assert version in script.read_text("utf-8"), package
+        assert (vendor / "licenses" / f"{Path(file).stem}.txt").is_file()
+
+
 def test_each_browser_is_a_user(client: TestClient) -> None:
     cookie = client.cookies["visitor"]
     assert client.get("/").headers.get("set-cookie") is None

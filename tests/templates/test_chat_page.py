@@ -10,7 +10,7 @@ import pytest
 from app_toolkit.planning import plan, shared_logs
 from app_toolkit.replica.host import load
 from tests.cluster import Cluster
-from tests.examples.test_chat_page import LONG, Visitor, answer, begun, browser, complete, dev, expect
+from tests.examples.test_chat_page import LONG, OTHER_HOST, Visitor, answer, begun, browser, complete, dev, expect
 from tests.patience import PATIENCE_S, wait_until
 
 from .projects import make
@@ -31,8 +31,9 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_response_survives_a_reload_is_shown_in_two_tabs_and_can_be_stopped(browser: Any, url: str) -> None:
-    visitor = Visitor(browser, url)
+    visitor = Visitor(browser, url.replace("127.0.0.1", OTHER_HOST))
     page = visitor.page
+    assert page.evaluate("() => window.isSecureContext") is False
     visitor.ask(QUESTION)
     first = begun(page)
     second = visitor.tab(page.url)

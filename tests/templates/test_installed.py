@@ -100,7 +100,10 @@ def test_the_wheel_creates_a_project_that_installs_builds_and_serves(tmp_path: P
     run(project, ".venv/bin/pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", ".")
     (built,) = (project / "dist").glob("*.whl")
     if kind.template == "chat":
-        assert f"{kind.package}/static/index.html" in zipfile.ZipFile(built).namelist()
+        names = zipfile.ZipFile(built).namelist()
+        assert f"{kind.package}/static/index.html" in names
+        if kind.answers["frontend"] == "built-in":
+            assert f"{kind.package}/static/vendor/katex/fonts/KaTeX_Main-Regular.woff2" in names
     with serving(project) as url:
         assert "<html" in httpx2.get(url + PAGES[kind.template]).text
         if kind.template == "batch-inference":

@@ -7,7 +7,9 @@ import * as sidebar from "./sidebar.js";
 import { Interrupted, parts } from "./stream.js";
 
 const UNTITLED = "New conversation";
-const RECONNECTS = 15; // attempts without a new part; with their pauses about a minute
+const RECONNECT_MS = 60_000; // how long a lost connection is tried again without a new part
+const PAUSE_MS = 250; // before the second attempt; each pause is twice as long as the one before
+const MAX_PAUSE_MS = 4000;
 const UNAVAILABLE = [502, 503, 504]; // of a proxy that finds no replica
 const INTERRUPTED = "The response was interrupted."; // as the server says it
 const tabs = new BroadcastChannel("conversations");
@@ -19,6 +21,27 @@ let reading = null; // the AbortController of the response that is being read
 
 const handlers = { send, edit, retry };
 const last = () => current.messages.at(-1);
+
+// Drafts: each conversation has its own, and so has a new one. They stay until the tab is closed.
+
+const draftKey = () => `draft ${location.hash.slice(1) || "of a new conversation"}`;
+
+function keepDraft() {
+  if (edited) return;
+  try {
+    if ($("prompt").value) sessionStorage.setItem(draftKey(), $("prompt").value);
+    else sessionStorage.removeItem(draftKey());
+  } catch {
+    // The storage is full: the draft stays in the field only.
+  }
+}
+
+function setPrompt(text) {
+  $("prompt").value = text;
+  grow();
+}
+
+const showDraft = () => setPrompt(sessionStorage.getItem(draftKey()) ?? "");
 
 // Showing
 
@@ -80,6 +103,7 @@ async function open(id, { focus = true, push = true } = {}) {
   leave();
   const { signal } = (opening = new AbortController());
   if (push && location.hash !== `#${id}`) history.pushState(null, "", `#${id}`);
+  showDraft();
   const found = await attempt(() => api.get(id, signal));
   if (signal.aborted) return;
   current = found ?? { id, title: UNTITLED, messages: [] };
@@ -93,6 +117,7 @@ function begin({ push = true } = {}) {
   leave();
   current = { id: api.newId(), title: UNTITLED, messages: [] };
   if (push && location.hash) history.pushState(null, "", location.pathname);
+  showDraft();
   show();
   $("prompt").focus();
 }
@@ -100,6 +125,7 @@ function begin({ push = true } = {}) {
 function leave() {
   reading?.abort();
   opening?.abort();
+  if (reading) state(); // such as that it is reconnecting
   reading = null;
   if (edited) cancelEdit();
   sidebar.toggle(false);
@@ -123,6 +149,7 @@ async function remove(conversation) {
   if ((await answer($("removing"))) !== "ok") return;
   if (conversation.id === current.id && reading) await attempt(() => api.stop(conversation.id));
   await attempt(() => api.remove(conversation.id));
+  sessionStorage.removeItem(`draft ${conversation.id}`);
   if (conversation.id === current.id) begin();
   await changed(conversation.id);
 }
@@ -157,8 +184,15 @@ async function send(text) {
 }
 
 async function retry() {
+  if (!reading && last()?.metadata?.disconnected) return follow();
   const question = current.messages.findLast(({ role }) => role === "user");
   if (question && !reading) await ask(question, "regenerate-message");
+}
+
+// The server may have gone on with the response.
+async function follow() {
+  current.messages.pop();
+  await read();
 }
 
 let edited = null; // the message that is edited
@@ -166,8 +200,7 @@ let edited = null; // the message that is edited
 function edit(message) {
   if (reading) return;
   edited = message;
-  $("prompt").value = messages.textOf(message);
-  grow();
+  setPrompt(messages.textOf(message));
   $("prompt").focus();
   state("You edit a message. Esc cancels.");
 }
@@ -178,9 +211,8 @@ function endEdit() {
 }
 
 function cancelEdit() {
-  $("prompt").value = "";
-  grow();
   endEdit();
+  showDraft();
 }
 
 async function ask(question, trigger) {
@@ -188,7 +220,11 @@ async function ask(question, trigger) {
   if (before >= 0) current.messages.length = before;
   current.messages.push(question);
   const { id } = current;
-  if (!location.hash) history.replaceState(null, "", `#${id}`);
+  if (!location.hash) {
+    sessionStorage.removeItem(draftKey());
+    history.replaceState(null, "", `#${id}`);
+    keepDraft();
+  }
   await read((signal) => api.send(id, question, trigger, signal));
 }
 
@@ -202,40 +238,49 @@ async function read(request) {
   messages.speakFromStart();
   current.messages.push(message);
   show();
-  for (let attempts = 0; ; attempts++) {
+  if (request) messages.toEnd();
+  let furthest = 0; // the most parts that arrived in one attempt, because each replays the response from its start
+  let since; // when the connection was lost
+  for (let pause = PAUSE_MS; ; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
+    let arrived = 0;
     try {
       const response = await (following ? api.follow(id, signal) : request(signal));
       if (response.status === 204) return await readStored(mine, id);
-      message.parts = []; // a stream is replayed from its start
-      await take(message, response, mine, () => (attempts = 0));
+      await take(message, response, mine, () => ++arrived >= furthest);
       break;
     } catch (error) {
       if (signal.aborted) return;
-      const passes = error instanceof Interrupted || error instanceof TypeError || (following && UNAVAILABLE.includes(error.status));
-      if (!passes || attempts >= RECONNECTS) {
-        message.metadata = { incomplete: true, error: error.message };
+      const isLost = error instanceof Interrupted || error instanceof TypeError || (following && UNAVAILABLE.includes(error.status));
+      if (arrived > furthest) [furthest, since, pause] = [arrived, undefined, PAUSE_MS];
+      since ??= Date.now();
+      if (!isLost || Date.now() - since >= RECONNECT_MS) {
+        message.metadata = isLost ? { incomplete: true, disconnected: true } : { incomplete: true, error: error.message };
         break;
       }
       state("Reconnecting…");
       following = true;
-      await new Promise((resolve) => setTimeout(resolve, Math.min(250 * 2 ** attempts, 4000)));
+      await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
       if (signal.aborted) return;
     }
   }
   finish(mine, message);
 }
 
+// Read one attempt. The message is shown as it was until `onPart` says that the attempt has come as far.
 async function take(message, response, mine, onPart) {
+  const taken = { parts: [], metadata: undefined };
   let first = true;
   let frame = 0;
   for await (const part of parts(response)) {
-    onPart();
+    const isNews = onPart();
     if (first) {
       state();
       changed(current.id);
       first = false;
     }
-    add(message, part);
+    add(message, taken, part);
+    if (!isNews) continue;
+    Object.assign(message, taken);
     frame ||= requestAnimationFrame(() => {
       frame = 0;
       if (mine !== reading) return;
@@ -244,16 +289,30 @@ async function take(message, response, mine, onPart) {
     });
   }
   cancelAnimationFrame(frame);
+  Object.assign(message, taken);
 }
 
-function add(message, part) {
+const callOf = ({ parts }, { toolCallId }) => parts.findLast((part) => part.toolCallId === toolCallId) ?? {};
+
+function add(message, taken, part) {
   const [kind, step] = part.type.split("-");
   if (part.type === "start") messages.rename(message, part.messageId);
   else if (kind === "start") return;
-  else if (step === "start" && kind !== "tool") message.parts.push({ type: kind, text: "" });
-  else if (step === "delta") message.parts.findLast(({ type }) => type === kind).text += part.delta;
-  else if (part.type === "error") message.metadata = { incomplete: true, error: part.errorText };
-  else if (part.type === "abort") message.metadata = { incomplete: true };
+  else if (kind === "tool") addCall(taken, part);
+  else if (step === "start") taken.parts.push({ type: kind, text: "" });
+  else if (step === "delta") taken.parts.findLast(({ type }) => type === kind).text += part.delta;
+  else if (part.type === "error") taken.metadata = { incomplete: true, error: part.errorText };
+  else if (part.type === "abort") taken.metadata = { incomplete: true };
+}
+
+// The parts of a message are those that the AI SDK has and the server stores.
+function addCall(taken, part) {
+  if (part.type === "tool-input-start") taken.parts.push({ type: `tool-${part.toolName}`, toolCallId: part.toolCallId, state: "input-streaming", inputText: "" });
+  else if (part.type === "tool-input-delta") callOf(taken, part).inputText += part.inputTextDelta;
+  else if (part.type === "tool-input-available") Object.assign(callOf(taken, part), { state: "input-available", input: part.input });
+  else if (part.type === "tool-input-error") Object.assign(callOf(taken, part), { state: "output-error", rawInput: part.input, errorText: part.errorText });
+  else if (part.type === "tool-output-available") Object.assign(callOf(taken, part), { state: "output-available", output: part.output });
+  else if (part.type === "tool-output-error") Object.assign(callOf(taken, part), { state: "output-error", errorText: part.errorText });
 }
 
 // No response is active: it has ended, and the server has it, or it has never begun.
@@ -269,7 +328,7 @@ async function readStored(mine, id) {
 function finish(mine, message) {
   if (mine !== reading) return;
   reading = null;
-  if (!message?.metadata?.incomplete) state();
+  if (!$("state").classList.contains("error")) state();
   show();
   if (message?.role === "assistant") messages.speak(message, true);
   const problem = document.querySelector(`#messages article:last-child .notice p`)?.textContent;
@@ -290,10 +349,12 @@ function submit() {
   const text = $("prompt").value.trim();
   if (!text || reading) return;
   const message = edited;
-  $("prompt").value = "";
-  grow();
-  if (!message) return send(text);
-  endEdit();
+  if (!message) {
+    setPrompt("");
+    keepDraft();
+    return send(text);
+  }
+  cancelEdit();
   return ask({ ...message, parts: [{ type: "text", text }] }, "submit-message");
 }
 
@@ -336,7 +397,10 @@ $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   submit();
 });
-$("prompt").addEventListener("input", grow);
+$("prompt").addEventListener("input", () => {
+  keepDraft();
+  grow();
+});
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();

@@ -37,15 +37,50 @@ export function button(label, name, onclick, { text = false, className = "" } = 
 }
 
 export async function copy(text, made) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    return;
-  }
+  if (!(await write(text))) return announce("Copying failed.");
   const before = [...made.childNodes];
   made.replaceChildren(icon("check"), ...before.slice(1));
   announce("Copied.");
   setTimeout(() => made.replaceChildren(...before), 1500);
+}
+
+// Browsers have `navigator.clipboard` only over HTTPS and on localhost.
+async function write(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  const focused = document.activeElement;
+  const field = element("textarea", { className: "hidden", value: text, readOnly: true });
+  document.body.append(field);
+  field.select();
+  const copied = document.execCommand("copy");
+  field.remove();
+  focused?.focus({ preventScroll: true });
+  return copied;
+}
+
+// Make the children of `before` those of `after`. Nodes that are the same stay, and a text that goes on is continued.
+export function patch(before, after) {
+  const old = [...before.childNodes];
+  const made = [...after.childNodes];
+  made.forEach((node, index) => {
+    const kept = old[index];
+    if (!kept) before.append(node);
+    else if (kept.isEqualNode(node)) return;
+    else if (kept.nodeType === Node.TEXT_NODE && node.nodeType === Node.TEXT_NODE) setText(kept, node.data);
+    else if (isSame(kept, node)) patch(kept, node);
+    else kept.replaceWith(node);
+  });
+  for (const extra of old.slice(made.length)) extra.remove();
+}
+
+function setText(node, text) {
+  if (text.startsWith(node.data)) node.appendData(text.slice(node.data.length));
+  else node.data = text;
+}
+
+// Formulas are replaced as a whole. What a reader has opened stays open.
+function isSame(kept, node) {
+  if (kept.localName === "details" && node.localName === "details") node.open = kept.open;
+  return !kept.dataset?.math && kept.cloneNode(false).isEqualNode(node.cloneNode(false));
 }
 
 // A screen reader reads each text once, when it is set.

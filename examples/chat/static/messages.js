@@ -1,28 +1,36 @@
 // The messages of the conversation that is shown.
 
-import { $, announce, button, copy, element } from "./dom.js";
-import { rendered } from "./markdown.js";
+import { $, announce, button, copy, element, patch } from "./dom.js";
+import * as markdown from "./markdown.js";
 import { ABOUT, HEADING, SUGGESTIONS } from "./texts.js";
 
 const NEAR_END = 80; // pixels
 
 export const textOf = ({ parts }, type = "text") => parts.filter((part) => part.type === type).map((part) => part.text).join(type === "text" ? "\n\n" : "");
 
-// `handlers`: functions send(text), edit(message) and retry().
+const current = new WeakMap(); // the message of each article
+
+// Articles of messages that are shown already stay, and so does a selection. `handlers`: functions send(text), edit(message)
+// and retry().
 export function show(messages, handlers, writing) {
-  const views = messages.map((message, index) => view(message, handlers, index === messages.length - 1, writing));
-  $("messages").replaceChildren(...(views.length ? views : [welcome(handlers)]));
-  toEnd();
+  const box = $("messages");
+  const kept = messages.map(({ id }) => document.getElementById(`m-${id}`));
+  const follows = isAtEnd() || kept.every((article) => !article);
+  const articles = messages.map((message, index) => {
+    const article = kept[index] ?? begin(message);
+    fill(article, message, handlers, index === messages.length - 1, writing);
+    return article;
+  });
+  if (!articles.length) articles.push(welcome(handlers));
+  articles.forEach((article, index) => box.children[index] === article || box.insertBefore(article, box.children[index] ?? null));
+  while (box.children.length > articles.length) box.lastElementChild.remove();
+  if (follows) toEnd();
+  else showLatest();
 }
 
 export function update(message, handlers, isLast, writing) {
   const follows = isAtEnd();
-  const before = document.getElementById(`m-${message.id}`);
-  const after = view(message, handlers, isLast, writing);
-  const details = before?.querySelector("details.touched");
-  if (details) after.querySelector("details")?.replaceWith(details);
-  if (before) before.replaceWith(after);
-  else $("messages").append(after);
+  fill(document.getElementById(`m-${message.id}`), message, handlers, isLast, writing);
   if (follows) toEnd();
   else showLatest();
 }
@@ -44,31 +52,104 @@ function welcome({ send }) {
     element("div", { className: "suggestions" }, ...suggestions));
 }
 
-function view(message, handlers, isLast, writing) {
+function begin({ id, role }) {
+  const label = role === "user" ? "You" : "Assistant";
+  return element("article", { className: `message ${role}`, id: `m-${id}`, tabIndex: -1, aria: { label } }, element("div", { className: "parts" }), element("div"));
+}
+
+function fill(article, message, handlers, isLast, writing) {
   const own = message.role === "user";
   const active = writing && isLast && !own;
-  const article = element("article", { className: `message ${message.role}`, id: `m-${message.id}`, tabIndex: -1, aria: { label: own ? "You" : "Assistant" } });
-  if (active) article.classList.add("writing");
-  const content = element("div", { className: "text" });
-  if (own) content.textContent = textOf(message);
-  else content.append(rendered(textOf(message)));
-  const reasoning = textOf(message, "reasoning");
-  if (reasoning) article.append(thoughts(reasoning, active && !textOf(message)));
-  else if (active && !textOf(message)) article.append(element("p", { className: "waiting", textContent: "Waiting for the assistant" }));
-  article.append(content);
-  const problem = own ? undefined : problemOf(message);
-  if (problem && !active) article.append(notice(problem, isLast && handlers.retry));
-  if (!active) article.append(actions(message, handlers, isLast, problem));
-  return article;
+  const problem = own || active ? undefined : problemOf(message);
+  const [parts, foot] = article.children;
+  current.set(article, message);
+  article.classList.toggle("writing", active);
+  fillParts(parts, message, active);
+  const key = JSON.stringify([active, problem, isLast, !textOf(message)]);
+  if (foot.dataset.key === key) return;
+  foot.dataset.key = key;
+  foot.replaceChildren();
+  if (active) return;
+  if (problem) foot.append(notice(problem, isLast && handlers.retry));
+  foot.append(actions(article, handlers, isLast, problem));
 }
 
-function thoughts(text, open) {
-  const details = element("details", { open }, element("summary", { textContent: open ? "Searching" : "How this was found" }), element("p", { textContent: text }));
-  details.addEventListener("click", () => details.classList.add("touched"));
-  return details;
+const isCall = ({ type }) => type === "dynamic-tool" || type.startsWith("tool-");
+
+function fillParts(box, message, active) {
+  const parts = message.parts.filter((part) => part.text || isCall(part));
+  const views = parts.map((part, index) => {
+    const isOpen = active && index === parts.length - 1;
+    if (isCall(part)) return [Call, part];
+    if (part.type === "reasoning") return [Thoughts, part, isOpen];
+    return [message.role === "user" ? Question : Answer, part];
+  });
+  if (active && !textOf(message) && !textOf(message, "reasoning") && !parts.some(isCall)) views.push([Waiting]);
+  views.forEach(([kind, part, isOpen], index) => {
+    let view = box.children[index];
+    if (view?.dataset.kind !== kind.name) {
+      const made = kind.make(part);
+      made.dataset.kind = kind.name;
+      if (view) view.replaceWith(made);
+      else box.append(made);
+      view = made;
+    }
+    kind.fill?.(view, part, isOpen);
+  });
+  while (box.children.length > views.length) box.lastElementChild.remove();
 }
+
+// The views of the parts: `make` creates an element, and `fill` shows the state of a part in it.
+
+const Waiting = { name: "waiting", make: () => element("p", { className: "waiting", textContent: "Waiting for the assistant" }) };
+
+const Question = {
+  name: "question",
+  make: () => element("div", { className: "text", dir: "auto" }),
+  fill(view, { text }) {
+    if (view.textContent !== text) view.textContent = text;
+  },
+};
+
+const Answer = {
+  name: "answer",
+  make: () => element("div", { className: "text" }),
+  fill: (view, { text }) => markdown.show(view, text),
+};
+
+const Thoughts = {
+  name: "thoughts",
+  make() {
+    const details = element("details", { className: "thoughts" }, element("summary"), element("p", { dir: "auto" }));
+    details.addEventListener("click", () => details.classList.add("touched"));
+    return details;
+  },
+  fill(view, { text }, isOpen) {
+    if (!view.classList.contains("touched")) view.open = isOpen;
+    patch(view, element("details", {}, element("summary", { textContent: isOpen ? "Searching" : "How this was found" }), element("p", { dir: "auto", textContent: text })));
+  },
+};
+
+const STATES = { "output-available": "Done", "output-error": "Failed" };
+
+const Call = {
+  name: "call",
+  make: () => element("details", { className: "call" }),
+  fill(view, part) {
+    const name = part.toolName ?? part.type.slice("tool-".length);
+    const state = STATES[part.state] ?? "Running";
+    const summary = element("summary", {}, element("span", { className: "name", textContent: name }), element("span", { className: `status ${state.toLowerCase()}`, textContent: state }));
+    const values = [["Input", part.input ?? part.rawInput ?? part.inputText], ["Output", part.output], ["Error", part.errorText]];
+    const blocks = values.filter(([, value]) => value !== undefined).flatMap(([title, value]) => [
+      element("p", { textContent: title }),
+      markdown.codeBlock(typeof value === "string" ? value : JSON.stringify(value, null, 2), typeof value === "string" ? "" : "json", `${title} of ${name}`),
+    ]);
+    patch(view, element("details", {}, summary, ...blocks));
+  },
+};
 
 function problemOf({ metadata }) {
+  if (metadata?.disconnected) return "The connection to the server was lost.";
   if (metadata?.error) return metadata.error;
   return metadata?.incomplete ? "This response was stopped." : undefined;
 }
@@ -79,13 +160,14 @@ export function notice(text, retry) {
   return made;
 }
 
-function actions(message, handlers, isLast, problem) {
+function actions(article, handlers, isLast, problem) {
   const bar = element("div", { className: "actions" });
-  if (textOf(message)) {
-    const copying = button("Copy", "copy", () => copy(textOf(message), copying));
+  const message = () => current.get(article);
+  if (textOf(message())) {
+    const copying = button("Copy", "copy", () => copy(textOf(message()), copying));
     bar.append(copying);
   }
-  if (message.role === "user") bar.append(button("Edit", "edit", () => handlers.edit(message)));
+  if (message().role === "user") bar.append(button("Edit", "edit", () => handlers.edit(message())));
   else if (isLast && !problem) bar.append(button("Try again", "retry", handlers.retry));
   return bar;
 }
@@ -118,7 +200,7 @@ export function speak(message, complete) {
   // A code block is one paragraph, although it has empty lines.
   while (!complete && end > spoken && text.slice(spoken, end).split("```").length % 2 === 0) end = text.lastIndexOf("\n\n", end - 1);
   if (end <= spoken) return;
-  const words = element("div", {}, rendered(text.slice(spoken, end))).textContent;
+  const words = markdown.textOf(text.slice(spoken, end));
   spoken = end;
   announce(words.replace(/\s+/g, " "));
 }

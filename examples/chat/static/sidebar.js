@@ -27,7 +27,7 @@ function period(date) {
 
 function entry(conversation, current, { open, rename, remove }) {
   const { id, title } = conversation;
-  const opening = element("button", { className: "open", type: "button", textContent: title, title, onclick: () => open(id) });
+  const opening = element("button", { className: "open", type: "button", dir: "auto", textContent: title, title, onclick: () => open(id) });
   if (id === current) opening.setAttribute("aria-current", "page");
   const made = element("li", { className: id === current ? "current" : "" }, opening,
     button(`Rename “${title}”`, "edit", () => rename(conversation)), button(`Delete “${title}”`, "remove", () => remove(conversation)));

@@ -1,5 +1,7 @@
 // Reads a UI message stream: server-sent events whose data are JSON documents, and `[DONE]` at the end.
 
+const SILENT_MS = 45_000; // the server sends a comment every 15 s
+
 export class Refused extends Error {
   constructor(message, status) {
     super(message);
@@ -7,6 +9,7 @@ export class Refused extends Error {
   }
 }
 
+// The connection was lost, or the server is silent.
 export class Interrupted extends Error {}
 
 export async function* parts(response) {
@@ -15,11 +18,14 @@ export async function* parts(response) {
   let buffer = "";
   for (;;) {
     let chunk;
+    const alarm = setTimeout(() => reader.cancel().catch(() => {}), SILENT_MS); // the read ends then
     try {
       chunk = await reader.read();
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Interrupted("The connection was lost.");
+    } finally {
+      clearTimeout(alarm);
     }
     if (chunk.done) throw new Interrupted("The connection was lost.");
     buffer += chunk.value;

@@ -1,10 +1,16 @@
+import "@mantine/core/styles.css";
+import "./style.css";
+import { createTheme, MantineProvider } from "@mantine/core";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { App } from "./App";
-import "./style.css";
+
+const theme = createTheme({ primaryColor: "indigo", primaryShade: 7, defaultRadius: "md" });
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>
-    <App />
+    <MantineProvider theme={theme} defaultColorScheme="auto">
+      <App />
+    </MantineProvider>
   </StrictMode>,
 );
