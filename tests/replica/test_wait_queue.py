@@ -89,11 +89,12 @@ class Standing:
         self.connection.close()
 
 
-def ask(served: Served, path: str, caller: str | None = None) -> Connection:
-    """Send a request, and do not wait for its answer."""
+def ask(served: Served, path: str, caller: str | None = None, *, slow: bool = False) -> Connection:
+    """Send a request, and do not wait for its answer. `slow`: it is marked as one with a slow body."""
     connection = served.connect()
     redeem = [] if caller is None else [(hop.REDEEM.decode(), caller)]
-    connection.send_head("GET", path, [field(), *redeem])
+    mark = [(hop.SLOW_BODY.decode(), "1")] if slow else []
+    connection.send_head("GET", path, [field(), *redeem, *mark])
     return connection
 
 
@@ -250,6 +251,29 @@ def test_a_drain_ends_the_lines_and_refuses_who_is_on_deck(serve: Serve) -> None
     assert served.server.drain(PATIENCE_S)
     assert served.server.statistics().waiting_callers == 0
     assert not served.marked("third entered")
+
+
+def test_a_slow_body_is_refused_beyond_half_of_the_slots_and_leaves_its_reserved_slot_to_others(serve: Serve) -> None:
+    served = serve(APP, max_ongoing_requests=2)
+    slow, second = ask(served, "/slow", slow=True), ask(served, "/second")
+    entered(served, "slow")
+    entered(served, "second")
+    line = Standing(served, "a")
+    served.open_gate("second")
+    assert answer_to(second).status == 200
+    assert line.reserved()
+    refused = answer_to(ask(served, "/refused", "a", slow=True))
+    assert (refused.status, refused.getheader(hop.REFUSED.decode())) == (503, "slow_bodies")
+    assert line.reserved()
+    served.open_gate("third")
+    assert answer_to(ask(served, "/third", "a")).status == 200
+    line.leave()
+    served.open_gate("slow")
+    assert answer_to(slow).status == 200
+    served.open_gate("fourth")
+    wait_until(lambda: served.server.statistics().ongoing == 0, "the slots are free")
+    assert answer_to(ask(served, "/fourth", slow=True)).status == 200
+    assert not served.marked("refused entered")
 
 
 def test_a_stop_does_not_wait_for_a_line(serve: Serve) -> None:
