@@ -60,6 +60,9 @@ CHUNK = 65_536
 """Bytes per chunk of the victim's endless streams."""
 SEED = 1
 
+SERVES_S = 1.5
+"""Seconds for which a replica serves before it is killed again, however long its start took."""
+
 STEADY_MB_S = 0.5
 """Faster memory growth than this in the second half of a run counts as a leak."""
 
@@ -115,6 +118,46 @@ async def replicas_die(system: System, short: bool) -> list[Row]:
         Row("POST: successful, but not in the ledger", sum(done.id not in written for done in ok(posts)), 0),
         Row("maximum time until three replicas ran again", max(restored_s), RESTORED_S, "s"),
     ]
+
+
+async def the_only_replica_dies_again_and_again(system: System, short: bool) -> list[Row]:
+    kills, every_s = (3, 5.0) if short else (12, 5.0)
+    killed_at: list[float] = []
+    restored_s: list[float] = []
+
+    async def kill() -> None:
+        for _ in range(kills):
+            began = time.monotonic()
+            (victim,) = (await asyncio.to_thread(system.replicas, "other")).values()
+            killed_at.append((await killed(victim)).began)
+            restored_s.append(await seconds_until(partial(_runs, system, "other", without=victim), 60))
+            await asyncio.sleep(max(SERVES_S, began + every_s - time.monotonic()))
+
+    async with system.client(patience_s=60) as client:
+        killing = asyncio.create_task(kill())
+        asked: list[Done] = []
+        while not killing.done():
+            asked += await open_loop(partial(client.get, path="/other/sleep/0"), 5, 1)
+        await killing
+    first, *later = restored_s
+    return [
+        lost("GET", asked),
+        Row("kills of the only replica", len(killed_at), kills, at_least=True),
+        Row("maximum time until a replica ran again", max(restored_s), RESTORED_S, "s", clocked=True),
+        Row(
+            "later times until a replica ran again, relative to the first",
+            ratio(max(later) * 1e3, first * 1e3),
+            4,
+            "×",
+            clocked=True,
+        ),
+        Row("GET: maximum latency relative to a start", ratio(latency_ms(asked, 100), max(restored_s) * 1e3), 2, "×"),
+    ]
+
+
+def _runs(system: System, ingress: str, without: int) -> bool:
+    pids = system.replicas(ingress).values()
+    return len(pids) == 1 and without not in pids
 
 
 def _are(system: System, count: int, without: int) -> bool:
@@ -708,6 +751,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         "SIGKILL repeatedly ends one of three replicas, while clients send GET requests at 0.3 C and ten POST "
         "requests per second.",
         replicas_die,
+    ),
+    Scenario(
+        "B1 (again)",
+        "the only replica is killed again and again",
+        "SIGKILL ends the only replica of a deployment every five seconds, while clients send five GET requests per "
+        "second, which wait for the next replica.",
+        the_only_replica_dies_again_and_again,
     ),
     Scenario(
         "B2",

@@ -459,6 +459,7 @@ async def test_the_next_controller_finds_what_runs_and_is_told_what_it_is(contro
     assert await second.finds() == [A, B]
     assert second.heard(Found, A) == [Found(A, GOOD, "v1", "running", places[0], LIVE)]
     assert second.heard(Found, B) == [Found(B, GOOD, "v1", "draining", places[1], LIVE)]
+    assert all(found.running_s > 0 for found in second.heard(Found)), "the age is that of the process"
     second.perform(Stop(B, 5.0))
     assert await second.hears(Exited, B) == Exited(B, why=None)
 
