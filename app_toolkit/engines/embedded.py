@@ -153,7 +153,7 @@ async def _respond(deployment: Deployable, request: Request) -> Any:
 class Ingress(Local):
     """One ingress within one event loop."""
 
-    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig, stream_log: str) -> None:
+    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig, stream_log: str = "memory") -> None:
         super().__init__(name, app, config)
         self._stream_log = stream_log
         self._answers = Recent()
@@ -165,7 +165,9 @@ class Ingress(Local):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = _request_id(scope)
         scope["headers"] = [field for field in scope["headers"] if not is_internal(field[0])]
-        ours = {"request_id": request_id, "stream_log": self._stream_log}
+        ours = {"request_id": request_id}
+        if self._stream_log != "memory":
+            ours["stream_log"] = self._stream_log
         if (trace := trace_of(scope["headers"])) is not None:
             ours["trace"] = trace
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}

@@ -241,7 +241,9 @@ class Replica:
         scope["scheme"] = (
             origin.scheme if scope["type"] == "http" else WEBSOCKET_SCHEMES.get(origin.scheme, origin.scheme)
         )
-        ours = {"request_id": origin.request_id, "stream_log": self._stream_log}
+        ours = {"request_id": origin.request_id}
+        if self._stream_log != "memory":
+            ours["stream_log"] = self._stream_log
         if hop.CALL in internal:
             ours["call"] = internal[hop.CALL].decode()
         if hop.TRACE in internal:

@@ -108,7 +108,7 @@ class Scripted(Client):
         match command:
             case Deploy(spec=spec, code=code, owner=owner):
                 assert (code.keys(), owner) == (spec.packed, self.owner)
-                self.did.append("deploy" if spec.name == "default" else f"deploy {spec.name}")
+                self.did.append("deploy stream-log" if spec.name == "stream-log" else "deploy")
                 self.spec = spec
                 return 1
             case GetStatus(after=after):
