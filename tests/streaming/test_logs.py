@@ -391,6 +391,34 @@ async def test_a_stream_accepts_as_much_as_its_readers_and_its_limit_allow(logs:
             assert await next_page(pages) == Page(6, tuple(events[5:15]), evicted=True)
 
 
+async def test_a_reader_in_the_process_of_the_owner_counts_as_one_until_the_owner_says_that_it_has_left(
+    logs: Logs,
+) -> None:
+    events = tuple(large(number) for number in range(20))
+
+    async with logs(TEN) as log:
+        await log.begin("s", "owner", SSE, None)
+
+        async def told(first: int, read: int | None, *events: bytes) -> Renewal:
+            (renewal,) = await log.append([Append("s", "owner", first, events, read)])
+            return found(renewal)
+
+        assert (await told(1, 0)).unread_s == 0
+        assert (await told(1, 0, *events)).last == 5
+        assert (await told(6, 3)).room == 3_000
+        assert (await told(6, 5, *events[5:])).last == 8
+        assert (await told(9, 5, *events[8:])).last == 10
+        await told(11, None)
+
+        async def is_left() -> bool:
+            return (await told(11, None)).unread_s > 0
+
+        await eventually(is_left)
+        await told(11, 10)
+        await log.end("s", "owner", "finished")
+        assert (await read(log, "s"))[1] == "finished"
+
+
 async def test_a_page_has_page_bytes_at_most_or_a_single_event(logs: Logs) -> None:
     small, huge = b"s" * (PAGE_BYTES // 4), b"h" * (2 * PAGE_BYTES)
     async with logs(LASTING) as log:
