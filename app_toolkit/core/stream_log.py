@@ -423,7 +423,9 @@ class StreamTable:
     def remove_old(self, now: float) -> None:
         """Remove the streams without readers that ended more than `keep_s` ago."""
         for stream in list(self._ended.values()):
-            if stream.ended_at is not None and now - stream.ended_at > self.limits.keep_s and not stream.readers:
+            if stream.ended_at is None or now - stream.ended_at <= self.limits.keep_s:
+                break  # the others ended later
+            if not stream.readers:
                 self._remove(stream)
 
     def _end(self, stream: LoggedStream, outcome: Outcome, now: float) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 import redis
 import redis.asyncio
@@ -30,6 +31,7 @@ from app_toolkit.core.stream_log import (
 )
 from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
 from app_toolkit.streaming import MemoryStreamLog, StreamLog, StreamLogDeployment
+from app_toolkit.streaming import log as memory_log
 from app_toolkit.streaming import redis as redis_log
 from app_toolkit.streaming.redis import RedisStreamLog
 from tests.patience import PATIENCE_S, until
@@ -580,6 +582,35 @@ async def test_no_lease_expires_in_memory_while_its_process_is_paused() -> None:
     now = 100 * SHORT.lease_s
     await log.begin("t", "owner", SSE, None)
     assert not (await renewed(log)).stop
+
+
+async def test_the_memory_of_old_streams_is_given_back_although_no_stream_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_log, "CLEANUP_INTERVAL_S", AGAIN_S)
+    process, events = psutil.Process(), 2**13
+    log = MemoryStreamLog(StreamLimits(max_bytes=2**27, keep_s=0.05))
+    await log.begin("s", "owner", SSE, None)
+    before = process.memory_info().rss
+    pins = []
+    for number in range(1, events + 1):
+        await append(log, "s", "owner", number, [bytes(8_192)])
+        pins.append(bytes(1_024))  # without a trim, these keep the memory between them
+    assert process.memory_info().rss - before > 50 * 2**20
+    await log.end("s", "owner", "finished")
+    await until_removed_by_itself(log)
+    await until(lambda: process.memory_info().rss - before < 30 * 2**20)
+
+
+async def until_removed_by_itself(log: MemoryStreamLog) -> None:
+    async def is_removed() -> bool:
+        try:
+            await log.media_type("s")
+        except StreamUnknown:
+            return True
+        return False
+
+    await eventually(is_removed)
 
 
 async def test_a_stream_that_the_log_does_not_have_cannot_be_followed(logs: Logs) -> None:
