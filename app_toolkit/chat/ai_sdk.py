@@ -394,6 +394,7 @@ async def _kept(
         key=chat,
         linger_s=options.linger_s,
         max_duration_s=options.max_duration_s,
+        followed=True,
     )
     response.generation = generation
 

@@ -49,13 +49,12 @@ class Outbox:
             found.append(event)
         return tuple(found)
 
-    def renewed(self, renewal: Renewal, now: float) -> bool:
-        """Remove what the log has accepted. Return False if events before those that wait are missing in the log."""
-        accepted = renewal.last - self.last
-        if accepted < 0:
-            return False
-        for _ in range(min(accepted, len(self.events))):
-            self.size -= cost(self.events.popleft())
+    def renewed(self, renewal: Renewal, now: float) -> list[bytes] | None:
+        """Remove and return what the log has accepted. Return None if the log has lost events that it had accepted."""
+        if renewal.last < self.last:
+            return None
+        accepted = [self.events.popleft() for _ in range(min(renewal.last - self.last, len(self.events)))]
+        self.size -= sum(map(cost, accepted))
         self.last = renewal.last
         if renewal.full:
             self.full_since = now if accepted or self.full_since is None else self.full_since
@@ -69,7 +68,7 @@ class Outbox:
             self.retry_s = FIRST_RETRY_S
         else:
             self.retry_s = min(max(2 * self.retry_s, FIRST_RETRY_S), LAST_RETRY_S)
-        return True
+        return accepted
 
     def is_refused(self, now: float) -> bool:
         """Return whether the log has had no room for any event for too long, because of the limit of all streams."""

@@ -80,6 +80,11 @@ class Append:
     first: int = 1
     """The number of the first event in `events`."""
     events: tuple[bytes, ...] = ()
+    read: int | None = None
+    """The number of the last event that a reader in the process of the owner has had, which does not follow the log.
+
+    None: there is none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,10 @@ class StreamReader:
     """The offset of the last event that it has had: it has asked for those that follow."""
     taken_at: float
     """When it had an event last, or when events began to wait for it."""
+
+
+OWN = 0
+"""The id of the reader in the process of the owner."""
 
 
 @dataclass(slots=True)
@@ -220,6 +229,13 @@ class LoggedStream:
             self.ends.append(end)
         self.evict(self.size - limits.max_bytes, end)
 
+    def take(self, reader: int, number: int, now: float) -> None:
+        """Note that a reader has had all events up to a number."""
+        taken = self.offset(number)
+        found = self.readers.setdefault(reader, StreamReader(number, taken, now))
+        if taken > found.taken:
+            found.taken, found.taken_at = taken, now
+
     def evict(self, missing: int, up_to: int) -> int:
         """Evict the oldest events up to an offset, until `missing` bytes are free. Return the bytes that are free."""
         before = self.start
@@ -294,6 +310,11 @@ class StreamTable:
         full = False
         if append.first <= stream.last + 1:
             full = self._extend(stream, append.events[stream.last + 1 - append.first :], now)
+        if append.read is not None:
+            stream.take(OWN, append.read, now)
+            self._unread.discard(stream.id)
+        else:
+            self.leave(stream.id, OWN, now)
         unread_s = 0.0 if stream.readers else now - stream.unread_since
         return Renewal(stream.stop, unread_s, stream.last, stream.largest(self.limits, now), full)
 
@@ -355,7 +376,7 @@ class StreamTable:
         """Add a reader of the events after a number. Return its id."""
         stream = self.get(id)
         self._entered += 1
-        stream.readers[self._entered] = StreamReader(after, stream.offset(after), now)
+        stream.take(self._entered, after, now)
         self._unread.discard(id)
         return self._entered
 
@@ -365,9 +386,7 @@ class StreamTable:
         found = stream.readers.get(reader)
         if found is None:  # the stream was removed, and another one has its id
             raise StreamUnknown(f"there is no stream {id!r} any more")
-        taken = stream.offset(found.after)
-        if taken > found.taken:
-            found.taken, found.taken_at = taken, now
+        stream.take(reader, found.after, now)
         page = stream.page(found.after)
         found.after = page.first + len(page.events) - 1
         return page
@@ -404,10 +423,13 @@ class StreamTable:
     def remove_old(self, now: float) -> None:
         """Remove the streams without readers that ended more than `keep_s` ago."""
         for stream in list(self._ended.values()):
-            if stream.ended_at is not None and now - stream.ended_at > self.limits.keep_s and not stream.readers:
+            if stream.ended_at is None or now - stream.ended_at <= self.limits.keep_s:
+                break  # the others ended later
+            if not stream.readers:
                 self._remove(stream)
 
     def _end(self, stream: LoggedStream, outcome: Outcome, now: float) -> None:
+        self.leave(stream.id, OWN, now)
         stream.outcome, stream.ended_at = outcome, now
         self._ended[stream.id] = stream
         self._unread.discard(stream.id)

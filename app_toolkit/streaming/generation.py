@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from app_toolkit.core.outbox import Outbox
-from app_toolkit.core.stream_log import Append, Outcome, Renewal
+from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal, cost
 from app_toolkit.observability.context import DEADLINE
 from app_toolkit.streaming.log import StreamLog
 from app_toolkit.streaming.writer import StreamWriter, writer_of
@@ -20,6 +20,68 @@ CLEANUP_S = 10.0
 
 AHEAD_BYTES = 2**20
 """Bytes of events that wait for the log. The generator waits if there are more."""
+
+
+TAIL_BYTES = 256 * 1024
+"""Bytes of accepted events that a reader in this process may be behind. If there are more, it follows the log."""
+
+
+class Tail:
+    """The events that the log has accepted last, for one reader in this process."""
+
+    def __init__(self) -> None:
+        self._read: int | None = None
+        """The number of the last event that the reader has had; None: there is no reader."""
+        self._began: int | None = None
+        """Where a reader has begun of which the log has not been told."""
+        self.last = 0
+        """The number of the last event that the log has accepted."""
+        self._events: list[bytes] | None = []
+        """The events that the reader has not had. None: it follows the log."""
+        self._size = 0
+        self._news = asyncio.Event()
+
+    def report(self) -> int | None:
+        """Return the number of the last event that the reader has had, for the log; None: there is no reader.
+
+        A reader that has left before the log was told of it is reported once, so that the log learns that it has left.
+        """
+        began, self._began = self._began, None
+        return began if self._read is None else self._read
+
+    def add(self, events: list[bytes]) -> None:
+        """Add events that the log has accepted."""
+        self.last += len(events)
+        if self._events is None or not events:
+            return
+        self._events += events
+        self._size += sum(map(cost, events))
+        if self._size > TAIL_BYTES:
+            self._events = None
+        self._news.set()
+
+    def end(self) -> None:
+        """Let the reader follow the log."""
+        self._events = None
+        self._news.set()
+
+    async def follow(self, after: int) -> AsyncGenerator[Page, None]:
+        """Yield the events after a number, as long as they are here."""
+        if self._events is None or self.last - len(self._events) != after or self._read is not None:
+            return
+        self._read = self._began = after
+        try:
+            while self._events is not None:
+                if self._events:
+                    page = Page(self.last - len(self._events) + 1, tuple(self._events))
+                    self._events, self._size = [], 0
+                    yield page
+                    self._read = page.first + len(page.events) - 1
+                else:
+                    self._news.clear()
+                    await self._news.wait()
+        finally:
+            self._read = self._events = None
 
 
 class Generation:
@@ -35,6 +97,7 @@ class Generation:
         key: str | None = None,
         linger_s: float = 60.0,
         max_duration_s: float = 3_600.0,
+        followed: bool = False,
     ) -> None:
         """Prepare a generation; `begin` starts it.
 
@@ -46,6 +109,7 @@ class Generation:
             key: Another name of the stream, of which one stream at a time can be active.
             linger_s: Seconds without a reader after which the generation is stopped. Default: 60.
             max_duration_s: Seconds after which the generation is stopped. Default: 3600.
+            followed: Whether a reader will call `follow`. Default: False.
         """
         self.id = id or secrets.token_urlsafe(16)
         self.owner = secrets.token_hex(8)
@@ -61,6 +125,9 @@ class Generation:
         self.renewed_at = self._began
         """The time on `time.monotonic()` of the last append or renewal."""
         self._outbox = Outbox()
+        self._tail = Tail()
+        if not followed:
+            self._tail.end()
         self._has_room = asyncio.Event()
         self._first = asyncio.Event()
         self._over = asyncio.Event()
@@ -88,7 +155,7 @@ class Generation:
 
     async def adopt(self, stream: str, last: int) -> bool:
         """Continue a lost stream after event number `last`. Return False if it is not lost any more."""
-        self.id, self._outbox.last = stream, last
+        self.id, self._outbox.last, self._tail.last = stream, last, last
         if not await self._log.adopt(stream, self.owner, last):
             return False
         self._task = asyncio.create_task(self._run(), name=f"app-toolkit stream {self.id}")
@@ -107,6 +174,14 @@ class Generation:
             return
         if self.error is not None and not self._outbox.last:
             raise self.error
+
+    def follow(self, after: int) -> AsyncGenerator[Page, None]:
+        """Yield the events after number `after` which the log accepts from now on, for one reader in this process.
+
+        It ends if this process does not have the next event any more, and at the end of the stream: the log has the
+        rest, and the outcome. The events do not pass the log again on their way to the client that began the stream.
+        """
+        return self._tail.follow(after)
 
     async def ended(self) -> None:
         """Wait until the generator has ended. If the caller is cancelled, the generator is cancelled, too."""
@@ -146,6 +221,7 @@ class Generation:
                 await self._log.end(self.id, self.owner, outcome)
             except Exception as error:
                 logger.warning("the end of stream %s was not written to its log: %s", self.id, error)
+            self._tail.end()
             self._first.set()
 
     async def _generate(self) -> None:
@@ -180,16 +256,17 @@ class Generation:
 
     def next_append(self, most: int) -> Append:
         events = () if self._is_refused else self._outbox.next(most)
-        return Append(self.id, self.owner, self._outbox.last + 1, events)
+        return Append(self.id, self.owner, self._outbox.last + 1, events, self._tail.report())
 
     def renewed(self, renewal: Renewal | None) -> None:
         now = self.renewed_at = time.monotonic()
         if renewal is None:
             self._stop("lost", refused=True)
-        elif not self._outbox.renewed(renewal, now):
+        elif (accepted := self._outbox.renewed(renewal, now)) is None:
             logger.warning("stream %s ends, because its log has lost events", self.id)
             self._stop("lost", refused=True)
         else:
+            self._tail.add(accepted)
             self._proceed(renewal, now)
         self._look()
 

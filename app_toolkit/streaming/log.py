@@ -1,14 +1,22 @@
 """Stream logs: where the events of resumable responses are kept, so that clients can read them again."""
 
 import asyncio
+import contextvars
+import ctypes
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal, StreamLimits, StreamTable
 
 CLEANUP_INTERVAL_S = 1.0
 """Seconds between two searches for streams that are lost or old."""
+
+TRIM_BYTES = 32 * 2**20
+"""Bytes of removed events after which the memory is given back to the operating system. The allocator of the C library
+keeps it otherwise.
+"""
 
 
 class StreamLog(Protocol):
@@ -68,28 +76,30 @@ class StreamLog(Protocol):
 class MemoryStreamLog:
     """A stream log in the memory of this process. It ends with the process.
 
-    It works in one process, and for a deployment with one replica. Use it in one event loop only. Old streams are
-    removed when a new one begins.
+    It works in one process, and for a deployment with one replica. Use it in one event loop only.
     """
 
     def __init__(self, limits: StreamLimits | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self._table = StreamTable(limits)
         self._now = now
         self._news: dict[str, asyncio.Event] = {}
-        self._looked = now()
+        self._most = 0
+        """The most bytes since memory was given back last."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that cleans up, while there are streams."""
 
     async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
-        if self._now() - self._looked >= CLEANUP_INTERVAL_S:
-            # No lease is checked: an owner in this process ends its streams, also after it was paused by a debugger.
-            self._looked = self._now()
-            self._table.remove_old(self._looked)
         self._table.begin(stream, owner, media_type, key, self._now())
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop = loop
+            self._clean_up_later(loop)
 
     async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
         now = self._now()
         renewals = []
         for append in appends:
             renewals.append(self._table.append(append, now))
+            self._most = max(self._most, self._table.size)
             if append.events:
                 self._wake(append.stream)
         return renewals
@@ -141,14 +151,35 @@ class MemoryStreamLog:
 
         `StreamLogDeployment` calls it, whose owners are other processes.
         """
-        self._looked = self._now()
-        for stream in self._table.look(self._looked):
+        for stream in self._table.look(self._now()):
             self._wake(stream)
+
+    def _clean_up_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_later(CLEANUP_INTERVAL_S, self._clean_up, loop, context=contextvars.Context())
+
+    def _clean_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        # No lease is checked: an owner in this process ends its streams, also after it was paused by a debugger.
+        self._table.remove_old(self._now())
+        if self._most - self._table.size >= TRIM_BYTES:
+            self._most = self._table.size
+            trim()
+        if self._loop is not loop:
+            return
+        if len(self._table):
+            self._clean_up_later(loop)
+        else:
+            self._loop = None
 
     def _wake(self, stream: str) -> None:
         """Wake the readers of a stream."""
         if (news := self._news.pop(stream, None)) is not None:
             news.set()
+
+
+def trim() -> None:
+    """Give free memory back to the operating system, if the C library can do that."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 DEFAULT: StreamLog = MemoryStreamLog()

@@ -125,6 +125,8 @@ end
 local function finish(id, outcome)
   write_without_memory(id)
   redis.call('ZREM', unread(), id)
+  redis.call('ZREM', readers(id), get(id, 'owner'))
+  redis.call('HDEL', taken(id), get(id, 'owner'))
   redis.call('HSET', meta(id), 'outcome', outcome)
   local ends = redis.call('HINCRBY', meta(id), 'ends', 1)
   redis.call('XADD', events(id), get(id, 'last') .. '-' .. text(ends), 'outcome', outcome)
@@ -192,6 +194,13 @@ local function renewal(id, max_bytes, full)  -- the fields of a Renewal
   return {{get(id, 'stop') and 1 or 0, unread_ms, tonumber(get(id, 'last')), largest, full and 1 or 0}}
 end
 
+local function offset_of(id, number)  -- an evicted event has the offset of the newest evicted one
+  local first, last, start, stop = unpack(redis.call('HMGET', meta(id), 'first', 'last', 'start', 'end'))
+  if number < tonumber(first) then return tonumber(start) end
+  if number >= tonumber(last) then return tonumber(stop) end
+  return tonumber(redis.call('XRANGE', events(id), text(number) .. '-0', text(number) .. '-0')[1][2][4])
+end
+
 local function beat(id, reader)
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', readers(id), '-inf', text(now - reader_ms))) do
     redis.call('HDEL', taken(id), gone)
@@ -200,6 +209,26 @@ local function beat(id, reader)
   redis.call('ZADD', readers(id), text(now), reader)
   if redis.call('PTTL', meta(id)) < reader_ms then expire(id, reader_ms) end
   redis.call('PEXPIRE', readers(id), math.max(redis.call('PTTL', meta(id)), 1))
+end
+
+local function take(id, reader, number)  -- a reader has had all events up to a number
+  beat(id, reader)
+  local offset, before = offset_of(id, number), redis.call('HGET', taken(id), reader)
+  if not before or offset > tonumber(string.match(before, '%d+')) then
+    redis.call('HSET', taken(id), reader, text(offset) .. ' ' .. text(now))
+    redis.call('PEXPIRE', taken(id), math.max(redis.call('PTTL', meta(id)), 1))
+  end
+  redis.call('HSETNX', meta(id), 'read', 1)
+  redis.call('ZREM', unread(), id)
+end
+
+local function leave(id, reader)
+  redis.call('HDEL', taken(id), reader)
+  if redis.call('ZREM', readers(id), reader) == 1 and exists(id) and not is_read(id) then
+    redis.call('HSET', meta(id), 'unread_since', text(now))
+    if not get(id, 'outcome') then set_unread(id) end
+    return true
+  end
 end
 
 local function remove(id)
@@ -290,16 +319,21 @@ end
 
 local max_bytes, appends, at = tonumber(ARGV[4]), {}, 5
 while at <= #ARGV do
-  local owner, number, count = ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local owner, number, read = ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local count = tonumber(ARGV[at + 4])
   id = ARGV[at]
-  if not exists(id) or get(id, 'owner') ~= owner or get(id, 'outcome') then appends[#appends + 1] = {id, false, false}
-  else appends[#appends + 1] = {id, true, append(id, max_bytes, number, at + 4, count)}
+  if not exists(id) or get(id, 'owner') ~= owner or get(id, 'outcome') then appends[#appends + 1] = {id}
+  else appends[#appends + 1] = {id, owner, append(id, max_bytes, number, at + 5, count), read}
   end
-  at = at + 4 + count
+  at = at + 5 + count
 end
 local renewals = {}
 for _, each in ipairs(appends) do  -- after all events, because only the first write of a script can lack memory
-  renewals[#renewals + 1] = each[2] and renewal(each[1], max_bytes, each[3])
+  local owner, full, read = each[2], each[3], each[4]
+  if owner then
+    if read >= 0 then take(each[1], owner, read) else leave(each[1], owner) end
+  end
+  renewals[#renewals + 1] = owner and renewal(each[1], max_bytes, full) or false
 end
 return renewals
 """
@@ -349,21 +383,9 @@ READ = """
 local after, page, page_bytes, reader = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 if not exists(id) then return {'unknown'} end
 local outcome = look(id)
-beat(id, reader)
-local first, last, start, stop = unpack(redis.call('HMGET', meta(id), 'first', 'last', 'start', 'end'))
+take(id, reader, after)
+local first, last = unpack(redis.call('HMGET', meta(id), 'first', 'last'))
 first, last = tonumber(first), tonumber(last)
-local offset = tonumber(stop)
-if after < first then offset = tonumber(start)
-elseif after < last then
-  offset = tonumber(redis.call('XRANGE', events(id), text(after) .. '-0', text(after) .. '-0')[1][2][4])
-end
-local before = redis.call('HGET', taken(id), reader)
-if not before or offset > tonumber(string.match(before, '%d+')) then
-  redis.call('HSET', taken(id), reader, text(offset) .. ' ' .. text(now))
-  redis.call('PEXPIRE', taken(id), math.max(redis.call('PTTL', meta(id)), 1))
-end
-redis.call('HSETNX', meta(id), 'read', 1)
-redis.call('ZREM', unread(), id)
 first = math.max(after + 1, first)
 local found, size, from, whole = {}, 0, text(first) .. '-0', false
 while not whole do
@@ -392,11 +414,7 @@ end
 """
 
 LEAVE = """
-redis.call('ZREM', readers(id), ARGV[5])
-redis.call('HDEL', taken(id), ARGV[5])
-if exists(id) and not is_read(id) then
-  if not get(id, 'outcome') then set_unread(id) end
-  redis.call('HSET', meta(id), 'unread_since', text(now))
+if leave(id, ARGV[5]) then
   local ended = redis.call('ZSCORE', prefix .. 'ended', id)
   local last_sign = ended and tonumber(ended) / 1000 or tonumber(get(id, 'renewed_at')) + lease
   expire(id, math.max(last_sign + keep - now, 1))  -- the reader may have kept it longer
@@ -501,7 +519,8 @@ class RedisStreamLog:
         for start in range(0, len(appends), PAIRS):
             arguments: list[str | int | bytes] = [self._limits.max_bytes]
             for each in appends[start : start + PAIRS]:
-                arguments += (each.stream, each.owner, each.first, len(each.events), *each.events)
+                read = -1 if each.read is None else each.read
+                arguments += (each.stream, each.owner, each.first, read, len(each.events), *each.events)
             found += [None if each is None else _renewal(each) for each in await self._run(APPEND, *arguments)]
         return found
 

@@ -316,6 +316,7 @@ async def _begun(
         key=key,
         linger_s=options.linger_s,
         max_duration_s=options.max_duration_s,
+        followed=True,
     )
     with refusals():
         await generation.begin()
@@ -402,6 +403,11 @@ class OpenStream:
         resume = self._options.resume
         while True:
             try:
+                if self.generation is not None:
+                    async with aclosing(self.generation.follow(after)) as pages:
+                        async for page in pages:
+                            after = page.first + len(page.events) - 1
+                            yield page
                 async with aclosing(self._log.follow(self.id, after)) as pages:
                     async for page in pages:
                         after = page.first + len(page.events) - 1
@@ -430,6 +436,7 @@ class OpenStream:
             self._media_type,
             linger_s=self._options.linger_s,
             max_duration_s=self._options.max_duration_s,
+            followed=True,
         )
         if await generation.adopt(self.id, last):
             self.generation = generation

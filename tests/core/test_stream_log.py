@@ -519,6 +519,29 @@ def test_readers_that_have_waited_for_events_for_long_are_not_stalled() -> None:
     assert append(table, 5, [BIG] * 4, now + 1).last == 4
 
 
+def test_a_reader_in_the_process_of_the_owner_counts_as_one_until_the_owner_says_that_it_has_left() -> None:
+    table = begun(replace(WINDOW, max_unread_streams=1))
+
+    def told(first: int, events: int, read: int | None, now: float) -> Renewal:
+        renewal = table.append(Append("s", "owner", first, (BIG,) * events, read), now)
+        assert renewal is not None
+        return renewal
+
+    assert told(1, 4, 0, 1.0).unread_s == 0.0
+    assert told(5, 1, 0, 1.0).last == 4
+    assert told(5, 0, 4, 1.0).room == WINDOW.max_bytes
+    assert told(5, 1, 4, 1.0).last == 5
+    told(6, 0, None, 2.0)
+    assert told(6, 0, None, 5.0).unread_s == 3.0
+    with pytest.raises(StreamLogFull):
+        table.begin("t", "owner", "text/event-stream", None, 5.0)
+    told(6, 0, 5, 5.0)
+    table.begin("t", "owner", "text/event-stream", None, 5.0)
+    table.end("s", "owner", "finished", 6.0)
+    table.look(6.0 + WINDOW.keep_s + 1)
+    assert "s" not in table
+
+
 def test_a_stalled_reader_is_waited_for_if_it_is_the_only_one() -> None:
     table = begun(WINDOW)
     table.enter("s", 0, 0.0)

@@ -84,6 +84,42 @@ async def test_a_generator_without_a_reader_waits_at_the_limit_of_its_log_until_
     await running.ended()
 
 
+@pytest.mark.parametrize("tail_bytes", [3_000, 10**6])
+async def test_a_reader_in_this_process_gets_the_accepted_events_and_follows_the_log_if_it_is_too_slow(
+    monkeypatch: pytest.MonkeyPatch, tail_bytes: int
+) -> None:
+    monkeypatch.setattr(generation, "TAIL_BYTES", tail_bytes)
+    numbers, log = Numbers(10), MemoryStreamLog(SMALL)
+    running = Generation(log, numbers.write(), "text/plain", followed=True)
+    await running.begin()
+    await running.first_event(60)
+    local: list[int] = []
+    async with aclosing(running.follow(0)) as pages:
+        async for page in pages:
+            assert page.first == len(local) + 1
+            local += [int(event[:4]) for event in page.events]
+            assert await log.last(running.id) >= local[-1]
+    assert local == ([] if tail_bytes == 3_000 else list(range(1, 11)))
+    assert await read(log, running.id) == list(range(1, 11))
+    await running.ended()
+
+
+async def test_a_reader_in_this_process_keeps_its_stream_and_holds_its_generator_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "RENEW_S", 0.01)
+    numbers, log = Numbers(10**6), MemoryStreamLog(SMALL)
+    running = Generation(log, numbers.write(), "text/plain", linger_s=0.05, followed=True)
+    await running.begin()
+    async with aclosing(running.follow(0)) as pages:
+        for _ in range(20):
+            await anext(pages)
+        assert numbers.generated < 2_000
+        assert await log.outcome(running.id, 10**9) is None
+    await running.ended()
+    assert await log.outcome(running.id, 10**9) == "stopped"
+
+
 async def test_readers_of_different_speeds_get_every_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "AHEAD_BYTES", 10_000)
     log = MemoryStreamLog(SMALL)

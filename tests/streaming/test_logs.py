@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 import redis
 import redis.asyncio
@@ -30,6 +31,7 @@ from app_toolkit.core.stream_log import (
 )
 from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
 from app_toolkit.streaming import MemoryStreamLog, StreamLog, StreamLogDeployment
+from app_toolkit.streaming import log as memory_log
 from app_toolkit.streaming import redis as redis_log
 from app_toolkit.streaming.redis import RedisStreamLog
 from tests.patience import PATIENCE_S, until
@@ -391,6 +393,34 @@ async def test_a_stream_accepts_as_much_as_its_readers_and_its_limit_allow(logs:
             assert await next_page(pages) == Page(6, tuple(events[5:15]), evicted=True)
 
 
+async def test_a_reader_in_the_process_of_the_owner_counts_as_one_until_the_owner_says_that_it_has_left(
+    logs: Logs,
+) -> None:
+    events = tuple(large(number) for number in range(20))
+
+    async with logs(TEN) as log:
+        await log.begin("s", "owner", SSE, None)
+
+        async def told(first: int, read: int | None, *events: bytes) -> Renewal:
+            (renewal,) = await log.append([Append("s", "owner", first, events, read)])
+            return found(renewal)
+
+        assert (await told(1, 0)).unread_s == 0
+        assert (await told(1, 0, *events)).last == 5
+        assert (await told(6, 3)).room == 3_000
+        assert (await told(6, 5, *events[5:])).last == 8
+        assert (await told(9, 5, *events[8:])).last == 10
+        await told(11, None)
+
+        async def is_left() -> bool:
+            return (await told(11, None)).unread_s > 0
+
+        await eventually(is_left)
+        await told(11, 10)
+        await log.end("s", "owner", "finished")
+        assert (await read(log, "s"))[1] == "finished"
+
+
 async def test_a_page_has_page_bytes_at_most_or_a_single_event(logs: Logs) -> None:
     small, huge = b"s" * (PAGE_BYTES // 4), b"h" * (2 * PAGE_BYTES)
     async with logs(LASTING) as log:
@@ -552,6 +582,35 @@ async def test_no_lease_expires_in_memory_while_its_process_is_paused() -> None:
     now = 100 * SHORT.lease_s
     await log.begin("t", "owner", SSE, None)
     assert not (await renewed(log)).stop
+
+
+async def test_the_memory_of_old_streams_is_given_back_although_no_stream_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_log, "CLEANUP_INTERVAL_S", AGAIN_S)
+    process, events = psutil.Process(), 2**13
+    log = MemoryStreamLog(StreamLimits(max_bytes=2**27, keep_s=0.05))
+    await log.begin("s", "owner", SSE, None)
+    before = process.memory_info().rss
+    pins = []
+    for number in range(1, events + 1):
+        await append(log, "s", "owner", number, [bytes(8_192)])
+        pins.append(bytes(1_024))  # without a trim, these keep the memory between them
+    assert process.memory_info().rss - before > 50 * 2**20
+    await log.end("s", "owner", "finished")
+    await until_removed_by_itself(log)
+    await until(lambda: process.memory_info().rss - before < 30 * 2**20)
+
+
+async def until_removed_by_itself(log: MemoryStreamLog) -> None:
+    async def is_removed() -> bool:
+        try:
+            await log.media_type("s")
+        except StreamUnknown:
+            return True
+        return False
+
+    await eventually(is_removed)
 
 
 async def test_a_stream_that_the_log_does_not_have_cannot_be_followed(logs: Logs) -> None:
