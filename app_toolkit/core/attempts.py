@@ -45,6 +45,8 @@ class Result(Enum):
     """The replica refused the request, because requests of other callers hold all its slots."""
     DRAINING = auto()
     """The replica refused the request, because it drains and accepts no new requests."""
+    MOVED = auto()
+    """The replica refused the request, because it does not hold the request's affinity key any more."""
     CROWDED = auto()
     """The replica refused the WebSocket, because it has `max_open_websockets` open."""
     REFUSED = auto()
@@ -62,6 +64,7 @@ class Result(Enum):
 REFUSALS: Mapping[str, Result] = {
     "busy": Result.BUSY,
     "draining": Result.DRAINING,
+    "moved": Result.MOVED,
     "websockets": Result.CROWDED,
 }
 """The results by the reason that a replica gives when it refuses a request."""
@@ -264,7 +267,7 @@ def next_step(
         return Reason.DEADLINE
     if now - attempts.since >= max_queue_wait_s:
         return Reason.QUEUE_WAIT
-    return Action.WAIT if attempt.result is Result.BUSY else Action.REASSIGN
+    return Action.WAIT if attempt.result in (Result.BUSY, Result.MOVED) else Action.REASSIGN
 
 
 def _after_loss(attempts: Attempts, attempt: Attempt, late: bool, affordable: bool) -> Action | Reason:

@@ -321,6 +321,7 @@ class ReplicaServer:
             secret=secret,
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
+            keys=self._instance,
         )
         self._server = Server(self.replica, secret, lambda: self._is_up(spec.id, ready), lifespan)
         await self._server.serve(sockets=self.listeners)
