@@ -45,6 +45,8 @@ class Result(Enum):
     """The replica refused the request, because requests of other callers hold all its slots."""
     DRAINING = auto()
     """The replica refused the request, because it drains and accepts no new requests."""
+    MOVED = auto()
+    """The replica refused the request, because it does not hold the request's affinity key any more."""
     CROWDED = auto()
     """The replica refused the WebSocket, because it has `max_open_websockets` open."""
     SLOW = auto()
@@ -64,6 +66,7 @@ class Result(Enum):
 REFUSALS: Mapping[str, Result] = {
     "busy": Result.BUSY,
     "draining": Result.DRAINING,
+    "moved": Result.MOVED,
     "websockets": Result.CROWDED,
     "slow_bodies": Result.SLOW,
 }
@@ -283,7 +286,7 @@ def next_step(
         return Reason.SLOW_WAIT if attempt.result is Result.SLOW else Reason.QUEUE_WAIT
     if attempt.result is Result.SLOW and attempt.replica in attempts.slow:
         return Action.DELAY  # the same replica was tried twice, because no other replica was left
-    return Action.WAIT if attempt.result is Result.BUSY else Action.REASSIGN
+    return Action.WAIT if attempt.result in (Result.BUSY, Result.MOVED) else Action.REASSIGN
 
 
 def _after_loss(attempts: Attempts, attempt: Attempt, late: bool, affordable: bool) -> Action | Reason:

@@ -261,6 +261,7 @@ class Ingress(Local):
             if permit is None:
                 return
             attempts.count += 1
+            permit.request = scope["path"]
 
             async def send_until_complete(message: Message, permit: Permit = permit) -> None:
                 headers = message.get("headers")

@@ -227,9 +227,12 @@ class Deployed(Local):
     async def _with_permit(self, call: Call, reply: LocalReply, since: float, until: float | None) -> None:
         attempts = Attempts(since, until)
         while True:
-            permit = self.router.try_acquire() or await self.router.acquire(since, again=attempts.count > 0)
+            permit = self.router.try_acquire(affinity=call.affinity) or await self.router.acquire(
+                since, affinity=call.affinity, again=attempts.count > 0
+            )
             attempts.count += 1
-            answer = _Answer(partial(self.router.stream, permit))
+            permit.request = call.method
+            answer = _Answer(self.router, permit)
             try:
                 caller = CALLER if permit.redeem() else None
                 left = None if until is None else until - self.loop.time()
@@ -369,20 +372,22 @@ atexit.register(IN_PROCESS.close)
 
 
 class _Answer:
-    """Keeps the status that the replica sends if it has no result, and reports a stream."""
+    """Keeps the status that the replica sends if it has no result, and tells the router what it reports."""
 
     status = 200
 
-    def __init__(self, stream: Callable[[bytes], None]) -> None:
-        """`stream`: called with what the replica says of the slot of a stream."""
-        self._stream = stream
+    def __init__(self, router: Router, permit: Permit) -> None:
+        self._router = router
+        self._permit = permit
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             for name, value in message["headers"]:
                 if name == hop.STREAM:
-                    self._stream(value)
+                    self._router.stream(self._permit, value)
+                elif name == hop.HOLDINGS:
+                    self._router.report(self._permit, value)
 
 
 async def _receive_nothing() -> Message:

@@ -88,6 +88,7 @@ class Assignment:
         if self._waiter is not None:
             self._leave_queue()
         self.permit = permit
+        permit.request = self._request.path
         self.replica = permit.endpoint.id
         self.attempts.count += 1
 

@@ -27,6 +27,7 @@ class RoutePermit(Protocol):
     def endpoint(self) -> Endpoint: ...
 
     kept: bool
+    request: str
 
     def redeem(self) -> bool: ...
 

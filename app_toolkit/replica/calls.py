@@ -123,7 +123,7 @@ class Calls:
                     async for item in items:
                         if not begun:
                             begun = True
-                            await _begin(send)
+                            await _begin(send, self.instance)
                         await reply.item(item)
                 reply.end()
             else:
@@ -135,13 +135,13 @@ class Calls:
         except Exception as error:  # a result like any other
             reply.error(error)
         if not begun:
-            await _begin(send)
+            await _begin(send, self.instance)
         await send({"type": "http.response.body", "body": b""})
 
     async def _answer_over_the_wire(self, field: str, scope: Scope, receive: Receive, send: Send) -> None:
         method, key, out_of_band = hop.decode_call(field)
         deposits = self._deposits
-        answer = _Answer(receive, send, key, deposits if key else None)
+        answer = _Answer(self.instance, receive, send, key, deposits if key else None)
         try:
             if out_of_band and deposits is not None:
                 frames = await _deposited(method, key, deposits, receive)
@@ -195,10 +195,11 @@ class _Answer:
     by itself: the caller closes the connection when it has everything, and until then the call is ongoing.
     """
 
-    __slots__ = ("_begun", "_collected", "_deposits", "_key", "_receive", "_send")
+    __slots__ = ("_begun", "_collected", "_deposits", "_instance", "_key", "_receive", "_send")
 
-    def __init__(self, receive: Receive, send: Send, key: str, deposits: Deposits | None) -> None:
+    def __init__(self, instance: Instance, receive: Receive, send: Send, key: str, deposits: Deposits | None) -> None:
         """`deposits`: None if the caller does not support out-of-band transfer."""
+        self._instance = instance
         self._receive = receive
         self._send = send
         self._key = key
@@ -209,7 +210,7 @@ class _Answer:
     async def item(self, pieces: list[Piece]) -> None:
         if not self._begun:
             self._begun = True
-            await _begin(self._send)
+            await _begin(self._send, self._instance)
         if self._deposits is None or not is_out_of_band(pieces):
             await _send(pieces, self._send, more=True)
             return
@@ -225,7 +226,7 @@ class _Answer:
                 pass
             return
         if not self._begun:
-            await _begin(self._send, sum(map(len, pieces)))
+            await _begin(self._send, self._instance, sum(map(len, pieces)))
         await _send(pieces, self._send, more=False)
 
 
@@ -288,8 +289,10 @@ def _no_arguments(method: str, error: ValueError) -> str:
     return f"the arguments of {method} cannot be decoded: {error}"
 
 
-async def _begin(send: Send, length: int | None = None) -> None:
+async def _begin(send: Send, instance: Instance, length: int | None = None) -> None:
     headers = [] if length is None else [(b"content-length", b"%d" % length)]
+    if (holdings := instance.holdings()) is not None:
+        headers.append((hop.HOLDINGS, holdings))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 

@@ -13,7 +13,7 @@ from app_toolkit.errors import ConfigError, ReconfigureError, StartupError
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.batching import forget, override
 from app_toolkit.replica.host import users_traceback
-from app_toolkit.replica.multiplexing import unload
+from app_toolkit.replica.multiplexing import holdings, must_displace, unload
 from app_toolkit.replica.threads import SyncThreads
 from app_toolkit.types import Kind
 
@@ -114,6 +114,18 @@ class Instance:
         if not self._constructed:
             raise self._does_not_run()
         await self._if_there("check_health")
+
+    # Keys
+
+    def holdings(self) -> bytes | None:
+        """Return which affinity keys the object holds, encoded for callers. None: keys have no places in it."""
+        return holdings(self._object)
+
+    def must_displace(self, key: str) -> bool:
+        """Return whether the object must give up another key to hold this one."""
+        return must_displace(self._object, key)
+
+    # Its end
 
     async def aclose(self) -> None:
         """Run the object's `aclose()`, if it has one, unload its models, and end its threads.

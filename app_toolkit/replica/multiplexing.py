@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, overload
 from app_toolkit.core.multiplex import GrantModel, LoadModel, ModelPlaces
 from app_toolkit.errors import ConfigError
 from app_toolkit.observability.context import REPLICA
+from app_toolkit.transport.hop import encode_holdings
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -27,7 +28,7 @@ class ModelPool(Generic[R]):
 
     def __init__(self, load: Callable[[str], AbstractAsyncContextManager[R]], max_models: int) -> None:
         self._load = load
-        self._places: ModelPlaces[asyncio.Future[R]] = ModelPlaces(max_models)
+        self.places: ModelPlaces[asyncio.Future[R]] = ModelPlaces(max_models)
         self._models: dict[str, R] = {}
         self._endings: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -36,7 +37,7 @@ class ModelPool(Generic[R]):
     @property
     def names(self) -> list[str]:
         """The models that are loaded, least recently used first."""
-        return [name for name in self._places.models if name in self._models]
+        return [name for name in self.places.models if name in self._models]
 
     @asynccontextmanager
     async def __call__(self, name: str) -> AsyncIterator[R]:
@@ -48,12 +49,12 @@ class ModelPool(Generic[R]):
         if self._closed:
             raise RuntimeError("the models of this replica have been unloaded")
         request: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._places.add(request, name)
+        self.places.add(request, name)
         self._act()
         try:
             model = await request
         except BaseException:
-            waited = self._places.remove(request)
+            waited = self.places.remove(request)
             if not waited and not request.cancelled() and request.exception() is None:
                 self._release(name)  # it was granted, and cancelled before it could run
             self._act()
@@ -67,8 +68,8 @@ class ModelPool(Generic[R]):
     async def aclose(self) -> None:
         """Unload all models, and wait for the end. Requests that wait for one get `RuntimeError`."""
         self._closed = True
-        for request in list(self._places.waiting):
-            self._places.remove(request)
+        for request in list(self.places.waiting):
+            self.places.remove(request)
             if not request.done():
                 request.set_exception(RuntimeError("the replica ends, so no further model is loaded"))
         for task in self._tasks:
@@ -79,11 +80,11 @@ class ModelPool(Generic[R]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _release(self, name: str) -> None:
-        if name in self._places.models:  # otherwise `aclose` has unloaded it meanwhile
-            self._places.release(name)
+        if name in self.places.models:  # otherwise `aclose` has unloaded it meanwhile
+            self.places.release(name)
 
     def _act(self) -> None:
-        while actions := self._places.decide():
+        while actions := self.places.decide():
             for action in actions:
                 match action:
                     case GrantModel(request, name) if request.done():  # it was cancelled, and has not noticed yet
@@ -105,7 +106,7 @@ class ModelPool(Generic[R]):
         try:
             async with self._load(name) as model:
                 self._models[name], self._endings[name] = model, asyncio.Event()
-                self._places.loaded(name)
+                self.places.loaded(name)
                 self._act()
                 await self._endings[name].wait()
         except BaseException as error:  # user code may raise anything, and this task may be cancelled
@@ -118,14 +119,14 @@ class ModelPool(Generic[R]):
         finally:
             if self._endings.pop(name, None) is not None:
                 del self._models[name]
-                self._places.unloaded(name)
+                self.places.unloaded(name)
             self._act()
 
     def _fail(self, name: str, error: BaseException) -> None:
         """Raise an error in the requests that wait for a model."""
         if not isinstance(error, Exception):
             error = RuntimeError(f"the load of the model {name} was cancelled")
-        for request in self._places.failed(name):
+        for request in self.places.failed(name):
             if not request.done():
                 request.set_exception(error)
 
@@ -197,8 +198,29 @@ def is_multiplexed(cls: type) -> bool:
     return any(isinstance(value, Multiplexed) for each in cls.__mro__ for value in vars(each).values())
 
 
+def holdings(instance: object) -> bytes | None:
+    """Return which models an object has loaded, encoded for callers. None: it has no place for models yet."""
+    pools = [pool.places for pool in _pools(instance)]
+    if not pools:
+        return None
+    held = tuple(name for places in pools for name in places.held)
+    return _encoded(sum(places.changes for places in pools), min(places.free for places in pools), held)
+
+
+_encoded = lru_cache(maxsize=16)(encode_holdings)
+
+
+def must_displace(instance: object, name: str) -> bool:
+    """Return whether an object must unload a model to load this one."""
+    pools = [pool.places for pool in _pools(instance)]
+    return bool(pools) and not any(places.free or name in places.held for places in pools)
+
+
 async def unload(instance: object) -> None:
     """Unload all models of an object, at its end."""
-    for pool in list(getattr(instance, "__dict__", {}).values()):
-        if isinstance(pool, ModelPool):
-            await pool.aclose()
+    for pool in _pools(instance):
+        await pool.aclose()
+
+
+def _pools(instance: object) -> list[ModelPool[Any]]:
+    return [each for each in getattr(instance, "__dict__", {}).values() if isinstance(each, ModelPool)]

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
+from typing import Protocol
 
 from uvicorn.protocols.utils import ClientDisconnected
 
@@ -59,6 +60,14 @@ class ReplicaStatistics:
     """The limits that the replica has reached: `100 of 100 max_ongoing_requests`."""
 
 
+class Keys(Protocol):
+    """The affinity keys that an app holds."""
+
+    def holdings(self) -> bytes | None: ...
+
+    def must_displace(self, key: str) -> bool: ...
+
+
 class Replica:
     """The user's ASGI app behind admission control.
 
@@ -94,6 +103,7 @@ class Replica:
         root_path: str = "",
         trusted_without_hop: bool = False,
         stream_log: str = "memory",
+        keys: Keys | None = None,
     ) -> None:
         """`name` is for logs. The parameters after `on_disconnect` are for requests over a connection.
 
@@ -101,6 +111,7 @@ class Replica:
         `root_path`: the prefix of the application, which the path of each request contains; "" or "/": no prefix.
         `trusted_without_hop`: serve requests on the Unix socket without a hop field, as the kernel reports their user.
         `stream_log`: the option of the application.
+        `keys`: the affinity keys that the app holds. None: no keys have places in it.
         """
         self.app = app
         self.name = name
@@ -110,6 +121,7 @@ class Replica:
         self._root_path = root_path.rstrip("/")
         self._trusted_without_hop = trusted_without_hop
         self._stream_log = stream_log
+        self._keys = keys
         self.live = LiveSets(max_open_streams, on_disconnect)
         self.wait_queue = WaitQueue(max_ongoing_requests, self.live.ongoing)
         self.live.freed = self.wait_queue.freed
@@ -162,6 +174,11 @@ class Replica:
             return
         if caller is not None and _has_gone(receive):  # while the request waited for its slot
             self.wait_queue.freed()
+            return
+        if hop.AFFINITY in internal and (moved := self._moved(internal[hop.AFFINITY])) is not None:
+            if caller is not None:
+                self.wait_queue.freed()
+            await _refuse(kind, "moved", send, moved)
             return
         with AdmittedRequest(
             self.live, scope, receive, send, put, held=hop.EXPECT in internal, from_caller=origin is not None
@@ -304,6 +321,12 @@ class Replica:
             return "draining"
         return None if entered else "busy"
 
+    def _moved(self, key: bytes) -> bytes | None:
+        """Return which keys the app holds, if it must give up one of them for a key that its caller expects here."""
+        if self._keys is None or not self._keys.must_displace(hop.decode_key(key)):
+            return None
+        return self._keys.holdings()
+
     async def drain(self, timeout: float | None = None) -> bool:
         """Admit no more requests, and wait until no request, no background task of one, and no WebSocket handler runs.
 
@@ -372,5 +395,8 @@ def _internal(headers: list[Header]) -> dict[bytes, bytes]:
     return dict(takewhile(lambda field: field[0].startswith(hop.INTERNAL_PREFIX), islice(headers, 1, None)))
 
 
-async def _refuse(kind: str, refusal: Refusal, send: Send) -> None:
-    await respond(kind, 503, [(hop.REFUSED, refusal.encode())], b"", send)
+async def _refuse(kind: str, refusal: Refusal, send: Send, holdings: bytes | None = None) -> None:
+    fields = [(hop.REFUSED, refusal.encode())]
+    if holdings is not None:
+        fields.append((hop.HOLDINGS, holdings))
+    await respond(kind, 503, fields, b"", send)

@@ -325,6 +325,7 @@ class ReplicaServer:
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
             stream_log=spec.stream_log,
+            keys=self._instance,
         )
         self._server = Server(self.replica, secret, lambda: self._is_up(spec.id, ready), lifespan)
         await self._server.serve(sockets=self.listeners)

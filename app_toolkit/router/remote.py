@@ -313,8 +313,12 @@ class RemoteCaller:
                 sent, frame = await self._send(call, permit, connection, request_id, until, body)
                 if sent.stream is not None:
                     self.router.stream(permit, sent.stream)
+                if sent.holdings is not None:
+                    self.router.report(permit, sent.holdings)
                 return permit, sent, frame
             except Refused as refused:
+                if refused.holdings is not None:
+                    self.router.report(permit, refused.holdings, moved=True)
                 self._ended(call, attempts, permit, refusal(str(refused)), request_id, refused)
             except ReplicaGone as gone:
                 self._ended(call, attempts, permit, result, request_id, gone)
@@ -326,10 +330,13 @@ class RemoteCaller:
         again = attempts.count > 0
         try:
             permit = self.router.try_acquire(attempts.avoid, affinity=call.affinity)
-            permit = permit or await self.router.acquire(attempts.since, avoid=attempts.avoid, again=again)
+            permit = permit or await self.router.acquire(
+                attempts.since, avoid=attempts.avoid, affinity=call.affinity, again=again
+            )
         except NOT_TAKEN as error:
             raise attempts.explain(error, f"{call.method} of {self.name}") from None
         attempts.count += 1
+        permit.request = call.method
         return permit
 
     async def _send(
@@ -451,7 +458,8 @@ class RemoteCaller:
             identity,
             hop.CALL,
             hop.encode_call(call.method, key, out_of_band=length is None),
-            b"" if trace is None else b"%b: %b\r\n" % (hop.TRACE, trace.encode()),
+            (b"" if trace is None else b"%b: %b\r\n" % (hop.TRACE, trace.encode()))
+            + (b"%b: %b\r\n" % (hop.AFFINITY, hop.encode_key(call.affinity)) if call.affinity and permit.held else b""),
             EXPECT if length is None else b"",
             length or 0,
         )

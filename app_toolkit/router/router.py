@@ -1,7 +1,9 @@
 """The router of one deployment: the queue of its requests, the permits at its replicas, and their assignment."""
 
 import asyncio
-from bisect import insort
+import logging
+from bisect import bisect_right, insort
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
@@ -9,15 +11,20 @@ from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.affinity import preferred
+from app_toolkit.core.affinity import PREFERENCE_S, Placement, place
 from app_toolkit.core.attempts import Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
-from app_toolkit.core.queueing import ServingOrder
+from app_toolkit.core.queueing import FULL_S, Candidate, FullAlarm, ServingOrder, next_served
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
 from app_toolkit.interfaces import Endpoint, Join, QueuePosition
 from app_toolkit.router.targets import Failed, Permit, Upstream, Waiter
 from app_toolkit.transport import hop
 from app_toolkit.types import ReplicaId
+
+logger = logging.getLogger("app_toolkit.router")
+
+MOST_NAMES = 3
+"""The maximum number of different requests that a warning names."""
 
 RUN = 16
 """Consecutive permits at the same replica as long as it is not more loaded than another one. The requests then find
@@ -40,6 +47,9 @@ class Router:
     * The oldest request in the queue is served first, or the newest while clients give up (`core.queueing`).
     * No request waits while a replica that it may use has room. At most `max_queued_requests` requests wait. `expire`
       fails those that have waited for `max_queue_wait_s`.
+    * A request with an affinity key prefers the replicas that hold the key, also in the queue, and waits for them for a
+      bounded time (`core.affinity`). Requests that displace other keys at their replica come after those that do not,
+      for a bounded time, too (`core.queueing`).
     * A permit counts until it is released, even if its replica is removed meanwhile. Releasing it again has no effect.
     * A new replica set keeps the permits at replicas that remain.
 
@@ -72,10 +82,15 @@ class Router:
         self._unserved = unserved
         self._rng = rng or Random()
         # The state of a router is its waiters and its permits. `_assign` assigns permits to waiters.
-        #: The waiters by the replicas that they avoid, so that waiters that cannot use a free replica are skipped
-        #: together. Oldest first.
-        self._queues: dict[frozenset[ReplicaId], list[Waiter]] = {}
+        #: The waiters by the replicas that they avoid and by their key, so that waiters that cannot use a free replica
+        #: are skipped together. Oldest first.
+        self._queues: dict[tuple[frozenset[ReplicaId], str | None], list[Waiter]] = {}
         self._order = ServingOrder()
+        #: When the first of the requests began to wait since which the queue was never empty.
+        self._waiting_since = 0.0
+        self._alarm = FullAlarm()
+        #: Checks every `FULL_S` whether the deployment is full, while requests wait. None: none has waited lately.
+        self._watch: asyncio.TimerHandle | None = None
         self._targets: dict[ReplicaId, Upstream] = {}
         self._all: Sequence[Upstream] = ()
         #: The replica of `_all` that was picked last, and the number of times in a row.
@@ -87,6 +102,8 @@ class Router:
         #: Why no replica runs and none will start. None: there are replicas, or one may start.
         self._failing: str | None = None
         self._closed = False
+        #: Fires when the next waiter has waited for long enough for a replica that holds its key. None: there is none.
+        self._preference: asyncio.TimerHandle | None = None
 
     # Permits
 
@@ -109,12 +126,13 @@ class Router:
             streamed: Whether the previous response to this client was a stream.
             stays: Whether the client will keep the replica. Then, of two replicas with equal load, it gets the one that
                 was not picked last.
-            affinity: A key whose requests prefer the same replica, see `core.affinity`.
+            affinity: A key whose requests prefer the replicas that hold it, see `core.affinity`. None is returned, too,
+                if these have no room and others do.
         """
         if self._closed:
             return None
-        if affinity is not None and (target := self._preferred(affinity, avoid)) is not None:
-            return self._begin(target)
+        if affinity is not None:
+            return self._take_for(affinity, self._usable(self._free(), avoid), avoid)
         # Nearly always, this finds a replica in constant time, whatever the number of replicas.
         if not avoid:
             kept = None if prefer is None else self._targets.get(prefer)
@@ -125,7 +143,8 @@ class Router:
             self._last = target
             if target is not None and target.has_room:
                 return self._begin(target)
-        return self._take(self._free(), avoid)
+        target = pick(self._usable(self._free(), avoid), Upstream.load, self._rng)
+        return None if target is None else self._begin(target)
 
     def wait(
         self,
@@ -133,6 +152,7 @@ class Router:
         since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
+        affinity: str | None = None,
         again: bool = False,
         failed: Failed = lambda error: None,
     ) -> Waiter:
@@ -142,6 +162,7 @@ class Router:
             granted: Called synchronously with the permit.
             since: When the request began to wait. It is placed behind those that have waited longer.
             avoid: As for `try_acquire`.
+            affinity: As for `try_acquire`.
             again: The request had a permit before, so `max_queued_requests` does not apply to it.
             failed: Called with an error, instead of `granted`, if the request expires, the router is closed, or no
                 replica will start.
@@ -160,8 +181,12 @@ class Router:
             raise QueueFull(f"{self.waiting} requests wait for {self.name}, its max_queued_requests is {most}")
         if not self._queues:
             self._order.began()
-        waiter = Waiter(granted, failed, since, frozenset(avoid))
-        insort(self._queues.setdefault(waiter.avoid, []), waiter, key=SINCE)
+            self._waiting_since = since
+            self._watch_later()
+        waiter = Waiter(granted, failed, since, frozenset(avoid), affinity)
+        insort(self._queues.setdefault((waiter.avoid, affinity), []), waiter, key=SINCE)
+        if affinity is not None:
+            self._assign_at(since + PREFERENCE_S)
         if not self._targets:
             self._unserved()
         return waiter
@@ -204,7 +229,7 @@ class Router:
             case Result.BUSY:
                 self.refused(permit)
             case (
-                Result.CROWDED | Result.SLOW | Result.REFUSED | Result.UNREADABLE
+                Result.MOVED | Result.CROWDED | Result.SLOW | Result.REFUSED | Result.UNREADABLE
             ):  # the replica has room for other requests
                 self.release(permit)
             case _:
@@ -250,7 +275,14 @@ class Router:
         finally:
             self.release(permit)
 
-    async def acquire(self, since: float, *, avoid: Collection[ReplicaId] = NOBODY, again: bool = False) -> Permit:
+    async def acquire(
+        self,
+        since: float,
+        *,
+        avoid: Collection[ReplicaId] = NOBODY,
+        affinity: str | None = None,
+        again: bool = False,
+    ) -> Permit:
         """Wait for a permit, which the caller must release. Raise `QueueFull`, `QueueTimeout` or `NoReplica`."""
         granted: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
 
@@ -264,7 +296,7 @@ class Router:
             if not granted.done():
                 granted.set_exception(error)
 
-        waiter = self.wait(take, since, avoid=avoid, again=again, failed=fail)
+        waiter = self.wait(take, since, avoid=avoid, affinity=affinity, again=again, failed=fail)
         try:
             async with asyncio.timeout_at(since + self.policy.max_queue_wait_s):
                 return await granted
@@ -336,6 +368,10 @@ class Router:
     def close(self) -> list[Waiter]:
         """Grant no more permits. Fail all waiters and return them."""
         self._closed = True
+        for timer in (self._preference, self._watch):
+            if timer is not None:
+                timer.cancel()
+        self._preference = self._watch = None
         for target in self._targets.values():
             self._leave_queue(target)
             self._end_rest(target)
@@ -348,6 +384,46 @@ class Router:
         for waiter in waiters:
             waiter.done = True
         return _fail(waiters, error)
+
+    # Deployments that are full
+
+    def _watch_later(self) -> None:
+        if self._watch is None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:  # a simulation with a clock of its own
+                return
+            self._watch = loop.call_later(FULL_S, self._look_whether_full)
+
+    def _look_whether_full(self) -> None:
+        self._watch = None
+        if not self._queues:
+            return
+        self._watch_later()
+        now = asyncio.get_running_loop().time()
+        if self._alarm.must_warn(self._is_full, self._waiting_since, now):
+            logger.warning("%s", self._explain_full(now))
+
+    @property
+    def _is_full(self) -> bool:
+        full = any(target.position is not None or not target.below_limit for target in self._all)
+        return full and not any(target.has_room for target in self._all)
+
+    def _explain_full(self, now: float) -> str:
+        targets = [target for target in self._all if target.position is not None or not target.below_limit]
+        permits = [permit for target in targets for permit in target.permits]
+        held = Counter(permit.request for permit in permits if permit.request)
+        names = ", ".join(f"{count} {name}" for name, count in held.most_common(MOST_NAMES))
+        rest = len(permits) - sum(count for _, count in held.most_common(MOST_NAMES))
+        which = f"{names}, {rest} others" if names and rest else names or f"{rest}"
+        kept = next((each for each in targets if each.endpoint.max_open_streams and each.keeps_streams), None)
+        option = "max_ongoing_requests" if kept is None else "max_open_streams"
+        number = "its replica is" if len(self._all) == 1 else f"its {len(self._all)} replicas are"
+        return (
+            f"requests have waited for {self.name} for {now - self._waiting_since:.0f} s: {number} full, "
+            f"{(kept or targets[0]).reached}; slots held by requests of this process: {which}. "
+            f"Raise {option}, or add replicas"
+        )
 
     # Statistics
 
@@ -400,20 +476,76 @@ class Router:
         moves = is_clearly_less(other.load(), own.load(), streamed=streamed) and other.has_room
         return other if moves else own
 
-    def _preferred(self, key: str, avoid: Collection[ReplicaId]) -> Upstream | None:
-        """Return the replica that a key prefers, or the next one if that is full or has clearly more load."""
-        ids = preferred(key, (id for id in self._targets if id not in avoid), 2)
-        free = [target for target in map(self._targets.__getitem__, ids) if target.has_room]
-        if len(free) == 2 and is_clearly_less(free[1].load(), free[0].load()):
-            return free[1]
-        return free[0] if free else None
+    # Replicas that hold keys
 
-    def _take(self, free: Sequence[Upstream], avoid: Collection[ReplicaId]) -> Permit | None:
-        target = pick(self._usable(free, avoid), Upstream.load, self._rng)
-        return None if target is None else self._begin(target)
+    def report(self, permit: Permit, holdings: bytes, *, moved: bool = False) -> None:
+        """Note which keys the replica of a permit holds, as it has reported in the field `hop.HOLDINGS`.
 
-    def _begin(self, target: Upstream) -> Permit:
-        permit = Permit(target)
+        `moved`: the replica has refused the request because of its key. Otherwise, a report that was received before
+        changes nothing: requests that are on their way to the replica are assumed to have arrived.
+        """
+        target = permit.target
+        if holdings == target.reported and not moved:
+            return
+        now = hop.decode_holdings(holdings)
+        if target.holdings is None or now.version >= target.holdings.version:
+            target.holdings, target.reported = now, holdings
+            self._assign()
+
+    def _place(
+        self, key: str, usable: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
+    ) -> Placement | None:
+        reports = {
+            target.endpoint.id: target.holdings
+            for target in self._all
+            if target.rest is None and not target.endpoint.unresponsive and target.endpoint.id not in avoid
+        }
+        with_room = [target.endpoint.id for target in usable]
+        if all(report is None for report in reports.values()):
+            return place(key, reports, with_room, displaced_s={}, waited_s=0.0)
+        now = asyncio.get_running_loop().time()
+        displaced_s = {target.endpoint.id: now - target.displaced_at for target in usable}
+        return place(key, reports, with_room, displaced_s=displaced_s, waited_s=0.0 if since is None else now - since)
+
+    def _take_for(self, key: str, usable: Sequence[Upstream], avoid: Collection[ReplicaId]) -> Permit | None:
+        placement = self._place(key, usable, avoid) if usable else None
+        return None if placement is None else self._begin_at(placement, key)
+
+    def _begin_at(self, placement: Placement, key: str, *, reserved: bool = False) -> Permit:
+        """Acquire a permit at the most preferred replica, or at the next one if that has clearly less load."""
+        target = self._targets[placement.replicas[0]]
+        if len(placement.replicas) > 1:
+            other = self._targets[placement.replicas[1]]
+            if is_clearly_less(other.load(), target.load()):
+                target = other
+        if placement.displaces:
+            target.displaced_at = asyncio.get_running_loop().time()
+        if target.holdings is not None and not placement.held:
+            target.holdings = target.holdings.with_key(key)
+        return self._begin(target, reserved=reserved, held=placement.held)
+
+    def _assign_at(self, due: float) -> None:
+        """Assign again when a waiter has waited for `PREFERENCE_S`, which is at this time."""
+        timer = self._preference
+        if timer is not None and timer.when() <= due:
+            return
+        if timer is not None:
+            timer.cancel()
+        self._preference = asyncio.get_running_loop().call_at(due, self._preference_over)
+
+    def _preference_over(self) -> None:
+        self._preference = None
+        self._assign()
+        late = asyncio.get_running_loop().time() - PREFERENCE_S
+        keyed = [queue for (_, key), queue in self._queues.items() if key is not None]
+        following = [each.since for queue in keyed for each in queue[bisect_right(queue, late, key=SINCE) :][:1]]
+        if following:
+            self._assign_at(min(following) + PREFERENCE_S)
+
+    # Assignment of permits to waiters
+
+    def _begin(self, target: Upstream, *, reserved: bool = False, held: bool = False) -> Permit:
+        permit = Permit(target, reserved, held)
         target.permits.add(permit)
         return permit
 
@@ -425,21 +557,43 @@ class Router:
 
     def _assign(self) -> None:
         """Grant permits to waiters in order, except for waiters that avoid the free replicas."""
-        while self._queues:
-            free = self._free()
-            waiter = self._next_for(free)
-            if waiter is None:
-                return
-            permit = self._take(free, waiter.avoid)
-            assert permit is not None
-            self._serve(waiter, permit)
+        while self._queues and (free := self._free()) and self._assign_next(free):
+            pass
 
-    def _next_for(self, free: Sequence[Upstream]) -> Waiter | None:
-        """Return the next waiter that may use one of these replicas. None: there is none."""
-        queues = [queue for avoid, queue in self._queues.items() if self._usable(free, avoid)]
-        if self._order.newest_first:
-            return max((queue[-1] for queue in queues), key=SINCE, default=None)
-        return min((queue[0] for queue in queues), key=SINCE, default=None)
+    def _assign_next(self, free: Sequence[Upstream], *, reserved: bool = False) -> bool:
+        """Grant a permit at one of these replicas to the next waiter that may use it. Return False if there is none."""
+        candidates = [
+            candidate
+            for (avoid, key), queue in self._queues.items()
+            if (usable := self._usable(free, avoid))
+            and (candidate := self._candidate(queue, key, usable, avoid)) is not None
+        ]
+        following = next_served(candidates, newest_first=self._order.newest_first)
+        if following is None:
+            return False
+        waiter, among = following.request
+        if isinstance(among, Placement):
+            assert waiter.key is not None, "only requests with a key have a placement"
+            permit = self._begin_at(among, waiter.key, reserved=reserved)
+        else:
+            target = pick(among, Upstream.load, self._rng)
+            assert target is not None
+            permit = self._begin(target, reserved=reserved)
+        self._serve(waiter, permit)
+        return True
+
+    def _candidate(
+        self, queue: Sequence[Waiter], key: str | None, usable: Sequence[Upstream], avoid: Collection[ReplicaId]
+    ) -> Candidate[tuple[Waiter, Placement | Sequence[Upstream]]] | None:
+        """Return the next waiter of one queue with the replicas for it. None: it waits for others."""
+        waiter = queue[-1] if self._order.newest_first else queue[0]
+        if key is None:
+            return Candidate((waiter, usable), waiter.since)
+        placement = self._place(key, usable, avoid, waiter.since)
+        if placement is None and waiter is not queue[0]:
+            waiter = queue[0]
+            placement = self._place(key, usable, avoid, waiter.since)
+        return None if placement is None else Candidate((waiter, placement), waiter.since, placement.gives_way)
 
     def _serve(self, waiter: Waiter, permit: Permit) -> None:
         self._remove(waiter)
@@ -448,10 +602,10 @@ class Router:
 
     def _remove(self, waiter: Waiter) -> None:
         waiter.done = True
-        queue = self._queues[waiter.avoid]
+        queue = self._queues[waiter.avoid, waiter.key]
         queue.remove(waiter)
         if not queue:
-            del self._queues[waiter.avoid]
+            del self._queues[waiter.avoid, waiter.key]
 
     # Replicas that are full or rest
 
@@ -464,13 +618,8 @@ class Router:
         """Use a reservation for the next waiter that does not avoid the replica. If there is none, leave the queue."""
         if target.position is not position:
             return
-        waiter = self._next_for([target]) if target.below_limit else None
-        if waiter is None:
+        if not (target.below_limit and self._assign_next([target], reserved=True)):
             self._leave_queue(target)
-        else:
-            permit = Permit(target, reserved=True)
-            target.permits.add(permit)
-            self._serve(waiter, permit)
 
     def _queue_ended(self, target: Upstream, position: QueuePosition) -> None:
         if target.position is position:

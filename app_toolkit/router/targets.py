@@ -3,7 +3,9 @@
 from asyncio import TimerHandle
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
+from app_toolkit.core.affinity import Holdings
 from app_toolkit.core.balance import Load
 from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.types import ReplicaId
@@ -27,6 +29,11 @@ class Upstream:
     #: Until this timer fires, no permits are granted, because the replica was lost, was not reached, drains, or ended
     #: the position. None: the replica does not rest.
     rest: TimerHandle | None = None
+    #: The keys that the replica holds, and the report from which they were decoded. None: it has not reported any.
+    holdings: Holdings | None = None
+    reported: bytes | None = None
+    #: When this router has last assigned a request that displaced a key.
+    displaced_at: float = -inf
 
     @property
     def has_room(self) -> bool:
@@ -37,10 +44,15 @@ class Upstream:
         return len(self.permits) < self.endpoint.max_ongoing_requests
 
     @property
+    def keeps_streams(self) -> bool:
+        """Whether streams of this caller hold slots."""
+        return any(permit.kept for permit in self.permits)
+
+    @property
     def reached(self) -> str:
         """The limit of a replica that has no room, for error messages."""
         reached = f"max_ongoing_requests is {self.endpoint.max_ongoing_requests:,}"
-        if self.endpoint.max_open_streams and any(permit.kept for permit in self.permits):
+        if self.endpoint.max_open_streams and self.keeps_streams:
             streams = f"{self.endpoint.max_open_streams:,}"
             reached += f"; {streams} of {streams} max_open_streams are open, and more streams hold slots"
         return reached
@@ -56,8 +68,12 @@ class Permit:
     target: Upstream
     #: Whether the replica has reserved the slot, and no request has redeemed the reservation yet.
     reserved: bool = False
+    #: Whether the replica holds the affinity key of the request, as far as the router knows.
+    held: bool = False
     #: Whether the response is a stream that keeps its slot, because the replica has `max_open_streams` open.
     kept: bool = False
+    #: The name of the request, for a warning that lists what holds the slots: a path, or the method of a call.
+    request: str = ""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -77,4 +93,5 @@ class Waiter:
     failed: Failed
     since: float
     avoid: frozenset[ReplicaId]
+    key: str | None
     done: bool = False

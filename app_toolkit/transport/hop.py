@@ -20,14 +20,23 @@ when it waits for the arguments.
 If the response to a request is a stream, it has `x-app-toolkit-stream`. The replica decides whether the stream still
 counts as an ongoing request, and the caller does as the field says.
 
+A call whose caller assumes that the replica holds its affinity key (`core.affinity`) has `x-app-toolkit-affinity` with
+the key. If that is not so any more, the replica refuses the call as moved. A response to a call, and this refusal, have
+`x-app-toolkit-holdings` if keys have places in the replica: the keys that it holds.
+
 If a request belongs to a trace, `x-app-toolkit-trace` contains the trace (`core.trace`). The client's own trace fields
 are also passed on.
 """
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import Literal, NamedTuple, get_args
+from urllib.parse import quote, unquote
+
+from app_toolkit.core.affinity import MOST_KEYS, Holdings
 
 PROTOCOL = b"1"
 INTERNAL_PREFIX = b"x-app-toolkit-"
@@ -59,8 +68,14 @@ SLOW_BODY = b"x-app-toolkit-slow-body"
 
 OUT_OF_BAND = "out_of_band"
 
-Refusal = Literal["busy", "draining", "websockets", "slow_bodies", "secret", "protocol"]
-"""Why a replica refused a request. After one of the first four, the request waits or is reassigned. The others are
+AFFINITY = b"x-app-toolkit-affinity"
+HOLDINGS = b"x-app-toolkit-holdings"
+
+LONGEST_HOLDINGS = 4_096
+"""The maximum number of bytes in the value of `HOLDINGS`. It has as many keys as fit."""
+
+Refusal = Literal["busy", "draining", "websockets", "moved", "slow_bodies", "secret", "protocol"]
+"""Why a replica refused a request. After one of the first five, the request waits or is reassigned. The others are
 configuration errors."""
 
 REFUSALS: frozenset[bytes] = frozenset(word.encode() for word in get_args(Refusal))
@@ -95,6 +110,31 @@ def decode_call(value: str) -> CallField:
     method, _, rest = value.partition(" ")
     key, _, word = rest.partition(" ")
     return CallField(method, key, word == OUT_OF_BAND)
+
+
+def encode_key(key: str) -> bytes:
+    """Encode an affinity key, which may have any characters."""
+    return quote(key, safe="", errors="surrogatepass").encode()
+
+
+def decode_key(value: bytes) -> str:
+    return unquote(value.decode(), errors="surrogatepass")
+
+
+def encode_holdings(version: int, free: int, keys: Iterable[str]) -> bytes:
+    """Encode the keys that a replica holds, the most recently used first, and the number of free places."""
+    value = b"%d %d" % (version, free)
+    for key in islice(keys, MOST_KEYS):
+        longer = b"%b %b" % (value, encode_key(key))
+        if len(longer) > LONGEST_HOLDINGS:
+            break
+        value = longer
+    return value
+
+
+def decode_holdings(value: bytes) -> Holdings:
+    version, free, *keys = value.split(b" ")
+    return Holdings(int(version), tuple(map(decode_key, keys)), int(free))
 
 
 def is_internal(name: bytes) -> bool:

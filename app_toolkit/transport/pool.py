@@ -14,7 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from app_toolkit.errors import AnswerUnreadable, NotRead, ReplicaGone
 from app_toolkit.transport.corked import CorkedTransport
-from app_toolkit.transport.hop import CLOSES, INTERNAL_PREFIX, REFUSED, STREAM
+from app_toolkit.transport.hop import CLOSES, HOLDINGS, INTERNAL_PREFIX, REFUSED, STREAM
 from app_toolkit.transport.preface import Unproven, introduce
 from app_toolkit.transport.sockets import (
     check_peer,
@@ -62,6 +62,8 @@ class Answer:
     reusable: bool
     stream: bytes | None = None
     """`hop.OPEN` or `hop.KEPT` if the replica marked the response as a stream. None: it is not a stream."""
+    holdings: bytes | None = None
+    """The keys that the replica holds, as encoded by `hop.encode_holdings`. None: no keys have places there."""
     closes: bool = False
     """Whether the app sent `Connection: close`, so that the connection of the client must be closed."""
 
@@ -400,6 +402,8 @@ def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless
                 answer.refusal = field[1]
             elif name == STREAM:
                 answer.stream = field[1]
+            elif name == HOLDINGS:
+                answer.holdings = field[1]
             elif name == CLOSES:
                 answer.closes = True
             continue

@@ -17,7 +17,12 @@ DEADLINE_EXCEEDED = DeadlineExceeded.status
 
 
 class Refused(Exception):
-    """The replica refused the call. The argument is the reason (`hop.Refusal`)."""
+    """The replica refused the call. The first argument is the reason (`hop.Refusal`)."""
+
+    def __init__(self, reason: str, holdings: bytes | None) -> None:
+        super().__init__(reason)
+        #: What the replica reports of the keys that it holds.
+        self.holdings = holdings
 
 
 class Sent:
@@ -40,6 +45,7 @@ class Sent:
         "_reader",
         "_refusal",
         "_waiter",
+        "holdings",
         "key",
         "stream",
     )
@@ -48,6 +54,8 @@ class Sent:
         self.key = key
         #: `hop.OPEN` or `hop.KEPT` once the replica has responded with a stream. None: it has not.
         self.stream: bytes | None = None
+        #: What the replica has reported of the keys that it holds (`hop.HOLDINGS`).
+        self.holdings: bytes | None = None
         self._invited = False
         self._pool = pool
         self._connection: PooledConnection | None = connection
@@ -114,6 +122,7 @@ class Sent:
     def answered(self, answer: Answer) -> None:
         self._refusal = answer.refusal
         self.stream = answer.stream
+        self.holdings = answer.holdings
         if answer.status != 200:
             self._document = []
             self._error = _of_status(answer.status)
@@ -146,7 +155,7 @@ class Sent:
             else:
                 connection.abort()
         if self._refusal is not None:
-            self._fail(Refused(self._refusal.decode()))
+            self._fail(Refused(self._refusal.decode(), self.holdings))
         elif self._document is not None and self._error is not None:
             self._fail(_with_detail(self._error, b"".join(self._document)))
         else:
@@ -154,7 +163,7 @@ class Sent:
 
     def lost(self, error: ReplicaGone) -> None:
         self._connection = None
-        self._fail(Refused(self._refusal.decode()) if self._refusal is not None else error)
+        self._fail(Refused(self._refusal.decode(), self.holdings) if self._refusal is not None else error)
 
     def writing_paused(self, paused: bool) -> None:
         pass  # the caller holds the arguments until the call has ended, so pausing would save no memory

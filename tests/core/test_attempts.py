@@ -31,7 +31,9 @@ from app_toolkit.core.recent import WINDOW_S
 from app_toolkit.errors import DeadlineExceeded, NoReplica, QueueFull, QueueTimeout, ReplicaLost, TooManyWebSockets
 from app_toolkit.types import ReplicaId
 
-NOTHING_RAN = frozenset({Result.BUSY, Result.DRAINING, Result.CROWDED, Result.UNREACHED, Result.UNREAD, Result.SLOW})
+NOTHING_RAN = frozenset(
+    {Result.BUSY, Result.MOVED, Result.DRAINING, Result.CROWDED, Result.UNREACHED, Result.UNREAD, Result.SLOW}
+)
 LOST = frozenset(
     {Reason.NOT_REPEATABLE, Reason.SUSPECT, Reason.LOST_BEFORE, Reason.BODY_DROPPED, Reason.BUDGET, Reason.DEADLINE}
 )
@@ -165,11 +167,11 @@ def test_a_request_goes_on_unless_something_forbids_it(history: History) -> None
             assert isinstance(step.next, Reason)
         elif attempt.result is Result.LOST and attempt.repeatable and not (attempt.suspect or spent):
             assert step.next is (Action.RETRY if step.affordable else Reason.BUDGET)
-        elif attempt.result is Result.BUSY and not waited:
+        elif attempt.result in {Result.BUSY, Result.MOVED} and not waited:
             assert step.next is Action.WAIT
         elif attempt.result is Result.SLOW and not waited:
             assert step.next in (Action.REASSIGN, Action.DELAY)
-        elif attempt.result in NOTHING_RAN - {Result.BUSY, Result.CROWDED} and not waited:
+        elif attempt.result in NOTHING_RAN - {Result.BUSY, Result.MOVED, Result.CROWDED} and not waited:
             assert step.next is Action.REASSIGN
 
 

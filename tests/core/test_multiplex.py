@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app_toolkit.core.multiplex import GrantModel, LoadModel, ModelPlaces, UnloadModel
+from app_toolkit.core.multiplex import MOST_OVERTAKING, GrantModel, LoadModel, ModelPlaces, UnloadModel
 
 MODELS = ["a", "b", "c", "d"]
 
@@ -20,6 +20,10 @@ class Replica(RuleBasedStateMachine):
         self.using: dict[int, str] = {}
         self.states: dict[str, str] = {}
         self.used_at: dict[str, int] = {}
+        self.reported = (0, [""], 0)
+
+    def closed(self, name: str) -> bool:
+        return self.places.models[name].closed
 
     def act(self) -> None:
         while actions := self.places.decide():
@@ -107,9 +111,24 @@ class Replica(RuleBasedStateMachine):
             assert {name: place.state for name, place in self.places.models.items()} == self.states
 
     @invariant()
+    def what_is_reported_is_up_to_date_and_has_another_version_after_each_change(self) -> None:
+        if hasattr(self, "places"):
+            kept = [name for name, state in self.states.items() if state != "unloading" and not self.closed(name)]
+            needed = [name for name in dict.fromkeys(self.waiting.values()) if name not in self.states]
+            coming = needed[: len(self.states) - len(kept)]
+            held = coming + sorted(kept, key=lambda name: self.used_at[name], reverse=True)
+            assert self.places.held == held
+            assert self.places.free == self.places.max_models - len(self.states)
+            report = self.places.changes, sorted(held), self.places.free
+            assert report[0] >= self.reported[0]
+            assert report[0] > self.reported[0] or report == self.reported or self.reported[1] == [""]
+            self.reported = report
+
+    @invariant()
     def nobody_waits_for_a_model_that_could_be_used(self) -> None:
         if hasattr(self, "places"):
-            assert not [name for name in self.waiting.values() if self.states.get(name) == "loaded"]
+            usable = [name for name, state in self.states.items() if state == "loaded" and not self.closed(name)]
+            assert not set(usable) & set(self.waiting.values())
 
     @invariant()
     def a_request_waits_only_while_something_is_going_to_happen(self) -> None:
@@ -136,3 +155,29 @@ def test_the_least_recently_used_model_makes_room() -> None:
     assert places.decide() == [UnloadModel("b")]
     places.unloaded("b")
     assert places.decide() == [LoadModel("c")]
+
+
+def test_requests_for_a_loaded_model_overtake_one_for_another_a_bounded_number_of_times() -> None:
+    places = ModelPlaces[int](1)
+    places.add(0, "a")
+    places.decide()
+    places.loaded("a")
+    assert places.decide() == [GrantModel(0, "a")]
+    places.add(-1, "b")
+    for number in range(1, MOST_OVERTAKING + 1):  # one is always in use
+        places.add(number, "a")
+        assert places.decide() == [GrantModel(number, "a")]
+        places.release("a")
+        assert places.decide() == []
+    places.add(MOST_OVERTAKING + 1, "a")
+    assert places.decide() == []
+    assert places.held == ["b"], "what it will have next"
+    places.release("a")
+    assert places.decide() == [UnloadModel("a")]
+    assert places.held == ["b"]
+    places.unloaded("a")
+    assert places.decide() == [LoadModel("b")]
+    places.loaded("b")
+    assert places.decide() == [GrantModel(-1, "b")]
+    places.release("b")
+    assert places.decide() == [UnloadModel("b")], "the one that came too late has its turn"

@@ -5,7 +5,16 @@ from math import ceil, log
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.queueing import MEMORY, MOST_ABANDONED, ServingOrder
+from app_toolkit.core.queueing import (
+    FULL_S,
+    MEMORY,
+    MOST_ABANDONED,
+    ROOM_S,
+    Candidate,
+    FullAlarm,
+    ServingOrder,
+    next_served,
+)
 
 #: True: a request gives up; False: it is served.
 LEAVING = st.lists(st.booleans(), max_size=200)
@@ -53,3 +62,41 @@ def test_those_who_are_served_bring_the_oldest_back_to_the_front(leaving: list[b
 def test_one_more_that_gives_up_never_makes_the_oldest_go_first(leaving: list[bool], index: int) -> None:
     worse = [gave_up or at == index for at, gave_up in enumerate(leaving)]
     assert order_after(worse).abandoned >= order_after(leaving).abandoned
+
+
+# Requests that give way
+
+CANDIDATES = st.lists(st.builds(Candidate, st.integers(), st.floats(0, 10), st.booleans()), max_size=8)
+
+
+@given(CANDIDATES, st.booleans())
+def test_a_request_that_gives_way_is_served_only_if_no_other_can_be(
+    candidates: list[Candidate[int]], newest_first: bool
+) -> None:
+    following = next_served(candidates, newest_first=newest_first)
+    if following is None:
+        assert not candidates
+        return
+    assert following in candidates
+    assert not following.gives_way or all(each.gives_way for each in candidates)
+    alike = [each.since for each in candidates if each.gives_way == following.gives_way]
+    assert following.since == (max if newest_first else min)(alike)
+
+
+# A deployment that is full
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.1, FULL_S)), max_size=100))
+def test_a_time_in_which_a_deployment_is_full_is_worth_one_warning(looks: list[tuple[bool, float]]) -> None:
+    alarm = FullAlarm()
+    now, since = 0.0, 0.0
+    full_at: float | None = None
+    for full, seconds in looks:
+        now += seconds
+        if not full:
+            since = now
+        warns = alarm.must_warn(full, since, now)
+        lasts = full and now - since >= FULL_S
+        assert warns == (lasts and (full_at is None or now - full_at >= ROOM_S))
+        if lasts:
+            full_at = now

@@ -61,7 +61,7 @@ SHOWN = {
     "docs/outcomes.md json": REFUSAL,
     "docs/parity.md diff": DRAWING,  # of another repository; the steps below it say which
     "docs/queues.md console": "tests/e2e/test_load.py::test_the_page_shows_what_the_command_says",
-    "docs/queues.md text": DRAWING,
+    "docs/queues.md text": "tests/router/test_holders.py::test_a_full_deployment_is_reported_once_as_the_page_shows",
     "docs/stateful.md py": "tests/ecosystem/test_page.py::test_what_the_page_shows_of_an_app_is_in_it",
     "docs/troubleshooting.md json": REFUSAL,
     "docs/tutorial/app.md console": ANSWERS,

@@ -1,25 +1,48 @@
 """`@multiplexed` on Ray: requests go to the replica that has loaded their model."""
 
-import httpx
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
-from tests.cluster import Cluster
+import httpx
+import pytest
+
+from tests.cluster import Cluster, Served
 from tests.patience import wait_until
 
 from .translators import NAMES
 
 
-def test_all_requests_of_a_model_go_to_one_replica_and_the_models_are_spread(cluster: Cluster) -> None:
+@pytest.fixture(scope="module")
+def served(cluster: Cluster) -> Iterator[Served]:
     served = cluster.deploy("translators:app")
-    try:
-        with served.client() as client:
-            rounds = [answers(client)]
-            # The caller may know of the second replica a moment later than of the first.
-            wait_until(lambda: rounds.append(answers(client)) or rounds[-1] == rounds[-2])
-            for _ in range(4):
-                assert answers(client) == rounds[-1]
-    finally:
-        served.delete()
+    yield served
+    served.delete()
+
+
+def test_all_requests_of_a_model_go_to_one_replica_and_the_models_are_spread(served: Served) -> None:
+    with served.client() as client:
+        rounds = [answers(client)]
+        # A caller may know of the second replica a moment later than of the first.
+        wait_until(lambda: rounds.append(answers(client)) or rounds[-1] == rounds[-2])
+        for _ in range(4):
+            assert answers(client) == rounds[-1]
     assert all(text.startswith(f"{name.upper()} of ") for name, text in rounds[-1].items())
+
+
+def test_busy_replicas_keep_the_models_that_they_have(served: Served) -> None:
+    count = 15
+
+    def ask(number: int) -> list[tuple[str, int]]:
+        with served.client() as client:
+            return [tuple(client.get(f"/large/{'one' if number % 2 else 'two'}").json()) for _ in range(count)]
+
+    with ThreadPoolExecutor(6) as clients:
+        answered = [answer for answers in clients.map(ask, range(6)) for answer in answers]
+    assert len(answered) == 6 * count
+    loads = {replica: max(loads for each, loads in answered if each == replica) for replica, _ in answered}
+    assert len(loads) == 2
+    # Two, those while the two callers do not know yet which replica has which model, and some on a busy machine.
+    assert sum(loads.values()) <= 20, loads
 
 
 def answers(client: httpx.Client) -> dict[str, str]:

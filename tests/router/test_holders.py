@@ -1,0 +1,232 @@
+"""Requests with affinity keys and replicas that load models for them, in a simulation with a clock of its own."""
+
+import asyncio
+import selectors
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app_toolkit import multiplexed
+from app_toolkit.core.affinity import DISPLACEMENT_S, PREFERENCE_S
+from app_toolkit.core.attempts import Result
+from app_toolkit.core.queueing import FULL_S, ROOM_S
+from app_toolkit.interfaces import Endpoint
+from app_toolkit.replica.multiplexing import holdings, must_displace, unload
+from app_toolkit.router.router import Router
+from app_toolkit.types import Address, ReplicaId
+from tests.docs.pages import page
+
+LOAD_S, WORK_S = 0.15, 0.05
+
+
+class Selector(selectors.SelectSelector):
+    """Waits for nothing: the time goes on at once to that of the next timer."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "everything waits for something else"
+        self.now += timeout + 1e-6
+        return super().select(0)
+
+
+def simulate(main: Coroutine[Any, Any, None]) -> None:
+    selector = Selector()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now  # type: ignore[method-assign]
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main)
+
+
+class Models:
+    """One replica, with a place for one model."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = asyncio.Semaphore(slots)
+        self.loads = Counter[str]()
+
+    @multiplexed(max_models=1)
+    async def model(self, name: str) -> AsyncIterator[str]:
+        await asyncio.sleep(LOAD_S)
+        self.loads[name] += 1
+        yield name
+
+    async def run(self, key: str | None, held: bool, began: Callable[[], None]) -> bool:
+        """Run a request. Return False if it is refused, because its caller expects its key here."""
+        async with self.slots:
+            if key is not None and held and must_displace(self, key):
+                return False
+            async with self.model(key) if key is not None else nullcontext():
+                began()
+                await asyncio.sleep(WORK_S)
+            return True
+
+
+class World:
+    """Replicas, and callers with a router each."""
+
+    def __init__(self, replicas: int, slots: int, callers: int = 1) -> None:
+        self.replicas = {ReplicaId(f"r{number}"): Models(slots) for number in range(replicas)}
+        self.routers = [Router("shop/models", rng=Random(number)) for number in range(callers)]
+        for router in self.routers:
+            router.update(Endpoint(id, Address(f"unix:/{id}"), slots) for id in self.replicas)
+        self.served = Counter[str | None]()
+        self.waits = defaultdict[str | None, list[float]](list)
+
+    @property
+    def loads(self) -> int:
+        return sum(replica.loads.total() for replica in self.replicas.values())
+
+    async def call(self, router: Router, key: str | None) -> None:
+        now = asyncio.get_running_loop().time
+        since = now()
+        while True:
+            permit = router.try_acquire(affinity=key) or await router.acquire(since, affinity=key)
+            replica = self.replicas[permit.endpoint.id]
+            ran = await replica.run(key, permit.held, lambda: self.waits[key].append(now() - since))
+            if (report := holdings(replica)) is not None:
+                router.report(permit, report, moved=not ran)
+            if ran:
+                router.release(permit)
+                self.served[key] += 1
+                return
+            router.ended(permit, Result.MOVED)
+
+    async def client(self, router: Router, key: str | None, seconds: float) -> None:
+        while asyncio.get_running_loop().time() < seconds:
+            await self.call(router, key)
+
+    async def run(self, keys: Sequence[str | None], seconds: float) -> None:
+        """Run one client for each key, divided among the callers, until then."""
+        try:
+            async with asyncio.TaskGroup() as clients:
+                for number, key in enumerate(keys):
+                    router = self.routers[number // 2 % len(self.routers)]
+                    clients.create_task(self.client(router, key, seconds))
+        finally:
+            for replica in self.replicas.values():
+                await unload(replica)
+        assert all(router.waiting == router.ongoing == 0 for router in self.routers)
+
+
+@pytest.mark.parametrize("callers", [1, 2, 3])
+@pytest.mark.parametrize("clients", [4, 6, 24])
+def test_busy_replicas_keep_the_models_that_they_have(clients: int, callers: int) -> None:
+    async def main() -> None:
+        world = World(replicas=2, slots=2, callers=callers)
+        await world.run(["one", "two"] * (clients // 2), seconds=12)
+        assert world.loads <= 5 * callers, (
+            "two, and those while the callers do not know yet which replica has which model"
+        )
+        assert world.served.total() > 0.9 * 12 * 4 / WORK_S
+        assert min(world.served.values()) > 0.4 * world.served.total()
+
+    simulate(main())
+
+
+@pytest.mark.parametrize("callers", [1, 2])
+def test_more_models_than_places_take_turns(callers: int) -> None:
+    async def main() -> None:
+        world = World(replicas=2, slots=2, callers=callers)
+        await world.run(["one", "two", "three", "four", "five"] * 4 + [None], seconds=60)
+        assert world.loads <= 1.5 * callers * len(world.replicas) * 60 / DISPLACEMENT_S
+        assert min(world.served.values()) > 0.05 * world.served.total(), world.served
+        assert max(map(max, world.waits.values())) < 15 * DISPLACEMENT_S
+
+    simulate(main())
+
+
+@given(
+    keys=st.lists(st.sampled_from(["one", "two", "three", None]), min_size=1, max_size=20),
+    replicas=st.integers(1, 3),
+    slots=st.integers(1, 4),
+    callers=st.integers(1, 3),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_request_starves_whatever_its_key(keys: list[str | None], replicas: int, slots: int, callers: int) -> None:
+    async def main() -> None:
+        world = World(replicas, slots, callers)
+        await world.run(keys, seconds=20)
+        longest = max(map(max, world.waits.values()))
+        assert longest < 10 * DISPLACEMENT_S, world.waits
+        assert all(world.served[key] for key in keys)
+
+    simulate(main())
+
+
+def test_a_request_waits_for_the_holder_of_its_key_for_a_bounded_time_and_then_takes_any_replica() -> None:
+    async def main() -> None:
+        world = World(replicas=2, slots=1)
+        (router,) = world.routers
+        for key in ("one", "two"):
+            await world.call(router, key)
+        loop = asyncio.get_running_loop()
+        stuck = router.try_acquire(affinity="one")
+        assert stuck is not None
+        assert stuck.held
+        assert router.try_acquire(affinity="one") is None, "the other replica has room, and another model"
+        since = loop.time()
+        permit = await router.acquire(since, affinity="one")
+        assert loop.time() - since == pytest.approx(PREFERENCE_S, rel=0.01)
+        assert permit.endpoint.id != stuck.endpoint.id
+        router.release(permit)
+        since = loop.time()
+        waiting = asyncio.create_task(router.acquire(since, affinity="one"))
+        await asyncio.sleep(PREFERENCE_S / 2)
+        router.release(stuck)
+        permit = await waiting
+        assert (permit.endpoint.id, loop.time() - since) == (
+            stuck.endpoint.id,
+            pytest.approx(PREFERENCE_S / 2, rel=0.01),
+        )
+        router.release(permit)
+        for replica in world.replicas.values():
+            await unload(replica)
+
+    simulate(main())
+
+
+def test_a_full_deployment_is_reported_once_as_the_page_shows(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        router = Router("hub")
+        router.update([Endpoint(ReplicaId("hub-1"), Address("unix:/hub-1"), 16)])
+        permits = [router.try_acquire() for _ in range(16)]
+        for number, permit in enumerate(permits):
+            assert permit is not None
+            permit.request = "subscribe" if number else "publish"
+        waiting = asyncio.create_task(router.acquire(asyncio.get_running_loop().time()))
+        await asyncio.sleep(FULL_S - 0.1)
+        assert not caplog.messages
+        await asyncio.sleep(3 * FULL_S)
+        assert caplog.messages == [page("docs/queues.md").shown("text")[1].strip()]
+        for permit in permits:
+            assert permit is not None
+            router.release(permit)
+        router.release(await waiting)
+        await asyncio.sleep(ROOM_S)
+        assert len(caplog.messages) == 1
+
+    simulate(main())
+
+
+def test_an_old_report_changes_nothing() -> None:
+    async def main() -> None:
+        world = World(replicas=2, slots=2)
+        (router,) = world.routers
+        permit = router.try_acquire()
+        assert permit is not None
+        router.report(permit, b"7 0 one")
+        router.report(permit, b"6 0 two")
+        for key, held in (("one", True), ("two", False)):
+            found = router.try_acquire(affinity=key)
+            assert found is not None
+            assert found.held is held
+            router.release(found)
+
+    simulate(main())
