@@ -148,7 +148,7 @@ def test_more_models_than_places_take_turns(callers: int) -> None:
     slots=st.integers(1, 4),
     callers=st.integers(1, 3),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_no_request_starves_whatever_its_key(keys: list[str | None], replicas: int, slots: int, callers: int) -> None:
     async def main() -> None:
         world = World(replicas, slots, callers)
