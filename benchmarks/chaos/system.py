@@ -206,9 +206,9 @@ class System:
         everybody = [(id, "statistics") for id in (*proxies, *replicas)]
         answers = self._ask_all(*everybody, *((id, "calling") for id in replicas))
         found = NOBODY
-        for each in answers[: len(proxies)]:
+        for each in filter(None, answers[: len(proxies)]):  # None: it does not serve yet
             found += Places(in_proxies=each.waiting, ongoing=each.ongoing)
-        for each in answers[len(proxies) : len(everybody)]:
+        for each in filter(None, answers[len(proxies) : len(everybody)]):
             ongoing = max(each.ongoing, each.running) + each.websockets
             found += Places(in_wait_queues=each.waiting_callers, ongoing=ongoing, buffered=each.buffered)
         for calling in answers[len(everybody) :]:

@@ -44,7 +44,7 @@ def test_a_record_has_its_time_and_the_id_of_its_request(capsys: pytest.CaptureF
 def test_a_traceback_names_the_files_of_an_application_by_their_paths_in_its_folder(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(tracebacks, "application_folder", "")
+    monkeypatch.setattr(tracebacks, "unpacked", "")
     (tmp_path / "shop").mkdir()
     shop = tmp_path / "shop" / "prices.py"
     shop.write_text("1 / 0\n")
