@@ -5,23 +5,27 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
 import httptools
+import psutil
 
-from benchmarks.chaos.client import new_id
+from benchmarks.chaos.client import latency_ms, new_id, open_loop
 from benchmarks.chaos.ledger import unended
 from benchmarks.chaos.probe import Probe
 from benchmarks.chaos.report import Row
-from benchmarks.chaos.resumable_victim import LINGER_S
-from benchmarks.chaos.system import System, seconds_until
+from benchmarks.chaos.resumable_victim import ABANDONED_S, LINGER_S, MIB, SMALL
+from benchmarks.chaos.shared import lost
+from benchmarks.chaos.system import System, Watch, seconds_until
 from benchmarks.redis_server import RedisServer
 
 STREAMER = Path(__file__).parent / "resumable_victim.py"
 APP, LOG = "streams", "stream-log"
+LIMITED = "limited"
+"""An application with one replica and a small stream log of its own."""
 PERIOD_S = 0.2
 LEAVES = 0.02
 """The share of events after which a client disconnects and comes back."""
@@ -33,6 +37,13 @@ LATE_S = 5.0
 GROWTH_MB = 30.0
 AT_ONCE = 16
 SEED = 1
+
+LARGE_MB = SMALL.max_total_bytes / 1e6 + 40
+"""Memory that the replica, and its log, may use for large streams."""
+KEPT_MB = 40.0
+"""Memory that may stay in use after large streams."""
+SLOTS = 100
+"""Request slots of the replica."""
 
 
 class Reader:
@@ -86,7 +97,7 @@ class Reader:
                 self.errors.append(json.loads(fields["data"])["error"])
             elif "id" in fields:
                 self._id = fields["id"]
-                self.numbers.append(int(fields["data"]))
+                self.numbers.append(int(fields["data"].strip('"').partition(" ")[0]))
                 if self._rng.random() < self._leaves:
                     self._over = True
                     return
@@ -107,6 +118,127 @@ async def in_redis(system: System, short: bool) -> list[Row]:
         return await _scenario(system, "redis_one", "redis_two", short, redis=redis)
     finally:
         redis.kill()
+
+
+async def larger_than_the_log(system: System, short: bool) -> list[Row]:
+    """All streams together are several times as large as the log, and each is larger than what it keeps of one."""
+    count, last = (6, 12) if short else (30, 48)
+    async with _deployed(system, LIMITED, LIMITED, f"/{LIMITED}") as app:
+        pids = await asyncio.to_thread(app.processes)
+        async with Probe(pids, every_s=0.5) as probe:
+            large = await _read_all(app, count, last, MIB)
+            small = await _read_all(app, 1, 4_000, 8 * 1024)
+        released = await seconds_until(lambda: _used_mb(pids, probe) <= KEPT_MB, 30)
+    return [
+        Row(f"of {count} streams of {last} MiB, those that were read to their ends", large, count, at_least=True),
+        Row("of 1 stream of 4,000 events of 8 KiB, those that were read to their ends", small, 1, at_least=True),
+        Row(
+            "memory of the process whose memory grew most",
+            max(probe.growth((name,)) for name in pids),
+            LARGE_MB,
+            "MB",
+            saw=", ".join(f"{_short(name)} {probe.growth((name,)):.1f}" for name in pids),
+        ),
+        Row(f"until at most {KEPT_MB:g} MB of it were still in use", released, 30, "s", clocked=True),
+    ]
+
+
+def _used_mb(pids: Mapping[str, int], probe: Probe) -> float:
+    """Return by how many MB the memory of the processes has grown since the first sample."""
+    before = probe.samples[0].memory(pids)
+    return (sum(psutil.Process(pid).memory_info().rss for pid in pids.values()) - before) / 1e6
+
+
+async def _read_all(app: System, count: int, last: int, size: int) -> int:
+    """Read so many streams at the same time. Return how many were read to their ends."""
+    path = f"{app.prefix}/texts?last={last}&size={size}"
+    readers = [Reader(app.address, path, last, Random(SEED), leaves=0.0) for _ in range(count)]
+    async with asyncio.timeout(300), asyncio.TaskGroup() as group:
+        for reader in readers:
+            group.create_task(reader.follow())
+    return sum(reader.numbers == list(range(1, last + 1)) for reader in readers)
+
+
+async def abandoned(system: System, short: bool) -> list[Row]:
+    """Clients begin streams, and leave after the first event."""
+    count = SMALL.max_unread_streams + (20 if short else 950)
+    refused = 0
+    async with _deployed(system, LIMITED, LIMITED, f"/{LIMITED}") as app, app.client() as client:
+        over = asyncio.Event()
+        asking = asyncio.create_task(open_loop(client.get, 20, 300, over))
+        ids = [new_id() for _ in range(count)]
+        begun = iter(ids)
+
+        async def leave_some() -> None:
+            nonlocal refused
+            for id in begun:
+                refused += not await _begin_and_leave(app, id)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(leave_some())
+        ended = await seconds_until(lambda: unended(app.ledger.of(ids).values()) == 0, ABANDONED_S + 60)
+        over.set()
+        found = await asking
+        after = await _read_all(app, 1, 10, 1)
+    return [
+        Row("streams that were abandoned", count - refused, SLOTS + 1, at_least=True, saw=f"{SLOTS} request slots"),
+        lost("GET beside them", found),
+        Row("GET: maximum latency", latency_ms(found, 100), 1_000, "ms", clocked=True),
+        Row(
+            f"until the last generator had ended, with linger_s = {ABANDONED_S:g}",
+            ended,
+            ABANDONED_S + LATE_S,
+            "s",
+            clocked=True,
+        ),
+        Row("streams afterwards that were read to their ends", after, 1, at_least=True),
+    ]
+
+
+async def _begin_and_leave(app: System, id: str) -> bool:
+    """Return whether the stream began; False: the server refused it."""
+    reader, writer = await asyncio.open_connection(*app.address)
+    try:
+        path = f"{app.prefix}/texts?last=100000&period_s=1"
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: victim\r\nx-ledger-id: {id}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            assert head.startswith(b"HTTP/1.1 503"), head
+            return False
+        await reader.readuntil(b"data: ")
+        return True
+    finally:
+        writer.close()
+
+
+async def at_the_same_time(system: System, short: bool) -> list[Row]:
+    """Many streams of tokens, from one replica to a log in another process."""
+    count, last, period_s = (100, 20, 0.1) if short else (500, 200, 0.05)
+    async with _deployed(system, LIMITED, LIMITED, f"/{LIMITED}") as app:
+        before = await asyncio.to_thread(app.processes)
+        path = f"{app.prefix}/texts?last={last}&period_s={period_s}"
+        readers = [Reader(app.address, path, last, Random(SEED), leaves=0.0) for _ in range(count)]
+        async with Watch(app) as watch, asyncio.timeout(600), asyncio.TaskGroup() as group:
+            for reader in readers:
+                group.create_task(reader.follow())
+        after = await asyncio.to_thread(app.processes)
+    failed = sum(
+        replica["unhealthy"] is not None
+        for look in watch.looks
+        for deployment in look.status["deployments"]
+        for replica in deployment["replicas"]
+    )
+    return [
+        Row(
+            "streams that were read to their ends",
+            sum(reader.numbers == list(range(1, last + 1)) for reader in readers),
+            count,
+            at_least=True,
+        ),
+        Row("processes that were replaced", len(set(before.values()) ^ set(after.values())), 0),
+        Row("states in which a replica did not answer its health check", failed, 0, clocked=True),
+    ]
 
 
 async def _scenario(

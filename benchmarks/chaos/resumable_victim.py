@@ -20,6 +20,9 @@ from benchmarks.redis_server import url
 
 LINGER_S = 2.0
 
+ABANDONED_S = 10.0
+"""`linger_s` of the streams that many clients abandon."""
+
 LIMITS = StreamLimits(max_streams=400, lease_s=30.0)
 """Ended streams fill the log soon, so that its memory is flat after that."""
 
@@ -53,6 +56,29 @@ def version(title: str, log: Any) -> Toolkit:
             yield number
 
     return app
+
+
+MIB = 2**20
+
+SMALL = StreamLimits(max_bytes=4 * MIB, max_total_bytes=64 * MIB, max_unread_streams=200, lease_s=30.0)
+"""Far fewer bytes than the clients of a scenario read."""
+
+small_log = StreamLogDeployment.bind(SMALL)
+
+limited = Toolkit(title="Limited", deployment=DeploymentConfig(name="app", health_check_period_s=0.5))
+
+
+@limited.get("/")
+async def ok(id: Id = None) -> dict[str, str | None]:
+    return {"id": id}
+
+
+@limited.get("/texts", response_class=EventSourceResponse)
+@resumable(log=small_log, linger_s=ABANDONED_S)
+async def texts(last: int, size: int = 1, period_s: float = 0.0, id: Id = None) -> AsyncIterable[str]:
+    """Events that begin with their numbers, of so many bytes."""
+    async for number in numbers(last, period_s, id):
+        yield f"{number} ".ljust(size, "x")
 
 
 one, two = version("One", SharedStreamLog()), version("Two", SharedStreamLog())

@@ -38,7 +38,7 @@ from benchmarks.chaos.ledger import Ledger, executed_twice, unended
 from benchmarks.chaos.probe import Probe, queued
 from benchmarks.chaos.recovery import the_controller_dies, the_controller_is_struck
 from benchmarks.chaos.report import Row
-from benchmarks.chaos.resumable import in_an_application, in_redis
+from benchmarks.chaos.resumable import abandoned, at_the_same_time, in_an_application, in_redis, larger_than_the_log
 from benchmarks.chaos.shared import (
     RESTORED_S,
     SOME,
@@ -51,7 +51,7 @@ from benchmarks.chaos.shared import (
     ratio,
     unhurt,
 )
-from benchmarks.chaos.streams import idle_streams
+from benchmarks.chaos.streams import followers_of_a_hub, idle_streams
 from benchmarks.chaos.system import NOBODY, System, seconds_until
 from benchmarks.chaos.updates import scale_down, updates, wrong_updates
 
@@ -844,6 +844,13 @@ SCENARIOS: tuple[Scenario, ...] = (
         idle_streams,
     ),
     Scenario(
+        "streams (calls)",
+        "more streaming calls than request slots",
+        "Twenty clients follow a topic: their requests call a method that yields the messages of a deployment with "
+        "sixteen request slots. Meanwhile, others publish messages at the same deployment.",
+        followers_of_a_hub,
+    ),
+    Scenario(
         "B18",
         "resumable streams",
         "200 resumable streams, whose events are in another application, are read while their clients leave and "
@@ -856,6 +863,26 @@ SCENARIOS: tuple[Scenario, ...] = (
         "resumable streams in Redis",
         "The same with the events in Redis, which is killed and started again during the update.",
         in_redis,
+    ),
+    Scenario(
+        "B18 (large)",
+        "resumable streams that are larger than their log",
+        "Clients read thirty streams of 48 MiB, in events of 1 MiB, at the same time, and one stream of 4,000 events "
+        "of 8 KiB. Their log keeps 4 MiB of each stream, and 64 MiB of all streams.",
+        larger_than_the_log,
+    ),
+    Scenario(
+        "B18 (abandoned)",
+        "resumable streams whose clients leave",
+        "1,150 clients begin a stream each, and leave after its first event, while other clients send GET requests. "
+        "The replica has 100 request slots, and its log accepts no stream while 200 have no reader.",
+        abandoned,
+    ),
+    Scenario(
+        "B18 (busy)",
+        "many resumable streams at the same time",
+        "500 clients read a stream of 20 events per second each, from one replica, whose log is in another process.",
+        at_the_same_time,
     ),
     Scenario(
         "B11",

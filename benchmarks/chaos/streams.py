@@ -3,9 +3,10 @@
 import asyncio
 import socket
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 
-from benchmarks.chaos.client import Client, connected, hang_up, latency_ms, new_id, open_loop
+from benchmarks.chaos.client import OK, Client, connected, hang_up, latency_ms, new_id, open_loop
 from benchmarks.chaos.ledger import unended
 from benchmarks.chaos.report import Row
 from benchmarks.chaos.shared import capacity_of, lost, ratio
@@ -13,6 +14,10 @@ from benchmarks.chaos.system import System, seconds_until
 
 SLOTS = 300
 """Of the victim: three replicas of a hundred."""
+
+HUB = "hub"
+"""An application whose requests follow a class deployment with sixteen request slots."""
+FOLLOWERS = 20
 
 BEGIN_S = 10.0
 SEED = 1
@@ -55,9 +60,44 @@ async def idle_streams(system: System, short: bool) -> list[Row]:
     ]
 
 
-async def _begin(system: System, client: Client, id: str) -> socket.socket:
+async def followers_of_a_hub(system: System, short: bool) -> list[Row]:
+    seconds = 3 if short else 20
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(system.deployed(HUB, HUB))
+        client = await stack.enter_async_context(app.client())
+        streams = [await _begin(app, client, new_id(), "/follow") for _ in range(FOLLOWERS)]
+        for stream in streams:
+            stack.callback(stream.close)
+        begun = [await _first(stream) for stream in streams]
+        published = await open_loop(partial(client.post, path="/publish"), 20, seconds)
+        count = sum(done.outcome == OK for done in published)
+        complete = [await _received(stream, count) for stream in streams]
+    return [
+        Row("followers at the same time", sum(begun), FOLLOWERS, at_least=True, saw="16 request slots"),
+        lost("POST that publishes a message", published),
+        Row("POST: maximum latency", latency_ms(published, 100), 1_000, "ms", clocked=True),
+        Row("followers that received every message", sum(complete), FOLLOWERS, at_least=True, saw=f"{count} messages"),
+    ]
+
+
+async def _received(stream: socket.socket, count: int) -> bool:
+    """Return whether so many messages come in time."""
+    got = b""
+    try:
+        async with asyncio.timeout(BEGIN_S):
+            while got.count(b"data: message") < count:
+                piece = await asyncio.get_running_loop().sock_recv(stream, 65_536)
+                if not piece:
+                    return False
+                got += piece
+    except (TimeoutError, ConnectionError):
+        return False
+    return got.count(b"data: message") == count
+
+
+async def _begin(system: System, client: Client, id: str, path: str = "/idle") -> socket.socket:
     connection = await connected(system.address)
-    await asyncio.get_running_loop().sock_sendall(connection, client.head("GET", "/idle", id))
+    await asyncio.get_running_loop().sock_sendall(connection, client.head("GET", path, id))
     return connection
 
 

@@ -325,6 +325,47 @@ narrow = Toolkit(title="Narrow", deployment=DeploymentConfig(name="app", max_ong
 narrow.get("/sleep/{seconds}")(sleep)
 
 
+# An app whose requests follow a deployment, each with a call that yields items
+
+
+class Hub(Deployment, max_ongoing_requests=16, ray_actor_options={"num_cpus": 0.1}):
+    """Passes each message on to all that follow."""
+
+    def __init__(self) -> None:
+        self._followers: set[asyncio.Queue[str]] = set()
+
+    async def follow(self) -> AsyncIterator[str]:
+        messages: asyncio.Queue[str] = asyncio.Queue(10_000)
+        self._followers.add(messages)
+        try:
+            yield "hello"
+            while True:
+                yield await messages.get()
+        finally:
+            self._followers.discard(messages)
+
+    async def publish(self, message: str) -> int:
+        for messages in self._followers:
+            messages.put_nowait(message)
+        return len(self._followers)
+
+
+ToHub = Annotated[Hub, Depends(Hub.bind())]
+
+hub = Toolkit(title="Hub", deployment=DeploymentConfig(name="app"))
+
+
+@hub.get("/follow", response_class=EventSourceResponse)
+async def follow(hub: ToHub) -> AsyncIterator[ServerSentEvent]:
+    async for message in hub.follow():
+        yield ServerSentEvent(raw_data=message)
+
+
+@hub.post("/publish")
+async def publish(hub: ToHub) -> int:
+    return await hub.publish("message")
+
+
 # Apps with one replica, for slow, flooding and impatient clients
 
 

@@ -18,7 +18,7 @@ from benchmarks.chaos.scenarios import (
     overload,
     slow_readers,
 )
-from benchmarks.chaos.streams import idle_streams
+from benchmarks.chaos.streams import followers_of_a_hub, idle_streams
 from benchmarks.chaos.system import LEDGER, VICTIM, System
 from benchmarks.chaos.updates import updates
 from tests.cluster import Served
@@ -63,6 +63,7 @@ def system(victim: Served) -> Iterator[System]:
         pytest.param(clients_hang_up_behind_batches, marks=pytest.mark.slow),
         pytest.param(slow_readers, marks=pytest.mark.slow),
         idle_streams,
+        followers_of_a_hub,
         big_upload,
         overload,
         callers_share_a_slot,
