@@ -25,7 +25,7 @@ from app_toolkit.chat import (
 )
 from app_toolkit.chat.conversations import Message
 from app_toolkit.chat.ui_stream import encode
-from app_toolkit.core.stream_log import Page, Renewal
+from app_toolkit.core.stream_log import Append, Page, Renewal
 from app_toolkit.errors import ReplicaLost
 from app_toolkit.streaming import MemoryStreamLog
 from tests.chat.served import asking
@@ -82,11 +82,11 @@ class FailingLog(MemoryStreamLog):
         self.is_dead = False
         self.appended = 0
 
-    async def append(self, stream: str, owner: str, first: int, events: Sequence[bytes]) -> Renewal:
+    async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
         if self.is_dead:
             raise ReplicaLost("stream-log was lost while it answered append")
-        self.appended += len(events)
-        return await super().append(stream, owner, first, events)
+        self.appended += sum(len(each.events) for each in appends)
+        return await super().append(appends)
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         async with aclosing(super().follow(stream, after)) as pages:
@@ -310,7 +310,7 @@ async def lose(talk: Talk, parts: Sequence[dict[str, Any]] = PARTS) -> None:
     """Leave what a process leaves that dies during a response: the question, and a lost stream."""
     await talk.store.append("ada", "chat", said("u1", "question"), create=True)
     await talk.log.begin("s1", "a process", "text/event-stream", '["ada", "chat"]')
-    await talk.log.append("s1", "a process", 1, [encode(part) for part in parts])
+    await talk.log.append([Append("s1", "a process", 1, tuple(map(encode, parts)))])
     await talk.log.end("s1", "a process", "lost")
 
 
