@@ -78,7 +78,7 @@ def test_without_an_older_commit_there_is_nothing_to_compare_with(
 
 def test_a_required_test_fails_if_its_program_is_missing(tmp_path: Path) -> None:
     path = "tests/streaming/test_logs.py"
-    one = f"{path}::test_all_logs_keep_the_same_events"
+    one = f"{path}::test_an_id_is_used_once[redis]"
     environment = {**os.environ, "PATH": str(tmp_path)}
     for required, outcome in (("", "skipped"), ("redis", "error")):
         done = subprocess.run(
