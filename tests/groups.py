@@ -29,6 +29,8 @@ BASE = "APP_TOOLKIT_TEST_BASE"
 AGE_S = 12 * 3600
 """Minimum age of the base commit relative to HEAD in seconds, by the times at which they were committed."""
 
+TEMPLATES = "APP_TOOLKIT_TEST_TEMPLATES"
+
 OF_ALL = ("pyproject.toml", "tests/groups.py")
 """A change of these files runs every group."""
 
@@ -46,11 +48,19 @@ class Group:
     extra: str = ""
     """The extra of pyproject.toml that installs the Python packages."""
     npm: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables without which the tests are skipped."""
+    unless: tuple[str, ...] = ()
+    """A file that contains one of these belongs to another group."""
 
     def tests(self) -> list[str]:
         """Return the paths of the test files, relative to the repository."""
-        files = sorted(TESTS.rglob("test_*.py"))
-        return [str(f.relative_to(ROOT)) for f in files if any(w in f.read_text("utf-8") for w in self.words)]
+        sources = {path: path.read_text("utf-8") for path in sorted(TESTS.rglob("test_*.py"))}
+        return [
+            str(path.relative_to(ROOT))
+            for path, source in sources.items()
+            if any(word in source for word in self.words) and not any(word in source for word in self.unless)
+        ]
 
 
 GROUPS = {
@@ -70,6 +80,7 @@ GROUPS = {
         ),
         programs={"chromium": "chromium"},
         extra="test-browser",
+        unless=(TEMPLATES,),
     ),
     "transformers": Group(
         words=("tiny_model", "tests.chat import tiny"),
@@ -82,6 +93,13 @@ GROUPS = {
         programs={"node": "nodejs", "npm": "npm"},
         extra="test-clients",
         npm=("ai", "openai", "@ai-sdk/openai-compatible"),
+    ),
+    "templates": Group(
+        words=(TEMPLATES,),
+        changes=("templates/", "examples/chat/static/"),
+        programs={"chromium": "chromium", "node": "nodejs", "npm": "npm"},
+        extra="test-browser",
+        environment={TEMPLATES: "full"},
     ),
 }
 
@@ -139,6 +157,8 @@ def install(names: Sequence[str]) -> None:
 def run(names: Sequence[str], tests: Sequence[str]) -> None:
     """Run tests in two processes. Those of these groups fail if they would be skipped."""
     environment = {**os.environ, REQUIRE: ",".join(names), "APP_TOOLKIT_TEST_NODE_MODULES": str(NODE_MODULES)}
+    for name in names:
+        environment |= GROUPS[name].environment
     execute(BIN / "pytest", "--numprocesses=2", *tests, environment=environment)
 
 

@@ -19,9 +19,10 @@ from tests.patience import PATIENCE_S
         ("docs/index.md", []),
         ("app_toolkit/core/rollout.py", []),
         ("app_toolkit/streaming/redis.py", ["redis", "browser"]),
-        ("examples/chat/static/chat.js", ["browser"]),
+        ("examples/chat/static/chat.js", ["browser", "templates"]),
         ("app_toolkit/chat/transformers.py", ["browser", "transformers", "clients"]),
         ("tests/streaming/test_logs.py", ["redis"]),
+        ("tests/templates/test_react_page.py", ["templates"]),
         ("pyproject.toml", [*GROUPS]),
     ],
 )
