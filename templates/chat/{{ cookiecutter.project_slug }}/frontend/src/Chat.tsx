@@ -37,8 +37,11 @@ export function Chat({ id, messages: stored, onChange }: ChatProps) {
   // The model continues without a reader, so the server has to stop it, too.
   async function stopResponse() {
     const headers = { "content-type": "application/json" };
-    await fetch(`${API}/${encodeURIComponent(id)}/stop`, { method: "POST", headers, body: "{}" });
-    await stop();
+    try {
+      await fetch(`${API}/${encodeURIComponent(id)}/stop`, { method: "POST", headers, body: "{}" });
+    } finally {
+      await stop();
+    }
   }
 
   return (
