@@ -127,6 +127,11 @@ class WebSocketClient:
         assert isinstance(frame, Frame), frame
         return bytes(frame.data).decode()
 
+    def leave(self) -> None:
+        """Send a close frame, and do not read the response."""
+        self._protocol.send_close(1000)
+        self._flush()
+
     def closed_with(self) -> int:
         while self._event() is not None:
             pass
