@@ -107,7 +107,10 @@ class WebSocketClient:
 
     def _event(self) -> object:
         while not self._events:
-            data = self._socket.recv(65_536)
+            try:
+                data = self._socket.recv(65_536)
+            except ConnectionResetError:  # the server has closed without reading the response to its close frame
+                data = b""
             if data:
                 self._protocol.receive_data(data)
             else:
