@@ -10,7 +10,7 @@ every slot to a client that still waits (adaptive LIFO, in Maurer, "Fail at Scal
 do not give up are served in order, regardless of the length of the queue.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
@@ -36,16 +36,21 @@ class Candidate(Generic[T]):
     """A request that could be served now."""
 
     request: T
-    since: float
-    """When it began to wait."""
     gives_way: bool = False
     """Whether it is served only if no other request can be."""
 
 
-def next_served(candidates: Sequence[Candidate[T]], *, newest_first: bool) -> Candidate[T] | None:
-    """Return the candidate to serve next. None: there is none."""
-    in_order = [each for each in candidates if not each.gives_way] or candidates
-    return (max if newest_first else min)(in_order, key=lambda each: each.since, default=None)
+def next_served(candidates: Iterable[Candidate[T]]) -> Candidate[T] | None:
+    """Return the candidate to serve next. None: there is none.
+
+    `candidates`: in the order of the queue. It may be an iterator, which is read only as far as necessary.
+    """
+    first: Candidate[T] | None = None
+    for each in candidates:
+        if not each.gives_way:
+            return each
+        first = first or each
+    return first
 
 
 class FullAlarm:

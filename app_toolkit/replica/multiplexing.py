@@ -223,4 +223,9 @@ async def unload(instance: object) -> None:
 
 
 def _pools(instance: object) -> list[ModelPool[Any]]:
-    return [each for each in getattr(instance, "__dict__", {}).values() if isinstance(each, ModelPool)]
+    cls: type = type(instance)
+    if not is_multiplexed(cls):
+        return []
+    # A copy: meanwhile, threads of `def` methods may add attributes.
+    attributes = list(getattr(instance, "__dict__", {}).values())
+    return [each for each in attributes if isinstance(each, ModelPool)]

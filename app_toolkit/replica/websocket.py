@@ -41,7 +41,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """
         self._drains = True
         if self.handshake_complete and not (self.close_sent or self.disconnected):
-            self.shutdown()
+            if not self.transport.is_closing():  # otherwise the client has closed, and does not read
+                self.shutdown()
             # uvicorn does not record this before the connection is lost, which a client that does not read delays.
             self.close_sent = self.disconnected = True
             self.writable.set()

@@ -124,7 +124,8 @@ def options(handle: T, **options: Unpack[CallKeywords]) -> T:
         retry: Calls that are retried if their replica is lost: "all", "idempotent" (methods marked `@idempotent`) or
             "none". Default: that of the deployment.
         affinity: A key of 1 to 512 characters. Calls with the same key go to the same replica, unless it has no room,
-            or clearly more requests than the replica that the key prefers next. Default: None, any replica.
+            or clearly more requests than the replica that the key prefers next. If the class loads models by
+            `@multiplexed`, the key must be the name of the model. Default: None, any replica.
 
     Raises:
         ConfigError: An option is unknown or out of bounds.

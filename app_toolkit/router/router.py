@@ -4,7 +4,7 @@ import asyncio
 import logging
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import takewhile
 from operator import attrgetter
@@ -25,6 +25,9 @@ logger = logging.getLogger("app_toolkit.router")
 
 MOST_NAMES = 3
 """The maximum number of different requests that a warning names."""
+
+LONGEST_NAME = 100
+"""The maximum number of characters of a request's name in a warning."""
 
 RUN = 16
 """Consecutive permits at the same replica as long as it is not more loaded than another one. The requests then find
@@ -413,7 +416,7 @@ class Router:
         targets = [target for target in self._all if target.position is not None or not target.below_limit]
         permits = [permit for target in targets for permit in target.permits]
         held = Counter(permit.request for permit in permits if permit.request)
-        names = ", ".join(f"{count} {name}" for name, count in held.most_common(MOST_NAMES))
+        names = ", ".join(f"{count} {_printable(name)}" for name, count in held.most_common(MOST_NAMES))
         rest = len(permits) - sum(count for _, count in held.most_common(MOST_NAMES))
         which = f"{names}, {rest} others" if names and rest else names or f"{rest}"
         kept = next((each for each in targets if each.endpoint.max_open_streams and each.keeps_streams), None)
@@ -488,9 +491,12 @@ class Router:
         if holdings == target.reported and not moved:
             return
         now = hop.decode_holdings(holdings)
-        if target.holdings is None or now.version >= target.holdings.version:
+        before = target.holdings
+        if before is None or now.version >= before.version:
             target.holdings, target.reported = now, holdings
             self._assign()
+            if before is None:
+                self._assign_when_due()
 
     def _place(
         self, key: str, usable: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
@@ -536,6 +542,12 @@ class Router:
     def _preference_over(self) -> None:
         self._preference = None
         self._assign()
+        self._assign_when_due()
+
+    def _assign_when_due(self) -> None:
+        """Assign again when the next waiter has waited for `PREFERENCE_S`. Without reports, none prefers to wait."""
+        if all(target.holdings is None for target in self._all):
+            return
         late = asyncio.get_running_loop().time() - PREFERENCE_S
         keyed = [queue for (_, key), queue in self._queues.items() if key is not None]
         following = [each.since for queue in keyed for each in queue[bisect_right(queue, late, key=SINCE) :][:1]]
@@ -562,13 +574,7 @@ class Router:
 
     def _assign_next(self, free: Sequence[Upstream], *, reserved: bool = False) -> bool:
         """Grant a permit at one of these replicas to the next waiter that may use it. Return False if there is none."""
-        candidates = [
-            candidate
-            for (avoid, key), queue in self._queues.items()
-            if (usable := self._usable(free, avoid))
-            and (candidate := self._candidate(queue, key, usable, avoid)) is not None
-        ]
-        following = next_served(candidates, newest_first=self._order.newest_first)
+        following = next_served(self._candidates(free))
         if following is None:
             return False
         waiter, among = following.request
@@ -582,18 +588,25 @@ class Router:
         self._serve(waiter, permit)
         return True
 
-    def _candidate(
-        self, queue: Sequence[Waiter], key: str | None, usable: Sequence[Upstream], avoid: Collection[ReplicaId]
-    ) -> Candidate[tuple[Waiter, Placement | Sequence[Upstream]]] | None:
-        """Return the next waiter of one queue with the replicas for it. None: it waits for others."""
-        waiter = queue[-1] if self._order.newest_first else queue[0]
-        if key is None:
-            return Candidate((waiter, usable), waiter.since)
-        placement = self._place(key, usable, avoid, waiter.since)
-        if placement is None and waiter is not queue[0]:
-            waiter = queue[0]
-            placement = self._place(key, usable, avoid, waiter.since)
-        return None if placement is None else Candidate((waiter, placement), waiter.since, placement.gives_way)
+    def _candidates(
+        self, free: Sequence[Upstream]
+    ) -> Iterator[Candidate[tuple[Waiter, Placement | Sequence[Upstream]]]]:
+        """Yield the waiters that may use one of these replicas, with the replicas for each, in the order of the queue.
+
+        The replicas for a key are found only when they are asked for, because there may be as many keys as waiters.
+        """
+        newest_first = self._order.newest_first
+        heads = [queue[0] for queue in self._queues.values()]
+        if newest_first:  # the oldest waiter with a key may go to replicas for which a newer one still waits
+            heads += [queue[-1] for queue in self._queues.values() if len(queue) > 1]
+        for waiter in sorted(heads, key=SINCE, reverse=newest_first):
+            usable = self._usable(free, waiter.avoid)
+            if not usable:
+                continue
+            if waiter.key is None:
+                yield Candidate((waiter, usable))
+            elif (placement := self._place(waiter.key, usable, waiter.avoid, waiter.since)) is not None:
+                yield Candidate((waiter, placement), placement.gives_way)
 
     def _serve(self, waiter: Waiter, permit: Permit) -> None:
         self._remove(waiter)
@@ -644,6 +657,12 @@ class Router:
         timer, target.rest = target.rest, None
         if timer is not None:
             timer.cancel()
+
+
+def _printable(name: str) -> str:
+    """Return a name that is safe in a log. A client chooses the path of its request, which may have line breaks."""
+    shown = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+    return shown if shown.isprintable() else ascii(shown)
 
 
 def _fail(waiters: Iterable[Waiter], error: Callable[[], RequestError]) -> list[Waiter]:

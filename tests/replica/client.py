@@ -107,7 +107,10 @@ class WebSocketClient:
 
     def _event(self) -> object:
         while not self._events:
-            data = self._socket.recv(65_536)
+            try:
+                data = self._socket.recv(65_536)
+            except ConnectionResetError:  # the server has closed without reading the response to its close frame
+                data = b""
             if data:
                 self._protocol.receive_data(data)
             else:
@@ -126,6 +129,11 @@ class WebSocketClient:
         frame = self._event()
         assert isinstance(frame, Frame), frame
         return bytes(frame.data).decode()
+
+    def leave(self) -> None:
+        """Send a close frame, and do not read the response."""
+        self._protocol.send_close(1000)
+        self._flush()
 
     def closed_with(self) -> int:
         while self._event() is not None:

@@ -230,3 +230,21 @@ async def test_a_chat_router_serves_several_models_of_one_replica() -> None:
 def test_a_replica_has_at_least_one_model() -> None:
     with pytest.raises(ConfigError, match="max_models = 0: must be at least 1"):
         multiplexed(max_models=0)
+
+
+async def test_attribute_that_a_thread_adds_meanwhile_breaks_no_response() -> None:
+    class Meanwhile:
+        @property
+        def __class__(self) -> type:  # asked for while the attributes are looked through
+            setattr(zoo, f"added {len(vars(zoo))}", True)
+            return Meanwhile
+
+        @__class__.setter
+        def __class__(self, value: type) -> None: ...
+
+    zoo = Zoo()
+    zoo.meanwhile = Meanwhile()  # type: ignore[attr-defined]
+    async with running(zoo) as instance:
+        await zoo.use("a")
+        assert instance.holdings() is not None
+        assert not instance.must_displace("b")

@@ -495,6 +495,23 @@ SOCKETS = """
         except WebSocketDisconnect:
             mark("ended")
 
+    @app.websocket("/converses")
+    @on_disconnect("notify")
+    async def converses(ws: WebSocket):
+        await ws.accept()
+        sending = asyncio.create_task(flood(ws))
+        mark((await ws.receive())["type"])
+        await gate("go")
+        await sending
+
+    async def flood(ws):
+        try:
+            while True:
+                await ws.send_bytes(bytes(1_000_000))
+                mark("sent")
+        except WebSocketDisconnect:
+            mark("ended")
+
     @app.websocket("/late")
     async def late(ws: WebSocket):
         mark("entered")
@@ -528,6 +545,22 @@ def test_drain_ends_a_send_to_a_websocket_whose_client_does_not_read(serve: Serv
     wait_until(lambda: served.marked("sent"), "the handler sends")
     assert served.server.drain(PATIENCE_S)
     assert served.marked("ended")
+    assert served.server.stop(PATIENCE_S)
+
+
+def test_websocket_whose_client_has_closed_and_does_not_read_disturbs_no_drain(serve: Serve) -> None:
+    served = serve(SOCKETS)
+    leaving = served.websocket("/converses")
+    wait_until(lambda: served.marked("sent"), "the handler sends more than the client reads")
+    leaving.leave()
+    wait_until(lambda: served.marked("websocket.disconnect"), "the close frame has arrived")
+    idle = served.websocket("/idle")
+    wait_until(lambda: served.server.statistics().websockets == 2, "the sockets are open")
+    assert not served.server.drain(0.05)
+    assert idle.closed_with() == 1012
+    wait_until(lambda: served.marked("ended"), "the handler sends nothing more")
+    served.open_gate("go")
+    assert served.server.drain(PATIENCE_S)
     assert served.server.stop(PATIENCE_S)
 
 

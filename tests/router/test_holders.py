@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import nullcontext
@@ -192,6 +193,68 @@ def test_a_request_waits_for_the_holder_of_its_key_for_a_bounded_time_and_then_t
     simulate(main())
 
 
+@pytest.mark.parametrize("clients_leave", [False, True])
+def test_many_keys_in_the_queue_make_no_request_expensive(clients_leave: bool) -> None:
+    def calls(keys: int) -> int:
+        """Count the function calls for 20 requests that end, and for 3 s in the queue, with so many keys."""
+        count = 0
+
+        def profile(frame: object, event: str, function: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        async def main() -> None:
+            router = Router("shop/models")
+            router.update(Endpoint(ReplicaId(f"r{number}"), Address(f"unix:/r{number}"), 25) for number in range(4))
+            permits = [permit for _ in range(100) if (permit := router.try_acquire()) is not None]
+            loop = asyncio.get_running_loop()
+            for number in range(keys):
+                router.wait(permits.append, loop.time() + number / keys, affinity=f"key {number}")
+            if clients_leave:  # the newest is served first
+                for _ in range(2):
+                    router.leave(router.wait(permits.append, loop.time()))
+            assert router.newest_first is clients_leave
+            sys.setprofile(profile)
+            for permit in permits[:20]:
+                router.release(permit)
+            await asyncio.sleep(3)
+            sys.setprofile(None)
+            assert router.waiting == keys - 20
+            router.close()
+
+        simulate(main())
+        return count
+
+    assert calls(500) < 4 * calls(50)
+
+
+def test_a_request_that_waits_since_before_the_first_report_takes_any_replica_after_a_bounded_time() -> None:
+    async def main() -> None:
+        router = Router("shop/models")
+        router.update(Endpoint(ReplicaId(id), Address(f"unix:/{id}"), 1) for id in ("a", "b"))
+        first, second = router.try_acquire(), router.try_acquire()
+        assert first is not None
+        assert second is not None
+        loop = asyncio.get_running_loop()
+        before = asyncio.create_task(router.acquire(loop.time(), affinity="one"))
+        await asyncio.sleep(PREFERENCE_S / 2)
+        since = loop.time()
+        waiting = asyncio.create_task(router.acquire(since, affinity="one"))
+        await asyncio.sleep(PREFERENCE_S * 3 / 4)
+        before.cancel()
+        await asyncio.sleep(0)
+        router.report(first, b"1 0 one")
+        router.report(second, b"1 0 two")
+        router.release(second)
+        permit = await waiting
+        assert loop.time() - since == pytest.approx(PREFERENCE_S, rel=0.01)
+        assert permit.endpoint.id == second.endpoint.id
+        router.release(permit)
+        router.release(first)
+
+    simulate(main())
+
+
 def test_a_full_deployment_is_reported_once_as_the_page_shows(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         router = Router("hub")
@@ -213,6 +276,24 @@ def test_a_full_deployment_is_reported_once_as_the_page_shows(caplog: pytest.Log
         assert len(caplog.messages) == 1
 
     simulate(main())
+
+
+def test_a_client_cannot_write_lines_of_its_own_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        router = Router("web")
+        router.update([Endpoint(ReplicaId("web-1"), Address("unix:/web-1"), 1)])
+        permit = router.try_acquire()
+        assert permit is not None
+        permit.request = "/a\nCRITICAL forged\x1b[2J" + 10_000 * "b"
+        waiting = asyncio.create_task(router.acquire(asyncio.get_running_loop().time()))
+        await asyncio.sleep(2 * FULL_S)
+        router.release(permit)
+        router.release(await waiting)
+
+    simulate(main())
+    (message,) = caplog.messages
+    assert message.isprintable()
+    assert len(message) < 500
 
 
 def test_an_old_report_changes_nothing() -> None:
