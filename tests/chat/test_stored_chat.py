@@ -337,6 +337,20 @@ async def test_a_response_whose_process_has_died_is_stored_before_the_next_messa
         assert (await talk.stored())[1].get("metadata") == (None if whole else LOST)
 
 
+@pytest.mark.parametrize(("text", "metadata"), [("half and more", LOST), ("half ", None)])
+async def test_a_response_that_its_process_has_stored_is_not_stored_again_although_its_stream_is_lost(
+    text: str, metadata: dict[str, Any] | None
+) -> None:
+    """The log failed, or took the process for dead, before it had the end of the stream."""
+    async with talking() as talk:
+        await lose(talk)
+        parts = [{"type": "step-start"}, {"type": "text", "text": text, "state": "done"}]
+        answer = {"id": "m1", "role": "assistant", "parts": parts} | ({"metadata": metadata} if metadata else {})
+        await talk.store.append("ada", "chat", answer)
+        assert (await talk.http.get("/api/chat/chat/stream")).status_code == 200
+        assert (await talk.stored())[1] == answer
+
+
 async def test_a_response_whose_process_died_before_its_first_event_is_answered_anew() -> None:
     async with talking() as talk:
         await lose(talk, [])
