@@ -122,7 +122,13 @@ def test_a_shared_log_is_an_application_of_its_own_unless_there_is_one() -> None
 
 @pytest.mark.parametrize(
     "url",
-    ["redis://:s3cret@cache", "rediss://me:s3cret@cache:6379/1", "unix:///tmp/redis?password=s3cret", "s3cret://"],
+    [
+        "redis://:s3cret@cache",
+        "redis://:s3cret/word@cache",
+        "rediss://me:s3cret@cache:6379/1",
+        "unix:///tmp/redis?password=s3cret",
+        "s3cret://",
+    ],
 )
 def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
     for refused in (lambda: Toolkit(stream_log=url), lambda: PlanOptions(stream_log=url)):
