@@ -59,8 +59,8 @@ class UserChats:
     @overload
     def key(self, id: None) -> None: ...
     def key(self, id: str | None) -> str | None:
-        """Return the key that the streams of a chat have in the stream log, which all users share."""
-        return id if id is None or self._user is None else json.dumps([self._user, id])
+        """Return the key that the streams of a chat have in the stream log, which all users and routers share."""
+        return None if id is None else f"chat:{json.dumps([self._user, id])}"
 
 
 def stored_parameter(store: ConversationStore | None, user: Callable[..., Any] | None) -> Any:
