@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, overload
 
 from fastapi import Depends, HTTPException
@@ -59,8 +59,8 @@ class UserChats:
     @overload
     def key(self, id: None) -> None: ...
     def key(self, id: str | None) -> str | None:
-        """Return the key that the streams of a chat have in the stream log, which all users share."""
-        return id if id is None or self._user is None else json.dumps([self._user, id])
+        """Return the key that the streams of a chat have in the stream log, which all users and routers share."""
+        return None if id is None else f"chat:{json.dumps([self._user, id])}"
 
 
 def stored_parameter(store: ConversationStore | None, user: Callable[..., Any] | None) -> Any:
@@ -112,7 +112,8 @@ class StoredChat:
     async def recover(self, parts: Sequence[Part]) -> None:
         """Store a response whose process has died, as far as its parts are known. A failure is logged.
 
-        Nothing is stored if the first part is missing, because the log has evicted it.
+        Nothing is stored if the first part is missing, because the log has evicted it, or if its process has stored the
+        response before: its log had failed, or had taken it for dead.
         """
         if not parts or parts[0]["type"] != "start":
             return
@@ -122,10 +123,16 @@ class StoredChat:
             logger.exception("a response of the chat %r was not stored", self._id)
             return
         messages = () if conversation is None else conversation.messages
-        record = MessageRecord(next((each["parts"] for each in messages if each["id"] == parts[0]["messageId"]), ()))
+        stored: Mapping[str, Any] = next((each for each in messages if each["id"] == parts[0]["messageId"]), {})
+        if (stored.get("metadata") or {}).get("error"):
+            return
+        earlier = stored.get("parts", [])
+        record = MessageRecord(earlier)
         for part in parts:
             record.add(part)
-        await self.end(record)
+        added = record.message()["parts"][len(earlier) :]
+        if not added or earlier[-len(added) :] != added:
+            await self.end(record)
 
     async def _append(self, record: MessageRecord) -> None:
         try:

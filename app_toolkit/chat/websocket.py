@@ -368,7 +368,7 @@ class ChatSocket:
             last = _event(id, EVICTED)
         except Exception as error:  # of the log
             logger.warning("response %r cannot be followed, because its log fails: %s", id, error)
-            last = _event(id, FAILED)
+            last = _event(id, ENDINGS["lost"])
         finally:
             self._following.discard(id)
         await self._send(last)

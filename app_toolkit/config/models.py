@@ -384,7 +384,11 @@ def stream_log(choice: str) -> str:
     """Return a value of the option `stream_log`. Raises `ValueError`, whose message shows no URL."""
     if choice in ("memory", "shared", "redis"):
         return choice
-    parts = urlsplit(choice)
+    try:
+        parts = urlsplit(choice)
+        parts.port  # noqa: B018 - a password with a slash ends up here
+    except ValueError:
+        raise SecretValue("it is no valid URL of a Redis server, such as redis://HOST:6379/0") from None
     if parts.scheme not in ("redis", "rediss", "unix") or "://" not in choice:
         shown = f", not {choice!r}" if re.fullmatch(r"[\w-]*", choice) else ""
         raise SecretValue(f"it should be memory, shared, redis, or a URL such as redis://HOST:6379/0{shown}")

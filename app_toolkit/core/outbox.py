@@ -26,6 +26,8 @@ class Outbox:
     events: deque[bytes] = field(default_factory=deque)
     room: int | None = None
     """Bytes that the log accepts, as far as the owner knows; None: it has not said."""
+    most_room: int = 0
+    """The most bytes that the log has ever said it accepts."""
     retry_s: float = 0.0
     """Seconds after which the owner asks the log again, because it has no room; 0: it may append now."""
     full_since: float | None = None
@@ -39,12 +41,16 @@ class Outbox:
         self.size += cost(event)
 
     def next(self, most: int) -> tuple[bytes, ...]:
-        """Return the events to append next: `most` bytes, or a single event. Nothing if the log has no room."""
+        """Return the events to append next: `most` bytes, or a single event. Nothing if the log has no room.
+
+        An event that is larger than all room so far is offered, because the log says only then that it never fits.
+        """
         found: list[bytes] = []
         size = 0
         for event in self.events:
             size += cost(event)
-            if (self.room is not None and size > self.room) or (found and size > most):
+            has_room = self.room is None or size <= self.room or (not found and size > self.most_room)
+            if not has_room or (found and size > most):
                 break
             found.append(event)
         return tuple(found)
@@ -56,6 +62,7 @@ class Outbox:
         accepted = [self.events.popleft() for _ in range(min(renewal.last - self.last, len(self.events)))]
         self.size -= sum(map(cost, accepted))
         self.last = renewal.last
+        self.most_room = max(self.most_room, renewal.room)
         if renewal.full:
             self.full_since = now if accepted or self.full_since is None else self.full_since
         elif accepted:

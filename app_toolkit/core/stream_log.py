@@ -8,6 +8,7 @@ All limits are in bytes. The log accepts events only as long as they fit, and th
 A position in a stream is also an *offset*: the bytes of all events up to it, evicted ones included.
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,16 @@ EVENT_BYTES = 128
 STALLED_S = 5.0
 """Seconds without progress after which the generator does not wait for a reader any more, if another reader is faster.
 """
+
+
+GROUP = 8
+"""Streams from which on a full log frees more at a time, because it looks at all of them."""
+
+SPARE_BYTES = 1_024
+"""Bytes that a full log frees at a time in addition to what it needs, for every `GROUP` streams."""
+
+PAUSE_S = 0.000_1
+"""Seconds after which a full log that has found nothing to evict looks again, for every `GROUP` streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +269,8 @@ class StreamTable:
         """The active streams whose readers have all left."""
         self._keys: dict[str, str] = {}
         self._entered = 0
+        self._search_at = {False: -math.inf, True: -math.inf}
+        """When events may be evicted again for a stream without readers, and for one with readers."""
         self.size = 0
         """Bytes of all kept events."""
 
@@ -439,12 +452,18 @@ class StreamTable:
         missing = self.size + size - self.limits.max_total_bytes
         if missing > 0:
             missing -= self._remove_ended(0, missing)
-        if missing > 0:
-            read = ((each, each.had(now)) for each in self._streams.values())
-            missing -= self._evict(missing, [(each, had) for each, had in read if had is not None])
-        if missing > 0 and (stream.readers or stream.id not in self._streams):
+        is_preferred = bool(stream.readers) or stream.id not in self._streams
+        if missing <= 0 or now < self._search_at[is_preferred]:
+            return missing <= 0
+        groups = len(self._streams) // GROUP
+        spare = min(groups * SPARE_BYTES, self.limits.max_total_bytes // 64)
+        read = ((each, each.had(now)) for each in self._streams.values())
+        missing -= self._evict(missing + spare, [(each, had) for each, had in read if had is not None])
+        if missing > 0 and is_preferred:
             unread = [each for each in self._streams.values() if not each.readers]
-            missing -= self._evict(missing, [(each, each.end) for each in unread])
+            missing -= self._evict(missing + spare, [(each, each.end) for each in unread])
+        if missing > 0:
+            self._search_at[is_preferred] = now + groups * PAUSE_S
         return missing <= 0
 
     def _remove_ended(self, streams: int, size: int) -> int:

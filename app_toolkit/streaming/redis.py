@@ -643,8 +643,11 @@ def _connected(url: str, max_connections: int) -> "Redis":
             retry=retry,
             retry_on_error=[NoConnection, Late, BusyLoadingError],
         )
-    except ValueError as error:
-        raise ConfigError(f"RedisStreamLog: {error}") from error
+    except ValueError:  # its message may have a part of the password
+        raise ConfigError(
+            "RedisStreamLog: the URL of the server is invalid: it must begin with redis://, rediss:// or unix://, and "
+            "special characters of a password must be percent-encoded"
+        ) from None
     return Redis.from_pool(pool)
 
 

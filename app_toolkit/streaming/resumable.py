@@ -24,7 +24,7 @@ from starlette.requests import HTTPConnection
 from app_toolkit.core.methods import kind_of
 from app_toolkit.core.stream_log import Page
 from app_toolkit.deployment import Bound
-from app_toolkit.errors import ConfigError, RequestError, StreamUnknown
+from app_toolkit.errors import ConfigError, RequestError, StreamActive, StreamUnknown
 from app_toolkit.interfaces import STREAM_LOG_KIND
 from app_toolkit.observability.context import DEADLINE
 from app_toolkit.replica.disconnect import on_disconnect
@@ -209,8 +209,8 @@ def _opener(
             if media_type is None:  # an error, or another response that is not streamed
                 yield result
                 return
-            key = None if options.key is None else str(arguments[options.key])
-            stream = await _begun(request, log, result, media_type, options, key, encoder)
+            name = None if options.key is None else str(arguments[options.key])
+            stream = await _begun(request, log, result, media_type, options, name, encoder)
         stream.encoder, stream.typed = encoder, declared is not None
         app_toolkit_response.headers[STREAM_ID] = stream.id
         async with stream:
@@ -289,6 +289,11 @@ async def existing(request: Request, log: StreamLog, id: str, after: int, option
     return stream
 
 
+def key_of(name: str) -> str:
+    """Return the key of a stream with this name, which is no key of the chat routers: they may have the same log."""
+    return f"stream:{name}"
+
+
 @contextmanager
 def refusals() -> Iterator[None]:
     """Raise an error of the log as `HTTPException`, so that it has its status in every app of FastAPI."""
@@ -305,7 +310,7 @@ async def _begun(
     result: Any,
     media_type: str,
     options: StreamOptions,
-    key: str | None,
+    name: str | None,
     encoder: Encoder,
 ) -> "OpenStream":
     """Begin the generation of a stream. Raises as `StreamLog.begin` does, and what the generator raises first."""
@@ -313,13 +318,16 @@ async def _begun(
         log,
         _encoded(result, media_type, encoder),
         media_type,
-        key=key,
+        key=None if name is None else key_of(name),
         linger_s=options.linger_s,
         max_duration_s=options.max_duration_s,
         followed=True,
     )
     with refusals():
-        await generation.begin()
+        try:
+            await generation.begin()
+        except StreamActive:
+            raise StreamActive(f"the stream of {name!r} has not ended") from None
     try:
         await generation.first_event(options.first_event_s)
     except BaseException:

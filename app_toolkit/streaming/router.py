@@ -16,6 +16,7 @@ from app_toolkit.streaming.resumable import (
     Resume,
     StreamOptions,
     existing,
+    key_of,
     log_parameter,
     position,
     refusals,
@@ -70,6 +71,6 @@ def stream_router(
 async def found(log: StreamLog, name: str) -> str:
     """Return the id of the stream with this id or key. Raises `HTTPException` 404."""
     with refusals():
-        id = await log.find(name) or name
+        id = await log.find(key_of(name)) or name
         await log.media_type(id)
     return id

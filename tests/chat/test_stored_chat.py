@@ -27,7 +27,7 @@ from app_toolkit.chat.conversations import Message
 from app_toolkit.chat.ui_stream import encode
 from app_toolkit.core.stream_log import Append, Page, Renewal
 from app_toolkit.errors import ReplicaLost
-from app_toolkit.streaming import MemoryStreamLog
+from app_toolkit.streaming import MemoryStreamLog, stream_router
 from tests.chat.served import asking
 from tests.chat.ui_stream import checked
 from tests.docs.pages import page
@@ -309,7 +309,7 @@ LOST = {"incomplete": True, "error": "The response was interrupted."}
 async def lose(talk: Talk, parts: Sequence[dict[str, Any]] = PARTS) -> None:
     """Leave what a process leaves that dies during a response: the question, and a lost stream."""
     await talk.store.append("ada", "chat", said("u1", "question"), create=True)
-    await talk.log.begin("s1", "a process", "text/event-stream", '["ada", "chat"]')
+    await talk.log.begin("s1", "a process", "text/event-stream", 'chat:["ada", "chat"]')
     await talk.log.append([Append("s1", "a process", 1, tuple(map(encode, parts)))])
     await talk.log.end("s1", "a process", "lost")
 
@@ -335,6 +335,20 @@ async def test_a_response_whose_process_has_died_is_stored_before_the_next_messa
         assert await talk.texts() == ["question", "half ", "again", "3 again "]
         assert [each.text for each in talk.model.requests[-1].messages] == ["question", "half ", "again"]
         assert (await talk.stored())[1].get("metadata") == (None if whole else LOST)
+
+
+@pytest.mark.parametrize(("text", "metadata"), [("half and more", LOST), ("half ", None)])
+async def test_a_response_that_its_process_has_stored_is_not_stored_again_although_its_stream_is_lost(
+    text: str, metadata: dict[str, Any] | None
+) -> None:
+    """The log failed, or took the process for dead, before it had the end of the stream."""
+    async with talking() as talk:
+        await lose(talk)
+        parts = [{"type": "step-start"}, {"type": "text", "text": text, "state": "done"}]
+        answer = {"id": "m1", "role": "assistant", "parts": parts} | ({"metadata": metadata} if metadata else {})
+        await talk.store.append("ada", "chat", answer)
+        assert (await talk.http.get("/api/chat/chat/stream")).status_code == 200
+        assert (await talk.stored())[1] == answer
 
 
 async def test_a_response_whose_process_died_before_its_first_event_is_answered_anew() -> None:
@@ -381,6 +395,25 @@ async def test_users_with_the_same_chat_id_have_separate_chats_and_streams() -> 
         assert checked((await sending).text)[-1] == {"type": "finish"}
         assert [text_of(each) for each in await talk.stored(headers=bob)] == ["of Bob", "1 of Bob "]
         assert await talk.texts() == ["secret /wait", "1 secret "]
+
+
+async def test_routers_without_users_find_no_chat_of_a_user_in_the_same_log() -> None:
+    log, model, app = MemoryStreamLog(), Steps(), FastAPI()
+    app.include_router(ai_sdk_router(model, log=log, user=user), prefix="/api/chat")
+    app.include_router(ai_sdk_router(model, log=log), prefix="/open")
+    app.include_router(stream_router(log=log), prefix="/streams")
+    async with asking(app) as http:
+        sending = asyncio.create_task(
+            http.post("/api/chat", json={"id": "chat", "message": said("u1", "secret /wait")})
+        )
+        await until(lambda: bool(model.requests))
+        for name in ('["ada", "chat"]', 'chat:["ada", "chat"]'):
+            assert (await http.get(f"/open/{name}/stream")).status_code == 204
+            assert (await http.get(f"/streams/{name}")).status_code == 404
+            assert (await http.post(f"/open/{name}/stop")).status_code == 200
+            assert (await http.post(f"/streams/{name}/stop")).status_code == 404
+        model.go.set()
+        assert checked((await sending).text)[-1] == {"type": "finish"}
 
 
 async def test_a_chat_that_cannot_be_stored_has_a_status_and_calls_no_model() -> None:

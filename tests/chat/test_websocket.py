@@ -345,7 +345,8 @@ async def test_a_log_that_fails_ends_the_response_and_not_the_websocket(
     async with served(app_of(FastAPI, model, log=Broken(), linger_s=0.1)) as url, chatting(url) as chat:
         await chat.send("chat", "r", "wait")
         (error,) = await chat.rest()
-        assert (error["id"], error["code"]) == ("r", "response_failed")
+        assert (error["id"], error["code"]) == ("r", "response_lost")
+        assert error["message"] == "The response was interrupted."
         await chat.send("ping")
         assert await chat.get() == {"type": "pong"}
     assert "no connection to the log" in caplog.text

@@ -105,3 +105,15 @@ def test_an_owner_is_refused_when_a_full_log_has_accepted_nothing_for_full_s() -
     assert not outbox.is_refused(1.0 + FULL_S), "it has accepted one"
     outbox.renewed(renewal(3, SIZE), 2.0 + FULL_S)
     assert not outbox.is_refused(1_000.0), "nothing waits"
+
+
+def test_an_event_that_is_larger_than_all_room_so_far_is_offered_so_that_the_log_refuses_it() -> None:
+    table, outbox = StreamTable(LIMITS), filled(1)
+    table.begin("s", "owner", "text/event-stream", None, 0.0)
+    for _ in range(3):
+        found = table.append(Append("s", "owner", outbox.last + 1, outbox.next(10_000)), 0.0)
+        assert found is not None
+        outbox.renewed(found, 0.0)
+        if outbox.last and not outbox:
+            outbox.put(b"x" * LIMITS.max_bytes)
+    assert outbox.is_refused(FULL_S)

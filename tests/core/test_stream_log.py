@@ -10,8 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from app_toolkit.core.stream_log import (
     EVENT_BYTES,
+    GROUP,
     PAGE,
     PAGE_BYTES,
+    PAUSE_S,
+    SPARE_BYTES,
     STALLED_S,
     Append,
     Outcome,
@@ -717,6 +720,22 @@ def test_beyond_max_total_bytes_ended_streams_are_removed_and_then_events_evicte
     assert append(table, 1, [BIG] * 6, stream="other").last == 4, "as many as the reader of the other stream has had"
     assert table.get("read").first == 5
     assert table.size == 10 * cost(BIG)
+
+
+def test_a_full_log_of_many_streams_frees_more_than_it_needs_and_seldom_looks_for_what_is_not_there() -> None:
+    ids = [f"s{number}" for number in range(10 * GROUP)]
+    table = begun(StreamLimits(max_streams=100, max_total_bytes=10 * len(ids) * cost(BIG)), *ids)
+    readers = {id: table.enter(id, 0, 0.0) for id in ids}
+    for id in ids:
+        append(table, 1, [BIG] * 10, stream=id)
+    assert append(table, 11, [BIG], stream="s0").last == 10, "no reader has had an event"
+    for id in ids:
+        for _ in range(2):
+            table.read(id, readers[id], 0.0)
+    assert append(table, 11, [BIG], 5 * PAUSE_S, "s0").last == 10
+    assert append(table, 11, [BIG], 10 * PAUSE_S, "s0").last == 11
+    spare = table.limits.max_total_bytes - table.size
+    assert spare >= min(10 * SPARE_BYTES, table.limits.max_total_bytes // 64)
 
 
 def test_a_stream_with_a_reader_takes_room_from_one_without_and_not_the_other_way_round() -> None:

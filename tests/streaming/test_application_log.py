@@ -122,7 +122,13 @@ def test_a_shared_log_is_an_application_of_its_own_unless_there_is_one() -> None
 
 @pytest.mark.parametrize(
     "url",
-    ["redis://:s3cret@cache", "rediss://me:s3cret@cache:6379/1", "unix:///tmp/redis?password=s3cret", "s3cret://"],
+    [
+        "redis://:s3cret@cache",
+        "redis://:s3cret/word@cache",
+        "rediss://me:s3cret@cache:6379/1",
+        "unix:///tmp/redis?password=s3cret",
+        "s3cret://",
+    ],
 )
 def test_a_url_with_a_password_is_refused_and_not_shown(url: str) -> None:
     for refused in (lambda: Toolkit(stream_log=url), lambda: PlanOptions(stream_log=url)):
@@ -169,7 +175,7 @@ async def test_streams_are_kept_in_redis_if_the_application_says_so(
     answer = await sent(app)
     assert (answer.status_code, '"hello"' in answer.text) == (200, True)
     with redis.Redis.from_url(server.url) as client:
-        assert client.get("app-toolkit:stream:key:one") == answer.headers["x-stream-id"].encode()
+        assert client.get('app-toolkit:stream:key:chat:[null, "one"]') == answer.headers["x-stream-id"].encode()
 
 
 @pytest.mark.anyio
@@ -187,7 +193,7 @@ async def test_redis_without_its_variable_is_a_sentence_with_a_status(monkeypatc
 async def test_a_log_that_a_router_names_is_used_instead(server: RedisServer) -> None:
     log: StreamLog = MemoryStreamLog()
     answer = await sent(chat(log, stream_log=server.url))
-    assert await log.find("one") == answer.headers["x-stream-id"]
+    assert await log.find('chat:[null, "one"]') == answer.headers["x-stream-id"]
 
 
 @pytest.mark.anyio

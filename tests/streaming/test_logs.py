@@ -892,8 +892,10 @@ def test_the_retries_of_a_call_last_about_ten_seconds() -> None:
 
 
 def test_a_wrong_argument_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="URL must specify one of the following schemes"):
-        RedisStreamLog("nothing")
+    for url in ("nothing", "redis://:s3cret/word@cache:6379"):
+        with pytest.raises(ConfigError, match="the URL of the server is invalid: it must begin with redis://") as error:
+            RedisStreamLog(url)
+        assert "s3cret" not in str(error.value)
     with pytest.raises(ConfigError, match="7 connections: must be at least 8"):
         RedisStreamLog("redis://localhost", max_connections=7)
     with pytest.raises(ConfigError, match="decode_responses"):
