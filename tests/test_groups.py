@@ -19,6 +19,8 @@ from tests.patience import PATIENCE_S
         ("docs/index.md", []),
         ("app_toolkit/core/rollout.py", []),
         ("app_toolkit/streaming/redis.py", ["redis", "browser"]),
+        ("app_toolkit/chat/shared_limits.py", ["redis", "browser", "clients"]),
+        ("docs/messages.md", ["redis"]),
         ("examples/chat/static/chat.js", ["browser"]),
         ("app_toolkit/chat/transformers.py", ["browser", "transformers", "clients"]),
         ("tests/streaming/test_logs.py", ["redis"]),
@@ -78,7 +80,7 @@ def test_without_an_older_commit_there_is_nothing_to_compare_with(
 
 def test_a_required_test_fails_if_its_program_is_missing(tmp_path: Path) -> None:
     path = "tests/streaming/test_logs.py"
-    one = f"{path}::test_all_logs_keep_the_same_events"
+    one = f"{path}::test_all_logs_accept_and_keep_the_same_events_and_give_the_same_pages"
     environment = {**os.environ, "PATH": str(tmp_path)}
     for required, outcome in (("", "skipped"), ("redis", "error")):
         done = subprocess.run(
