@@ -216,9 +216,12 @@ def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec
     return changed, code, [TOO_MANY_FILES.format(folder=folder) for folder, each in taken.items() if not each.complete]
 
 
-def logical_cpus(specs: Iterable[ApplicationSpec]) -> float:
-    """Return the number of CPUs for a local Ray: enough for all plans, as a reservation is not full utilization."""
-    return max(math.ceil(sum(spec.num_cpus for spec in specs)), os.cpu_count() or 1)
+def logical_cpus(specs: Sequence[ApplicationSpec]) -> float:
+    """Return the number of CPUs for a local Ray: enough for all plans, as a reservation is not full utilization.
+
+    A shared stream log that the plans need is included.
+    """
+    return max(math.ceil(sum(spec.num_cpus for spec in (*shared_logs(specs), *specs))), os.cpu_count() or 1)
 
 
 def _is_installed(folder: Path) -> bool:

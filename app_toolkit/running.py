@@ -324,11 +324,12 @@ def _warn(spec: ApplicationSpec) -> None:
 def _deploy_shared_log(client: Client, command: Deploy) -> dict[str, int]:
     """Deploy the shared stream log, if the application of a command needs it and the instance has none.
 
-    Return its revision.
+    Return its revision. The log does not change proxies that run, because it serves no HTTP.
     """
+    log = replace(command, http=HTTPOptions(), code={}, expected=0)
     status = client.execute(GetStatus())
     missing = [each for each in shared_logs([command.spec]) if status.application(each.name) is None]
-    return {each.name: client.execute(replace(command, spec=each, code={})) for each in missing}
+    return {each.name: client.execute(replace(log, spec=each)) for each in missing}
 
 
 def _check_log_level(options: RunKeywords, *, applies: bool) -> None:

@@ -66,7 +66,13 @@ class Group:
 GROUPS = {
     "redis": Group(
         words=("redis_server",),
-        changes=("app_toolkit/streaming/", "tests/streaming/redis_server.py"),
+        changes=(
+            "app_toolkit/streaming/",
+            "app_toolkit/core/stream_log.py",
+            "app_toolkit/chat/shared_limits.py",
+            "docs/messages.md",
+            "tests/streaming/redis_server.py",
+        ),
         programs={"redis-server": "redis-server"},
     ),
     "browser": Group(

@@ -19,6 +19,8 @@ from tests.patience import PATIENCE_S
         ("docs/index.md", []),
         ("app_toolkit/core/rollout.py", []),
         ("app_toolkit/streaming/redis.py", ["redis", "browser"]),
+        ("app_toolkit/chat/shared_limits.py", ["redis", "browser", "clients"]),
+        ("docs/messages.md", ["redis"]),
         ("examples/chat/static/chat.js", ["browser", "templates"]),
         ("app_toolkit/chat/transformers.py", ["browser", "transformers", "clients"]),
         ("tests/streaming/test_logs.py", ["redis"]),

@@ -1,5 +1,6 @@
 """Which deployments an app calls: found wherever a route depends on them."""
 
+import os
 import sysconfig
 from pathlib import Path
 from random import Random
@@ -18,7 +19,7 @@ from starlette.routing import Host, Mount
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, idempotent
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import PlanningError
-from app_toolkit.planning import find, plan, plan_bound, with_files
+from app_toolkit.planning import find, logical_cpus, plan, plan_bound, with_files
 
 
 class Model(Deployment):
@@ -289,3 +290,11 @@ def test_the_plan_says_which_methods_are_idempotent() -> None:
     [index] = plan_bound(Index.bind(), b"", app_dir=".").deployments
     assert index.kind == "class"
     assert (index.idempotent, list(index.methods)) == (("search",), ["add", "search"])
+
+
+def test_a_local_ray_has_cpus_for_the_shared_stream_log_too() -> None:
+    here = os.cpu_count() or 1
+    app = Toolkit(deployment=DeploymentConfig(name="app", num_replicas=here, ray_actor_options={"num_cpus": 1}))
+    spec = plan(app, target="shop:app", app_dir=".")
+    assert logical_cpus([spec]) == here
+    assert logical_cpus([spec.model_copy(update={"stream_log": "shared"})]) == here + 1

@@ -52,7 +52,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Callable[[], Engine])
         logs = [] if options.only else shared_logs(specs)
         commands = _changes(
             client,
-            [Deploy(spec, options.named, initial=options.http) for spec in logs],
+            [Deploy(spec, expected=0, initial=options.http) for spec in logs],
             [Deploy(spec, options.named, code, initial=options.http) for spec, code in packed],
             options,
             screen,

@@ -56,7 +56,8 @@ class Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            flag = getattr(error, "option_name", None)
+            # Without possibilities, the option exists, and its value is missing.
+            flag = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
             if flag and (use := flag_suggestion(flag, DeploymentConfig.model_fields)):
                 error.possibilities = None
                 error.message = f"{error.message.rstrip('.')}; {use}."

@@ -112,12 +112,14 @@ def _deploy_and_serve(
     interrupts: Interrupts,
 ) -> None:
     logs = [each for each in shared_logs(specs) if each.name not in client.execute(GetApplications())[0]]
+    commands = [Deploy(spec, owner=client.owner, expected=0, initial=options.http) for spec in logs]
+    for spec in map(options.applied, specs):
+        packed = {hash: code[hash] for hash in spec.packed}
+        commands.append(Deploy(spec, options.named, packed, client.owner, initial=options.http))
     revisions = {}
-    for spec in (*logs, *map(options.applied, specs)):
+    for command in commands:
         if interrupts.not_interrupted():
-            packed = {hash: code[hash] for hash in spec.packed}
-            command = Deploy(spec, options.named, packed, client.owner, initial=options.http)
-            revisions[spec.name] = client.execute(command)
+            revisions[command.spec.name] = client.execute(command)
     names, serving = [*revisions], False
     with screen.progress() as show:
         for status in client.watch(interrupts.not_interrupted):
@@ -125,6 +127,9 @@ def _deploy_and_serve(
             if serving or interrupts.asked:
                 continue
             for name, revision in revisions.items():
+                found = status.application(name)
+                if found is not None and found.revision > revision:  # for example, it was scaled meanwhile
+                    revisions[name] = revision = found.revision
                 if error := ended(status, name, revision):
                     raise error
             if serving := is_serving(status, names):

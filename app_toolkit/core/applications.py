@@ -42,7 +42,7 @@ def check(
         )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
-    others = sorted({other.name for other in there} - {spec.name})
+    others = sorted({other.name for other in there if other.route_prefix is not None} - {spec.name})
     if http != listening and others:
         changes = ", ".join(map(str, options_changed(listening, http)))
         raise ConfigError(

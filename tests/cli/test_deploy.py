@@ -81,6 +81,7 @@ class Cluster(Client):
                 self.applications[spec.name] = spec
                 self.code.update(code)
                 assert initial is not None
+                assert spec.route_prefix is not None or not http.model_fields_set, "it cannot move proxies of others"
                 self.http = proxy_options(self.http, http)
                 return 1
             case GetStatus(after):
@@ -159,8 +160,9 @@ def test_a_shared_stream_log_is_deployed_once_and_then_left_alone(app: Path) -> 
     app.write_text(APP.replace('title="Shop"', 'title="Shop", stream_log="shared"'))
     log = ["application stream-log: new", "  stream-log: will be added (num_replicas none -> 1)"]
     assert deployed(cluster, app, dry_run=True)[:2] == log
-    assert deployed(cluster, app, wait=True)[:2] == log
-    assert cluster.did == ["start", "deploy stream-log", "deploy shop", "close"]
+    assert deployed(cluster, app, wait=True, named=HTTPOptions(port=9000))[:2] == log
+    assert cluster.did == ["start", "deploy stream-log after 0", "deploy shop", "close"]
+    assert cluster.http == HTTPOptions(port=9000)
     assert deployed(cluster, app)[0] == "application shop at /shop: no changes"
     assert cluster.did[4:] == ["deploy shop", "close"]
     app.write_text(APP)

@@ -254,6 +254,7 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
         "Draining. Press Ctrl-C again to stop at once.",
     ]
     assert engine.did == ["start", "deploy", "deploy", "leave", "close"]
+    assert [spec.name for spec in engine.specs] == ["one", "two"]
     assert engine.num_cpus is not None
     assert engine.num_cpus >= sum(spec.num_cpus for spec in engine.specs)
     config = engine.specs[0].deployments[1].config

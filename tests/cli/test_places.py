@@ -35,6 +35,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         ("run --reload", "No such option: --reload; use `app-toolkit dev`, which restarts when a file changes."),
         ("deploy --num-proxies 2", "No such option: --num-proxies; use 'proxies_per_node'."),
         ("run --max-surge 1", "No such option: --max-surge; 'max_surge' is an option of a deployment: set it in the"),
+        ("run --num-replicas", "Option '--num-replicas' requires an argument.\n"),
         ("run --prot 3", "No such option: --prot (Possible options: --host, --port)"),
         ("serve", "No such command 'serve'; use `app-toolkit run`."),
         ("shop.py", "No such command 'shop.py'; to serve it, use `app-toolkit run shop.py`."),

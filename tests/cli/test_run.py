@@ -106,8 +106,10 @@ class Scripted(Client):
 
     def execute(self, command: Command[Any]) -> Any:
         match command:
-            case Deploy(spec=spec, code=code, owner=owner):
+            case Deploy(spec=spec, http=http, code=code, owner=owner, expected=expected):
                 assert (code.keys(), owner) == (spec.packed, self.owner)
+                if spec.name == "stream-log":
+                    assert (http.model_fields_set, expected) == (set(), 0)
                 self.did.append("deploy stream-log" if spec.name == "stream-log" else "deploy")
                 self.spec = spec
                 return 1
@@ -199,7 +201,7 @@ async def words() -> AsyncIterator[str]:
 def test_a_shared_stream_log_is_started_unless_it_runs(app: str) -> None:
     Path(app).write_text(APP.replace('title="Shop"', 'title="Shop", stream_log="shared"'))
     first = Scripted(shared_and_ready, ctrl_c)
-    said = ran(app, first).splitlines()
+    said = ran(app, first, named=HTTPOptions(port=0)).splitlines()
     assert said[-4:-2] == ["Serving Shop at http://127.0.0.1:8000", "Documentation at http://127.0.0.1:8000/docs"]
     assert first.did == ["start", "deploy stream-log", "deploy", "leave", "close"]
     second = Scripted(shared_and_ready, ctrl_c)
@@ -340,6 +342,24 @@ def test_a_ray_of_our_own_has_as_many_logical_cpus_as_the_plan_asks_for(
         "The replicas reserve 4.5 CPUs; this machine has 2. The replicas will share them. Reduce `num_replicas` or "
         "`num_cpus` if the app is slow."
     ) in said
+
+
+def test_an_application_that_is_scaled_while_it_starts_is_waited_for(app: str) -> None:
+    def scaled(*groups: GroupStatus) -> InstanceStatus:
+        [application] = status(*groups).applications
+        return replace(status(), applications=(replace(application, revision=2),))
+
+    engine = Scripted(
+        lambda: status(group("default/app", 0, 1)),
+        lambda: scaled(APP_UP, group("default/chat", 2, 3)),
+        lambda: scaled(APP_UP, group("default/chat", 3, 3, "healthy")),
+        ctrl_c,
+    )
+    assert "Serving Shop at http://127.0.0.1:8000" in ran(app, engine).splitlines()
+    failed = group("default/chat", 0, 3, "failed", "ValueError: no")
+    engine = Scripted(lambda: scaled(APP_UP, group("default/chat", 2, 3)), lambda: scaled(APP_UP, failed))
+    with pytest.raises(StartupError, match=r"ValueError: no$"):
+        ran(app, engine)
 
 
 def test_a_cluster_that_is_joined_keeps_its_own_cpus(app: str) -> None:

@@ -70,6 +70,12 @@ def refusal(spec, *, there=(), corrupt=(), http=NOW, owner=None, holder=None):
             "the proxies of this instance also serve 'a', so these options of theirs cannot change: port 8000 -> 1; "
             "deploy 'b' without them, or delete the other applications first",
         ),
+        (
+            "the proxies serve no other",
+            application(),
+            {"there": [application("log", prefix=None)], "http": HTTPOptions(port=1)},
+            None,
+        ),
         ("they stay", application("b", prefix="/b"), {"there": [application("a")], "http": NOW}, None),
     ],
 )
@@ -97,7 +103,8 @@ def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_
             assert (there, holders, http) == before
             continue
         assert name not in holders or holders[name] == owner
-        assert http == wish or there.keys() <= {name}, "others are reached where they were"
+        reached = {each.name for each in there.values() if each.route_prefix is not None}
+        assert http == wish or reached <= {name}, "others are reached where they were"
         there[name], http = spec, wish
         if owner is not None:
             holders[name] = owner

@@ -233,6 +233,11 @@ def test_who_answers_what_no_route_matches_and_who_is_the_last_is_not_deleted():
             {"chat"},
             "application 'shop' has the route prefix '/': a part of it cannot be deployed with '/new'",
         ),
+        (
+            shop(2).model_copy(update={"stream_log": "shared"}),
+            {"chat"},
+            "application 'shop' has the stream log 'memory': a part of it cannot be deployed with 'shared'",
+        ),
     ],
 )
 def test_what_would_not_fit_together_is_refused_by_name(plan, names, said):
