@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 from app_toolkit.core.stream_log import Append, Renewal, cost
-from app_toolkit.streaming.log import StreamLog
+from app_toolkit.streaming.log import TRIM_BYTES, StreamLog, trim
 
 logger = logging.getLogger("app_toolkit.streaming")
 
@@ -21,6 +21,10 @@ come together if the log or this process is busy.
 
 BATCH_BYTES = 2 * 2**20
 """Bytes of events that one call has at most. A call with a single event may be larger."""
+
+
+TRIM_S = 5.0
+"""Seconds after the end of the last stream until its memory is given back. Its readers may still receive events."""
 
 
 class WrittenStream(Protocol):
@@ -50,6 +54,8 @@ class StreamWriter:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._appended = 0
+        """Bytes of the events since there was no stream."""
 
     def add(self, stream: WrittenStream) -> None:
         """Renew the lease on this stream from now on."""
@@ -77,6 +83,8 @@ class StreamWriter:
             if self._timer is not None:
                 self._timer.cancel()
             task.cancel()
+            if self._appended >= TRIM_BYTES:
+                asyncio.get_running_loop().call_later(TRIM_S, trim, context=contextvars.Context())
             await asyncio.wait([task])
 
     def _renew_later(self) -> None:
@@ -104,7 +112,9 @@ class StreamWriter:
             stream = next(iter(self._ready))
             del self._ready[stream]
             append = stream.next_append(room)
-            room -= sum(map(cost, append.events))
+            size = sum(map(cost, append.events))
+            room -= size
+            self._appended += size
             batch.append((stream, append))
         return batch
 

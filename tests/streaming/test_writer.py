@@ -153,3 +153,26 @@ async def test_an_append_that_fails_ends_its_streams_and_not_those_that_are_only
     log.fails = False
     assert await log.outcome(quiet.id, 0) is None
     await quiet.cancel()
+
+
+async def test_the_memory_of_large_streams_is_given_back_some_time_after_the_last_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trimmed = asyncio.Event()
+    monkeypatch.setattr(writer, "trim", trimmed.set)
+    monkeypatch.setattr(writer, "TRIM_S", 0.0)
+    monkeypatch.setattr(writer, "TRIM_BYTES", 10_000)
+
+    async def events(size: int) -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"x" * size
+
+    small = Generation(Log(), events(1), SSE)
+    await small.begin()
+    await small.ended()
+    await asyncio.sleep(0)
+    assert not trimmed.is_set()
+    large = Generation(Log(), events(1_000), SSE)
+    await large.begin()
+    await large.ended()
+    await until(trimmed.is_set)
