@@ -93,7 +93,8 @@ class StreamWriter:
     def _renew(self) -> None:
         now = time.monotonic()
         for stream in self._streams:
-            if now - stream.renewed_at >= RENEW_S:
+            # Half of the interval, because a renewal is noted a little after the tick that has caused it.
+            if now - stream.renewed_at >= RENEW_S / 2:
                 self.ready(stream)
         self._renew_later()
 
