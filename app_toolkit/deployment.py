@@ -192,7 +192,7 @@ class Bound(Deployable, Generic[T_co]):
             raise AttributeError(message)
 
 
-class Elsewhere(Deployable):
+class NamedDeployment(Deployable):
     """A deployment of a running application, of which only the name and the methods are known."""
 
     def __init__(self, application: str, name: str, methods: Mapping[str, Kind]) -> None:

@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request
-from fastapi import Response as Answer
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -198,7 +197,7 @@ def _add_plain(router: APIRouter, models: Any, chats: Any, version: int, options
         async with _tied(request, response, options) as stream:
             yield stream
 
-    @router.post("", response_class=Answer, openapi_extra=BODY)
+    @router.post("", response_class=Response, openapi_extra=BODY)
     @on_disconnect("cancel")
     async def send_message(request: Request, stream: Annotated[OpenStream, Depends(opened)]) -> Any:
         return StreamingResponse(_frames(stream), headers=_headers(request))
@@ -223,17 +222,17 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
         async with _resumed(request, log, active, user_chats.find(chat), options) as stream:
             yield stream
 
-    @router.post("", response_class=Answer, openapi_extra=BODY)
+    @router.post("", response_class=Response, openapi_extra=BODY)
     @on_disconnect("notify")
     async def send_message(request: Request, stream: Annotated[OpenStream, Depends(begun)]) -> Any:
         return StreamingResponse(_frames(stream), headers={**_headers(request), STREAM_ID: stream.id})
 
-    @router.get("/{chat}/stream", response_class=Answer, responses={204: {}})
+    @router.get("/{chat}/stream", response_class=Response, responses={204: {}})
     @on_disconnect("notify")
     @without_permit
     async def resume_stream(request: Request, stream: Annotated[OpenStream | None, Depends(existing)]) -> Any:
         if stream is None:
-            return Answer(status_code=204)
+            return Response(status_code=204)
         return StreamingResponse(_frames(stream), headers={**_headers(request), STREAM_ID: stream.id})
 
     @router.post("/{chat}/stop", response_class=JSONResponse)
@@ -253,10 +252,10 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
 class PlainTextRoute(CheckedRoute):
     """A route whose errors are plain text, because the AI SDK shows the body of an error to the user."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
 
-        async def handle(request: Request) -> Answer:
+        async def handle(request: Request) -> Response:
             try:
                 return await handler(request)
             except (ChatError, RequestError, StarletteHTTPException, RequestValidationError) as error:

@@ -21,7 +21,7 @@ from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, Repli
 from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.replica.calls import Calls
-from app_toolkit.replica.instance import Instance
+from app_toolkit.replica.hosted_object import HostedObject
 from app_toolkit.replica.replica import Replica
 from app_toolkit.replica.wait_queue import Position
 from app_toolkit.router.router import Router
@@ -155,7 +155,7 @@ class Deployed(Local):
 
     def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
         config: ClassConfig = deployment.config
-        self.instance = Instance(
+        self.instance = HostedObject(
             deployment.make,
             name=deployment.name,
             sync_threads=config.sync_threads,

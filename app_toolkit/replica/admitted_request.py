@@ -15,7 +15,7 @@ import anyio.to_thread
 from app_toolkit.core.disconnect import stops
 from app_toolkit.core.uploads import PROMPT, Period, measured
 from app_toolkit.errors import DeadlineExceeded, RequestError, RequestTimeout
-from app_toolkit.observability.context import DEADLINE, READINGS, REQUEST_ID, TRACE, Reading
+from app_toolkit.observability.context import DEADLINE, READ_STREAMS, REQUEST_ID, TRACE, ReadStream
 from app_toolkit.replica.client import ClientMessages
 from app_toolkit.replica.disconnect import wish_of
 from app_toolkit.replica.head import checked
@@ -104,10 +104,10 @@ class AdmittedRequest:
         self._trace: str | None = own.get("trace")
 
     def __enter__(self) -> "AdmittedRequest":
-        self._outer_id, self._outer_readings = REQUEST_ID.get(), READINGS.get()
+        self._outer_id, self._outer_readings = REQUEST_ID.get(), READ_STREAMS.get()
         REQUEST_ID.set(self.request_id)
-        self._readings: set[Reading] = set()
-        READINGS.set(self._readings)
+        self._read_streams: set[ReadStream] = set()
+        READ_STREAMS.set(self._read_streams)
         if self._trace is not None:
             self._outer_trace = TRACE.get()
             TRACE.set(self._trace)
@@ -134,9 +134,9 @@ class AdmittedRequest:
     ) -> bool:
         # Not `reset(token)`: a coroutine that is discarded is closed in another context.
         REQUEST_ID.set(self._outer_id)
-        READINGS.set(self._outer_readings)
-        if self._readings and self._broke_off(error):
-            for reading in tuple(self._readings):
+        READ_STREAMS.set(self._outer_readings)
+        if self._read_streams and self._broke_off(error):
+            for reading in tuple(self._read_streams):
                 reading.leave()
         if self._trace is not None:
             TRACE.set(self._outer_trace)

@@ -11,8 +11,8 @@ from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.graph import find
+from app_toolkit.replica.hosted_object import HostedObject
 from app_toolkit.replica.http import answers_http, http_app
-from app_toolkit.replica.instance import Instance
 from app_toolkit.replica.streams import open_stream
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import (
@@ -39,7 +39,7 @@ def host_class(app: Any, spec: ReplicaSpec, deposits: Deposits) -> "Calls":
     if bound is None:
         raise PlanningError(f"the app {spec.target!r} uses no deployment {spec.deployment!r}")
     context = ReplicaContext(spec.application, spec.deployment, spec.id)
-    instance = Instance(bound.make, name=spec.deployment, sync_threads=spec.sync_threads, replica=context)
+    instance = HostedObject(bound.make, name=spec.deployment, sync_threads=spec.sync_threads, replica=context)
     instance.limit_batches(spec.live.batch)
     http = http_app(bound.cls, instance.respond) if answers_http(bound.cls) else None
     return Calls(instance, spec.live.user_config, deposits, http)
@@ -76,7 +76,7 @@ class Calls:
 
     def __init__(
         self,
-        instance: Instance,
+        instance: HostedObject,
         user_config: Mapping[str, Any] | None = None,
         deposits: Deposits | None = None,
         http: ASGIApp | None = None,
@@ -197,7 +197,9 @@ class _Answer:
 
     __slots__ = ("_begun", "_collected", "_deposits", "_instance", "_key", "_receive", "_send")
 
-    def __init__(self, instance: Instance, receive: Receive, send: Send, key: str, deposits: Deposits | None) -> None:
+    def __init__(
+        self, instance: HostedObject, receive: Receive, send: Send, key: str, deposits: Deposits | None
+    ) -> None:
         """`deposits`: None if the caller does not support out-of-band transfer."""
         self._instance = instance
         self._receive = receive
@@ -289,7 +291,7 @@ def _no_arguments(method: str, error: ValueError) -> str:
     return f"the arguments of {method} cannot be decoded: {error}"
 
 
-async def _begin(send: Send, instance: Instance, length: int | None = None) -> None:
+async def _begin(send: Send, instance: HostedObject, length: int | None = None) -> None:
     headers = [] if length is None else [(b"content-length", b"%d" % length)]
     if (holdings := instance.holdings()) is not None:
         headers.append((hop.HOLDINGS, holdings))

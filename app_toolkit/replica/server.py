@@ -32,7 +32,7 @@ from app_toolkit.replica.calls import host_class
 from app_toolkit.replica.connection import CallerConnection
 from app_toolkit.replica.deposits import Deposits
 from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceback
-from app_toolkit.replica.instance import Instance
+from app_toolkit.replica.hosted_object import HostedObject
 from app_toolkit.replica.reach import ask
 from app_toolkit.replica.replica import Replica, ReplicaStatistics, Reported
 from app_toolkit.replica.signals import Signals
@@ -85,7 +85,7 @@ class ReplicaServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
         self.replica: Replica | None = None
-        self._instance: Instance | None = None
+        self._instance: HostedObject | None = None
         self._reconfiguring = asyncio.Lock()
         #: Set once the app has started; None: no caller waits for the data loop yet.
         self._watchdog: Watchdog | None = None

@@ -16,7 +16,7 @@ from app_toolkit.errors import BadRequest, DeadlineExceeded, RemoteError, Replic
 from app_toolkit.interfaces import Call
 from app_toolkit.observability.context import ReplicaContext, deadline, replica_context, request_id
 from app_toolkit.replica.calls import Calls
-from app_toolkit.replica.instance import Instance
+from app_toolkit.replica.hosted_object import HostedObject
 from app_toolkit.replica.replica import Replica, ReplicaStatistics
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import Frame, FrameReader, decode_error, decode_value, encode_call
@@ -110,7 +110,7 @@ class Local:
 
     def __init__(self, slots: int, make: Callable[[], object] | None) -> None:
         self.model = Model()
-        self.instance = Instance(make or (lambda: self.model), name="writer", replica=HERE)
+        self.instance = HostedObject(make or (lambda: self.model), name="writer", replica=HERE)
         self.replica = Replica(Calls(self.instance), name="writer", max_ongoing_requests=slots)
         self.sent: list[Message] = []
 
@@ -327,7 +327,7 @@ SOURCE = """
     import numpy as np
     from app_toolkit.replica.calls import Calls
     from app_toolkit.observability.context import ReplicaContext, deadline, replica_context, request_id
-    from app_toolkit.replica.instance import Instance
+    from app_toolkit.replica.hosted_object import HostedObject
 
     class Writer:
         async def double(self, number):
@@ -391,8 +391,8 @@ SOURCE = """
         def __init__(self):
             raise ValueError("no such file")
 
-    app = Calls(Instance(Writer, name="writer", replica=ReplicaContext("shop", "writer", "shop/writer-1-1")))
-    broken = Calls(Instance(Broken, name="broken"))
+    app = Calls(HostedObject(Writer, name="writer", replica=ReplicaContext("shop", "writer", "shop/writer-1-1")))
+    broken = Calls(HostedObject(Broken, name="broken"))
 """
 
 
@@ -549,7 +549,7 @@ def test_who_does_not_call_over_the_wire_gets_a_404(wire: Wire) -> None:
     assert (answer.status, answer.read()) == (404, b"this deployment serves method calls, not HTTP")
 
 
-class Reading:
+class ReadStream:
     """A caller's side of one exchange over a pooled connection."""
 
     def __init__(self) -> None:
@@ -582,7 +582,7 @@ async def test_large_arrays_and_streams_pass_a_pooled_connection_again_and_again
 
     async def ask(method: str, *args: Any) -> list[Frame]:
         pieces = encode_call(Call(method, args, {}))
-        reading = Reading()
+        reading = ReadStream()
         connection.begin(reading, decode=True)
         head = b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
         name, value = field(SECRET)

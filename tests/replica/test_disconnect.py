@@ -627,7 +627,7 @@ CLASS = """
     from fastapi import Request
     from app_toolkit.replica.calls import Calls
     from app_toolkit.replica.http import http_app
-    from app_toolkit.replica.instance import Instance
+    from app_toolkit.replica.hosted_object import HostedObject
 
     def note(event):
         with (FOLDER / "ledger").open("a") as ledger:
@@ -644,7 +644,7 @@ CLASS = """
             note("ended")
             return "done"
 
-    instance = Instance(Front, name="front")
+    instance = HostedObject(Front, name="front")
     app = Calls(instance, http=http_app(Front, instance.respond))
 """
 

@@ -8,7 +8,7 @@ import pytest
 
 from app_toolkit import ConfigError, Deployment, Toolkit, multiplexed, request_id
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, openai_router
-from app_toolkit.replica.instance import Instance
+from app_toolkit.replica.hosted_object import HostedObject
 from tests.chat.served import asking
 from tests.patience import until
 
@@ -49,8 +49,8 @@ class Zoo:
 
 
 @asynccontextmanager
-async def running(zoo: Zoo) -> AsyncIterator[Instance]:
-    instance = Instance(lambda: zoo, name="zoo")
+async def running(zoo: Zoo) -> AsyncIterator[HostedObject]:
+    instance = HostedObject(lambda: zoo, name="zoo")
     await instance.start()
     try:
         yield instance

@@ -14,7 +14,7 @@ import pytest
 from app_toolkit import ConfigError, options, remote
 from app_toolkit.errors import NoReplica
 from app_toolkit.interfaces import Call
-from app_toolkit.observability.context import READINGS, Reading
+from app_toolkit.observability.context import READ_STREAMS, ReadStream
 from app_toolkit.router import handle
 from tests.patience import PATIENCE_S, until
 from tests.router.deployments import LANGUAGE, InProcess, Local, Writer, served_elsewhere, served_here
@@ -500,8 +500,8 @@ async def test_a_stream_that_its_request_closes_is_not_closed_twice(
 
     model, _, caller = bound(here)
     monkeypatch.setattr(caller, "stream", stream)
-    readings: set[Reading] = set()
-    READINGS.set(readings)
+    readings: set[ReadStream] = set()
+    READ_STREAMS.set(readings)
     items: Any = model.count(2)
     assert await anext(items) == 1
     for reading in readings:

@@ -27,7 +27,7 @@ pytestmark = [
 
 SOURCE = """
     from app_toolkit.replica.calls import Calls
-    from app_toolkit.replica.instance import Instance
+    from app_toolkit.replica.hosted_object import Instance
 
     class Model:
         async def double(self, number):

@@ -9,8 +9,8 @@ from app_toolkit.interfaces import Join, Snapshot
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counts
 from app_toolkit.observability.reports import Reports
-from app_toolkit.proxy.account import Account
 from app_toolkit.proxy.clients import Clients
+from app_toolkit.proxy.ingress_state import IngressState
 from app_toolkit.proxy.routes import IngressRouter, Routes
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Pool
@@ -18,7 +18,7 @@ from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import NodeId
 
 
-class Proxy:
+class ProxyState:
     """The routes, the routers of their ingresses, and the pool of connections to replicas.
 
     Not thread-safe: call the methods on the event loop that serves, except where noted.
@@ -55,23 +55,23 @@ class Proxy:
         self.draining = False
         self.access = access
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
-        self.unowned = Account("-")
-        self._accounts: dict[str, Account] = {}
+        self.unowned = IngressState("-")
+        self._ingress_states: dict[str, IngressState] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> None:
         """Apply new snapshots of the keys `routes` and `replicas/{application}/{ingress}`. The value None removes."""
         self.routes.update(snapshots)
-        for name in self._accounts.keys() - self.routes.routers.keys():
-            del self._accounts[name]
+        for name in self._ingress_states.keys() - self.routes.routers.keys():
+            del self._ingress_states[name]
 
-    def account(self, name: str) -> Account:
-        """Return the account of an ingress. It is kept as long as the router of the ingress."""
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = Account(name)
-        return account
+    def ingress_state(self, name: str) -> IngressState:
+        """Return the ingress_state of an ingress. It is kept as long as the router of the ingress."""
+        ingress_state = self._ingress_states.get(name)
+        if ingress_state is None:
+            ingress_state = self._ingress_states[name] = IngressState(name)
+        return ingress_state
 
     def loads(self) -> Loads:
         """Return the number of waiting and ongoing requests, and of open WebSockets and streams.
@@ -79,14 +79,14 @@ class Proxy:
         Only the ingresses whose callers report their load are included.
         """
         return {
-            name: (*load, len(self.account(name).websockets), len(self.account(name).streams))
+            name: (*load, len(self.ingress_state(name).websockets), len(self.ingress_state(name).streams))
             for name, load in self.routes.loads().items()
         }
 
     def counts(self) -> dict[str, Counts]:
         """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""
-        accounts = [self.unowned, *list(self._accounts.values())]
-        return {account.name: account.counts.copy() for account in accounts}
+        accounts = [self.unowned, *list(self._ingress_states.values())]
+        return {ingress_state.name: ingress_state.counts.copy() for ingress_state in accounts}
 
     def mint_id(self) -> bytes:
         """Return a new request id, which is unique but predictable."""
@@ -105,8 +105,8 @@ class Proxy:
     async def aclose(self) -> None:
         """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
         self.wait_queues.close()
-        for account in self._accounts.values():
-            account.close()
+        for ingress_state in self._ingress_states.values():
+            ingress_state.close()
         await self.pool.aclose()
         if self.access is not None:
             self.access.flush()

@@ -17,17 +17,17 @@ LOG_INTERVAL_S = 1.0
 """The least seconds between two log messages about requests refused under load, because there may be thousands."""
 
 
-class Account:
+class IngressState:
     """The requests of one ingress: retry budget, rate of responses, outcomes, and open streams and WebSockets."""
 
     __slots__ = (
         "_deadlines",
         "_logged",
         "_newest",
-        "answers",
         "budget",
         "counts",
         "name",
+        "responses",
         "streams",
         "websockets",
     )
@@ -35,7 +35,7 @@ class Account:
     def __init__(self, name: str) -> None:
         self.name = name
         self.budget = RetryBudget()
-        self.answers = Recent()
+        self.responses = Recent()
         self.counts = Counts()
         #: The exchanges that are open WebSockets.
         self.websockets: set[object] = set()
@@ -92,7 +92,7 @@ class Account:
         """
         self.counts.note(outcome)
         if answered:
-            self.answers.note(now)
+            self.responses.note(now)
         if seconds is not None:
             self.counts.took(seconds)
 

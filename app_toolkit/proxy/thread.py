@@ -15,9 +15,9 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import Watch
 from app_toolkit.observability.reports import Report
-from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.server import ProxyServer, ProxyStatistics, bind
 from app_toolkit.proxy.sharing import SharedPort
+from app_toolkit.proxy.state import ProxyState
 from app_toolkit.types import Address
 
 logger = logging.getLogger("app_toolkit.proxy")
@@ -28,7 +28,7 @@ LAST_WORDS_S = 5.0
 """Seconds that a server may take to stop after its timeout has passed."""
 
 
-class Edge:
+class ProxyThread:
     """The HTTP edge of one process.
 
     The edge accepts no connections before it has received the routes. While no controller publishes snapshots, it uses
@@ -38,7 +38,7 @@ class Edge:
 
     def __init__(
         self,
-        new_proxy: Callable[[], Proxy],
+        new_proxy: Callable[[], ProxyState],
         options: HTTPOptions,
         watch: Watch,
         sharing: Path | None = None,
@@ -156,7 +156,7 @@ class Edge:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
 
-    async def _wait_for_routes(self, proxy: Proxy) -> None:
+    async def _wait_for_routes(self, proxy: ProxyState) -> None:
         """Apply the published snapshots until the proxy has routes."""
         while not proxy.routes.ready:
             proxy.update(await self._watch(proxy.routes.versions))
@@ -165,7 +165,7 @@ class Edge:
         if self._routes_task is None or not self._routes_task.cancel():  # the routes were received: the server runs
             await server.stop(timeout)
 
-    async def _follow(self, proxy: Proxy) -> None:
+    async def _follow(self, proxy: ProxyState) -> None:
         while True:
             try:
                 proxy.update(await self._watch(proxy.routes.versions))

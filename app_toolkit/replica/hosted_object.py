@@ -20,7 +20,7 @@ from app_toolkit.types import Kind
 logger = logging.getLogger("app_toolkit.replica")
 
 
-class Instance:
+class HostedObject:
     """An object that is constructed, started, called and closed.
 
     * `async def` methods and async generators run on the event loop of the caller. The constructor, `def` methods and
@@ -241,7 +241,7 @@ class Instance:
         return f"{type(self._object).__name__}.{method}"
 
     def __repr__(self) -> str:
-        return f"<Instance {self.name} [{'runs' if self._constructed else 'does not run'}]>"
+        return f"<HostedObject {self.name} [{'runs' if self._constructed else 'does not run'}]>"
 
 
 def _in_one_line(error: BaseException) -> str:

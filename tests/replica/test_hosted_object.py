@@ -12,7 +12,7 @@ import pytest
 
 from app_toolkit.errors import ReconfigureError, StartupError
 from app_toolkit.observability.context import ReplicaContext, replica_context
-from app_toolkit.replica.instance import Instance
+from app_toolkit.replica.hosted_object import HostedObject
 from app_toolkit.types import ReplicaId
 from tests.patience import PATIENCE_S
 
@@ -79,8 +79,8 @@ class Writer:
 
 
 @asynccontextmanager
-async def running(make: Any, **options: Any) -> AsyncIterator[Instance]:
-    instance = Instance(make, name="writer", **options)
+async def running(make: Any, **options: Any) -> AsyncIterator[HostedObject]:
+    instance = HostedObject(make, name="writer", **options)
     await instance.start()
     try:
         yield instance
@@ -90,7 +90,7 @@ async def running(make: Any, **options: Any) -> AsyncIterator[Instance]:
 
 async def test_an_object_is_constructed_started_configured_and_closed_in_this_order() -> None:
     notes: list[str] = []
-    instance = Instance(lambda: Writer(notes), name="writer")
+    instance = HostedObject(lambda: Writer(notes), name="writer")
     await instance.start({"size": 1})
     await instance.aclose()
     assert notes == [
@@ -269,7 +269,7 @@ class ReconfigureFails(Writer):
 @pytest.mark.parametrize("make", [constructor_fails, StartFails, ReconfigureFails])
 async def test_a_start_that_fails_says_why_and_closes_what_began(make: Any) -> None:
     notes: list[str] = []
-    instance = Instance(lambda: make(notes), name="writer")
+    instance = HostedObject(lambda: make(notes), name="writer")
     with pytest.raises(StartupError, match=r"^writer did not start: ValueError: no such file\n") as caught:
         await instance.start({})
     assert isinstance(caught.value.__cause__, ValueError)
@@ -280,7 +280,7 @@ async def test_a_start_that_fails_says_why_and_closes_what_began(make: Any) -> N
 
 
 async def test_a_constructor_that_ends_the_process_does_not() -> None:
-    instance = Instance(lambda: exit(3), name="writer")
+    instance = HostedObject(lambda: exit(3), name="writer")
     with pytest.raises(StartupError, match=r"it ends the process \(SystemExit: 3\)"):
         await instance.start()
 
@@ -290,7 +290,7 @@ async def test_a_user_config_for_a_class_that_takes_none_is_refused() -> None:
         pass
 
     with pytest.raises(StartupError, match=r"Plain no reconfigure\(user_config\)"):
-        await Instance(Plain, name="writer").start({"a": 1})
+        await HostedObject(Plain, name="writer").start({"a": 1})
     async with running(Plain) as instance:
         with pytest.raises(
             ReconfigureError, match=r"writer has a user_config, and Plain no reconfigure\(user_config\)"
@@ -304,7 +304,7 @@ async def test_a_start_that_is_cancelled_closes_what_began() -> None:
             await self.forever()
 
     notes: list[str] = []
-    task = asyncio.create_task(Instance(lambda: Slow(notes), name="writer").start())
+    task = asyncio.create_task(HostedObject(lambda: Slow(notes), name="writer").start())
     async with asyncio.timeout(PATIENCE_S):
         while not notes:  # noqa: ASYNC110 - it is constructed on a thread
             await asyncio.sleep(0)
@@ -319,7 +319,7 @@ async def test_an_end_that_fails_is_told_and_ends_the_threads_all_the_same() -> 
         def aclose(self) -> None:
             raise ValueError("not twice")
 
-    instance = Instance(Broken, name="writer")
+    instance = HostedObject(Broken, name="writer")
     await instance.start()
     with pytest.raises(ValueError, match="not twice"):
         await instance.aclose()
@@ -332,7 +332,7 @@ async def test_an_end_that_fails_behind_a_start_that_failed_is_logged(caplog: py
             raise ValueError("not twice")
 
     with caplog.at_level(logging.ERROR), pytest.raises(StartupError, match="no such file"):
-        await Instance(lambda: Broken([]), name="writer").start()
+        await HostedObject(lambda: Broken([]), name="writer").start()
     assert [record.getMessage() for record in caplog.records] == ["writer did not close after its start had failed"]
 
 
