@@ -36,11 +36,11 @@ from app_toolkit.planning import (
     with_sources,
 )
 from app_toolkit.proxy import addresses
-from app_toolkit.replica.graph import find
-from app_toolkit.replica.target import Function, served
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
 from app_toolkit.types import ASGIApp
+from app_toolkit.userapp.graph import find
+from app_toolkit.userapp.target import Function, served
 
 if TYPE_CHECKING:
     from app_toolkit.engines.ray.client import RayClient

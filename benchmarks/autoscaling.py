@@ -79,7 +79,7 @@ TITLES = {each.name: each.title for each in CONTENDERS}
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseHead:
+class Answer:
     at: float
     """When the response was received: `time.time()`, as all times here."""
     took_s: float
@@ -98,7 +98,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    answers: Sequence[ResponseHead]
+    answers: Sequence[Answer]
     stepped_at: float
     """When the other clients started."""
     left_at: float
@@ -111,7 +111,7 @@ class Walk:
 
 async def walk(url: str, folder: Path, needed: int, *, to_zero: bool) -> Walk:
     """Run one client, all clients until the needed replicas have responded, one client, none, and one more request."""
-    answers: list[ResponseHead] = []
+    answers: list[Answer] = []
 
     async def asking(clients: int, enough: asyncio.Event) -> None:
         await asyncio.gather(*(_ask(url, answers, enough) for _ in range(clients)))
@@ -144,7 +144,7 @@ async def _until(holds: Callable[[], bool], seconds: float) -> bool:
     return there
 
 
-async def _ask(url: str, answers: list[ResponseHead], enough: asyncio.Event) -> None:
+async def _ask(url: str, answers: list[Answer], enough: asyncio.Event) -> None:
     """Send requests one after another until `enough` is set, at least one. Reconnect after a failure."""
     parts, request = urlsplit(url), request_of(url, None)
     while True:
@@ -156,13 +156,13 @@ async def _ask(url: str, answers: list[ResponseHead], enough: asyncio.Event) -> 
                     began = time.time()
                     async with asyncio.timeout(ANSWER_S):
                         replica = await _exchange(reader, writer, request)
-                    answers.append(ResponseHead(time.time(), time.time() - began, replica))
+                    answers.append(Answer(time.time(), time.time() - began, replica))
                     if enough.is_set():
                         return
             finally:
                 writer.close()
         except (OSError, EOFError, ValueError):  # TimeoutError is an OSError
-            answers.append(ResponseHead(time.time(), time.time() - began, None))
+            answers.append(Answer(time.time(), time.time() - began, None))
         if enough.is_set():
             return
         await asyncio.sleep(AGAIN_S)
@@ -186,7 +186,7 @@ def looks(folder: Path) -> list[Look]:
 # The figures
 
 
-def serving(answers: Iterable[ResponseHead], since: float) -> dict[int, float]:
+def serving(answers: Iterable[Answer], since: float) -> dict[int, float]:
     """Return the time of the first response of each replica since then, in order of time."""
     first: dict[int, float] = {}
     for answer in answers:
@@ -244,7 +244,7 @@ def _times(name: str, since: float, started: tuple[float, float], answered: floa
 
 def timeline(walk: Walk) -> list[tuple[int, int, int, float]]:
     """Return for each second, relative to the step: replicas that responded, responses, and p99 latency in ms."""
-    seconds: dict[int, list[ResponseHead]] = {}
+    seconds: dict[int, list[Answer]] = {}
     for answer in walk.answers:
         seconds.setdefault(math.floor(answer.at - walk.stepped_at), []).append(answer)
     return [

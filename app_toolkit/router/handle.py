@@ -303,8 +303,8 @@ def remote(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "CallFu
 def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
     """Start a call of a method and return at once: `remote(model.predict, x)`.
 
-    Works for all kinds of methods, in event loops and in threads. If an argument is a `CallFuture`, the call is sent once
-    that response has its result, and only the called replica unpickles the result.
+    Works for all kinds of methods, in event loops and in threads. If an argument is a `CallFuture`, the call is sent
+    once that future has its result, and only the called replica unpickles the result.
 
     Parameters:
         method: A method of a handle.

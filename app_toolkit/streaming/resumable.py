@@ -26,8 +26,8 @@ from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, RequestError, StreamActive, StreamUnknown
 from app_toolkit.interfaces import STREAM_LOG_KIND
 from app_toolkit.observability.context import DEADLINE
+from app_toolkit.replica.admission.streams import lasting_stream, leave_slot
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.replica.streams import lasting_stream, leave_slot
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import MemoryStreamLog, StreamLog

@@ -15,7 +15,7 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version, Watch
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
-from app_toolkit.replica.replica import Replica
+from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.server import Server
 from app_toolkit.router.router import Router
 from app_toolkit.types import ASGIApp

@@ -110,7 +110,7 @@ def counts(our: list[Outcome], their: list[Outcome]) -> str:
 
 def page(observations: str, summary: str) -> str:
     """docs/edge.md: its text, the numbers that the code has, and what was observed."""
-    limits, patience, options = HeadLimits(), Timeouts(), HTTPOptions()
+    limits, timeouts, options = HeadLimits(), Timeouts(), HTTPOptions()
     return TEXT.read_text("utf-8").format(
         limits=limits,
         head_kib=limits.head_bytes // 1024,
@@ -121,7 +121,7 @@ def page(observations: str, summary: str) -> str:
         prompt_kib=PROMPT.bytes_per_s / 1024,
         soon_s=PROMPT_S,
         grace_s=PROMPT.grace_s,
-        timeouts=patience,
+        timeouts=timeouts,
         options=options,
         sweep_s=SWEEP_S,
         silence_s=SILENCE_S,

@@ -164,7 +164,7 @@ def test_a_body_that_trickles_is_answered_408_and_its_replica_is_free_again(worl
     replica = world.one()
     with world.raw() as raw:
         raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\nx" % length)
-        eventually(lambda: any(each.answers for each in world.edge.server.connections()))
+        eventually(lambda: any(each.is_serving for each in world.edge.server.connections()))
         for passed in range(1, 30):
             later(world, passed)
         got = raw.answer()

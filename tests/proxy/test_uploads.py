@@ -22,7 +22,7 @@ SLOTS = 100
 
 
 def begun(world: World, count: int) -> None:
-    eventually(lambda: sum(each.answers for each in world.edge.server.connections()) == count)
+    eventually(lambda: sum(each.is_serving for each in world.edge.server.connections()) == count)
 
 
 def test_105_slow_uploads_leave_a_replica_with_100_slots_free_for_others(own: World) -> None:
@@ -256,7 +256,7 @@ def limited(tmp_path: Path) -> Iterator[Callable[..., World]]:
     worlds: list[World] = []
 
     def make(**options: Any) -> World:
-        worlds.append(World(RunningProxy(**{"patience": CALM, **options}), tmp_path))
+        worlds.append(World(RunningProxy(**{"timeouts": CALM, **options}), tmp_path))
         return worlds[-1]
 
     yield make

@@ -19,7 +19,7 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import ProxyServer
 from app_toolkit.proxy.state import ProxyState
-from app_toolkit.replica.wait_queue import PENDING_S
+from app_toolkit.replica.admission.wait_queue import PENDING_S
 from app_toolkit.router.router import Router
 from app_toolkit.transport import hop
 from tests.patience import PATIENCE_S

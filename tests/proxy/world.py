@@ -27,7 +27,7 @@ from app_toolkit.observability.access import AccessLog
 from app_toolkit.proxy.protocol import Timeouts, not_acknowledged
 from app_toolkit.proxy.server import ProxyServer
 from app_toolkit.proxy.state import ProxyState
-from app_toolkit.replica.replica import Replica
+from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.router.router import Router
 from tests.patience import PATIENCE_S
 
@@ -63,9 +63,9 @@ def eventually(condition: Callable[[], T], timeout: float = PATIENCE_S) -> T:
 class RunningProxy:
     """A proxy on a thread of its own."""
 
-    def __init__(self, patience: Timeouts | None = PATIENCE, **options: Any) -> None:
-        """`patience` None: as the options say."""
-        self._patience = patience
+    def __init__(self, timeouts: Timeouts | None = PATIENCE, **options: Any) -> None:
+        """`timeouts` None: as the options say."""
+        self._timeouts = timeouts
         self._options = HTTPOptions(port=0, **options)
         self._versions = itertools.count(1)
         self._ready = threading.Event()
@@ -84,7 +84,7 @@ class RunningProxy:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.proxy = ProxyState(SECRET, Router, access=self.access)
-        self.server = ProxyServer(self.proxy, self._options, timeouts=self._patience, drain_timeout_s=0.0)
+        self.server = ProxyServer(self.proxy, self._options, timeouts=self._timeouts, drain_timeout_s=0.0)
         self._stop = asyncio.Event()
         async with self.server:
             self._ready.set()

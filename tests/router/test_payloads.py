@@ -16,7 +16,7 @@ from app_toolkit.config.models import Policy
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, ReloadableOptions, ReplicaSpec, Snapshot, Version
 from app_toolkit.observability.context import TRACE
-from app_toolkit.replica.replica import ReplicaStatistics
+from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.router.remote import Callers, CallLoad, RemoteCaller
 from app_toolkit.transport import calls

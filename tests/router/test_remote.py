@@ -19,8 +19,8 @@ pytestmark = pytest.mark.anyio
 
 SOURCE = """
     import asyncio
-    from app_toolkit.replica.calls import Calls
-    from app_toolkit.replica.hosted_object import HostedObject
+    from app_toolkit.replica.objects.calls import Calls
+    from app_toolkit.replica.objects.hosted_object import HostedObject
 
     class Model:
         async def double(self, number):

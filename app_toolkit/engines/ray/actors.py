@@ -40,16 +40,16 @@ from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
-from app_toolkit.replica import sources
-from app_toolkit.replica.artifact import Unpacked
 from app_toolkit.replica.breakpoints import Breakpoints
-from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
 from app_toolkit.router.remote import Callers, CallLoad
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, NodeId, ReplicaId
+from app_toolkit.userapp import sources
+from app_toolkit.userapp.artifact import Unpacked
+from app_toolkit.userapp.loading import users_traceback
 
 log = logging.getLogger("app_toolkit.ray")
 
