@@ -27,11 +27,11 @@ from app_toolkit.errors import (
     WaitTimeout,
 )
 from app_toolkit.observability.context import deadline, replica_context, request_id, trace_context
-from app_toolkit.replica.batching import batch
+from app_toolkit.replica.admission.streams import open_stream
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.replica.multiplexing import multiplexed
-from app_toolkit.replica.streams import open_stream
-from app_toolkit.router.handle import Response, Stream, call_many, options, remote
+from app_toolkit.replica.objects.batching import batch
+from app_toolkit.replica.objects.multiplexing import multiplexed
+from app_toolkit.router.handle import CallFuture, Stream, call_many, options, remote
 from app_toolkit.running import Application, delete, deploy, get_handle, rollback, run, scale, shutdown, status
 from app_toolkit.toolkit import Toolkit
 
@@ -39,6 +39,7 @@ __all__ = [
     "Application",
     "AutoscalingConfig",
     "BatchError",
+    "CallFuture",
     "ConfigError",
     "DeadlineExceeded",
     "Deployment",
@@ -49,7 +50,6 @@ __all__ = [
     "QueueTimeout",
     "ReplicaLost",
     "RequestError",
-    "Response",
     "StartupError",
     "Stream",
     "Superseded",

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, T
 import cloudpickle
 
 from app_toolkit.config.models import ClassConfig
+from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import kebab
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import DEPLOYMENT_CLASS, Deployable
-from app_toolkit.replica.batching import is_batched, slots_for
-from app_toolkit.replica.http import answers_http
-from app_toolkit.replica.target import class_of
+from app_toolkit.replica.objects.batching import slots_for
+from app_toolkit.replica.objects.http import answers_http
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle, deployment_of
 from app_toolkit.types import Kind, OnDisconnect, Retry
+from app_toolkit.userapp.target import class_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -192,7 +193,7 @@ class Bound(Deployable, Generic[T_co]):
             raise AttributeError(message)
 
 
-class Elsewhere(Deployable):
+class NamedDeployment(Deployable):
     """A deployment of a running application, of which only the name and the methods are known."""
 
     def __init__(self, application: str, name: str, methods: Mapping[str, Kind]) -> None:

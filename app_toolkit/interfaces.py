@@ -87,7 +87,7 @@ class Call:
     affinity: str | None = None
     """Calls with the same key prefer the same replica; None: no key."""
     passes_on: bool = False
-    """Whether results of other calls are among the arguments; these may be `Sealed`."""
+    """Whether results of other calls are among the arguments; these may be `EncodedValue`s."""
 
 
 class Caller(Protocol):
@@ -104,7 +104,7 @@ class Caller(Protocol):
         ...
 
     async def fetch(self, call: Call) -> Any:
-        """As `call`, but keep a result that arrives as bytes `Sealed`, so that it can be passed to another call."""
+        """As `call`, but keep a result that arrives as bytes as an `EncodedValue`, to pass it to another call."""
         ...
 
     def stream(self, call: Call) -> AsyncGenerator[Any, None]:
@@ -165,7 +165,7 @@ class Payloads(Protocol):
         ...
 
 
-class Plane(Protocol):
+class DataPlane(Protocol):
     """The part of this process that executes the calls of handles."""
 
     def caller(self, deployment: Deployable) -> Caller: ...

@@ -26,13 +26,13 @@ from app_toolkit.core.methods import is_idempotent
 from app_toolkit.deployment import configure, unfit
 from app_toolkit.errors import ConfigError, OverrideError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.replica.artifact import pack
-from app_toolkit.replica.graph import calls, find, keeping_streams
-from app_toolkit.replica.http import answers_http
-from app_toolkit.replica.sources import take
+from app_toolkit.replica.objects.http import answers_http
 from app_toolkit.router.handle import methods_of
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp
+from app_toolkit.userapp.artifact import pack
+from app_toolkit.userapp.graph import calls, find, keeping_streams
+from app_toolkit.userapp.sources import take
 
 logger = logging.getLogger("app_toolkit.planning")
 

@@ -23,7 +23,7 @@ from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.core.status import InstanceStatus
-from app_toolkit.deployment import Bound, Elsewhere, of_function, pack
+from app_toolkit.deployment import Bound, NamedDeployment, of_function, pack
 from app_toolkit.errors import ConfigError, InstanceEnded, Superseded, TargetError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import (
@@ -36,11 +36,11 @@ from app_toolkit.planning import (
     with_sources,
 )
 from app_toolkit.proxy import addresses
-from app_toolkit.replica.graph import find
-from app_toolkit.replica.target import Function, served
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
 from app_toolkit.types import ASGIApp
+from app_toolkit.userapp.graph import find
+from app_toolkit.userapp.target import Function, served
 
 if TYPE_CHECKING:
     from app_toolkit.engines.ray.client import RayClient
@@ -266,7 +266,7 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
             except BaseException:
                 client.close()
                 raise
-    return Handle(Elsewhere(application, deployment, methods))
+    return Handle(NamedDeployment(application, deployment, methods))
 
 
 def shutdown() -> None:

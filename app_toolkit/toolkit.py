@@ -17,15 +17,16 @@ from starlette.routing import Route as StarletteRoute
 
 from app_toolkit.config.models import DeploymentConfig, Route
 from app_toolkit.config.models import stream_log as checked_stream_log
+from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import is_idempotent
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.engines.embedded import Embedded
 from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
-from app_toolkit.replica.batching import is_batched, is_raw, slots_for
-from app_toolkit.replica.graph import batched_endpoints, calls, find
-from app_toolkit.replica.http import NOT_FOR_REQUESTS, refusal
+from app_toolkit.replica.objects.batching import is_raw, slots_for
+from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, refusal
 from app_toolkit.types import Receive, Scope, Send
+from app_toolkit.userapp.graph import batched_endpoints, calls, find
 
 # These match a request only by kind, method and path, so a route table can express them.
 _PLAIN_MATCHES = {route.matches for route in (StarletteRoute, WebSocketRoute, Mount, APIRoute, APIWebSocketRoute)}

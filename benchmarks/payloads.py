@@ -26,7 +26,7 @@ from app_toolkit.client.commands import Deploy
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.planning import plan
-from app_toolkit.replica.host import load
+from app_toolkit.userapp.loading import load
 from benchmarks.chaos.system import System
 from benchmarks.report import table as markdown
 

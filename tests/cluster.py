@@ -19,8 +19,8 @@ from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import plan
-from app_toolkit.replica.host import load
-from app_toolkit.replica.target import served
+from app_toolkit.userapp.loading import load
+from app_toolkit.userapp.target import served
 from benchmarks.chaos.system import LEDGER
 from tests.patience import PATIENCE_S
 

@@ -1,10 +1,10 @@
 """Routers of chat protocols over one interface of chat models."""
 
-from app_toolkit.chat.ai_sdk import ai_sdk_router
+from app_toolkit.chat.ai_sdk.router import ai_sdk_router
 from app_toolkit.chat.conversations import ConversationLimits, ConversationStore, SQLiteConversationStore
 from app_toolkit.chat.conversations_router import conversations_router
 from app_toolkit.chat.keys import api_keys
-from app_toolkit.chat.openai import openai_router
+from app_toolkit.chat.openai.router import openai_router
 from app_toolkit.chat.protocol import (
     Attachment,
     ChatEvent,
@@ -23,7 +23,7 @@ from app_toolkit.chat.protocol import (
     ToolResultEvent,
     UsageEvent,
 )
-from app_toolkit.chat.websocket import websocket_router
+from app_toolkit.chat.websocket.router import websocket_router
 from app_toolkit.errors import ChatError
 
 __all__ = [

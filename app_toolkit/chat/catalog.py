@@ -20,7 +20,7 @@ from app_toolkit.chat.protocol import (
 from app_toolkit.core.stop_strings import StopStrings
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
-from app_toolkit.replica.multiplexing import is_multiplexed
+from app_toolkit.replica.objects.multiplexing import is_multiplexed
 from app_toolkit.router.handle import Handle, deployment_of, options
 
 CountTokens = Callable[[ChatRequest], Awaitable[int]]

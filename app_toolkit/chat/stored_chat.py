@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar, overload
 
 from fastapi import Depends, HTTPException
 
+from app_toolkit.chat.ai_sdk.messages import UIChat, UIMessage, accepted
+from app_toolkit.chat.ai_sdk.record import MessageRecord, Part
 from app_toolkit.chat.conversations import ConversationStore
-from app_toolkit.chat.ui_messages import UIChat, UIMessage, accepted
-from app_toolkit.chat.ui_record import MessageRecord, Part
 from app_toolkit.errors import ChatError, ConfigError
 
 logger = logging.getLogger("app_toolkit.chat")

@@ -10,9 +10,9 @@ from fastapi import FastAPI
 
 from app_toolkit.errors import TargetError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.replica.host import import_from, names
-from app_toolkit.replica.target import candidates, is_function, is_served, served
 from app_toolkit.types import ASGIApp
+from app_toolkit.userapp.loading import import_from, names
+from app_toolkit.userapp.target import candidates, is_function, is_served, served
 
 CANDIDATES = ("main.py", "app.py", "api.py", "app/main.py", "app/app.py", "app/api.py")
 """The files that are tried if no target is given, in the order of FastAPI's command line."""

@@ -4,9 +4,9 @@ Items keep the order in which they were added. A batch closes as soon as it is f
 for `batch_wait_timeout_s`, but only while fewer than `max_concurrent_batches` run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from app_toolkit.errors import ConfigError
 
@@ -125,3 +125,8 @@ class Buffer(Generic[T]):
             return None
         _, came = next(iter(self.items.values()))
         return came + self.limits.batch_wait_timeout_s
+
+
+def is_batched(function: object) -> TypeGuard[Callable[..., Any]]:
+    """Return whether the function collects its calls into batches."""
+    return isinstance(getattr(function, "batch", None), BatchSettings)

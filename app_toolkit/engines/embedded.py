@@ -25,14 +25,14 @@ from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, R
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import REPLICA
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
-from app_toolkit.replica.admitted_request import ANSWERS
-from app_toolkit.replica.batching import forget, override
-from app_toolkit.replica.client import ClientMessages
-from app_toolkit.replica.graph import find
-from app_toolkit.replica.http import answers_http, http_app
+from app_toolkit.replica.admission.admitted_request import ANSWERS
+from app_toolkit.replica.admission.client import ClientMessages
+from app_toolkit.replica.objects.batching import forget, override
+from app_toolkit.replica.objects.http import answers_http, http_app
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport.hop import STREAM, is_internal
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+from app_toolkit.userapp.graph import find
 
 logger = logging.getLogger("app_toolkit.replica")
 

@@ -20,10 +20,10 @@ from app_toolkit.core.attempts import Attempt, Attempts, Reason, Result
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
-from app_toolkit.replica.calls import Calls
-from app_toolkit.replica.instance import Instance
-from app_toolkit.replica.replica import Replica
-from app_toolkit.replica.wait_queue import Position
+from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.replica.admission.wait_queue import Position
+from app_toolkit.replica.objects.calls import Calls
+from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import hop
@@ -155,7 +155,7 @@ class Deployed(Local):
 
     def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
         config: ClassConfig = deployment.config
-        self.instance = Instance(
+        self.instance = HostedObject(
             deployment.make,
             name=deployment.name,
             sync_threads=config.sync_threads,

@@ -16,7 +16,7 @@ TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
 """The trace in the format of `core.trace`: `traceparent`, and `tracestate` after a space."""
 
 
-class Errand:
+class ThreadWork:
     """The work of a thread in one context.
 
     Only that context, and the contexts that were copied from it meanwhile, refer to this object. So it is collected
@@ -27,20 +27,20 @@ class Errand:
         self.thread = threading.get_ident()
 
 
-ERRAND: ContextVar[Errand | None] = ContextVar("app_toolkit_errand", default=None)
+THREAD_WORK: ContextVar[ThreadWork | None] = ContextVar("app_toolkit_thread_work", default=None)
 
 
-def errand() -> weakref.ref[Errand]:
+def thread_work() -> weakref.ref[ThreadWork]:
     """Return a weak reference to the work of the calling thread in the current context."""
-    found = ERRAND.get()
+    found = THREAD_WORK.get()
     # A copied context contains the value of the original: a task finds that of the thread which started it.
     if found is None or found.thread != threading.get_ident():
-        found = Errand()
-        ERRAND.set(found)
+        found = ThreadWork()
+        THREAD_WORK.set(found)
     return weakref.ref(found)
 
 
-class Reading:
+class ReadStream:
     """The stream of a call that user code reads.
 
     A framework that is cancelled while it sends an item leaves its generator suspended, often in a reference cycle with
@@ -51,7 +51,7 @@ class Reading:
     __slots__ = ("_close", "reader")
 
     def __init__(self, close: Callable[[], object]) -> None:
-        self.reader: asyncio.Task[Any] | weakref.ref[Errand] | None = None
+        self.reader: asyncio.Task[Any] | weakref.ref[ThreadWork] | None = None
         """The task or thread that took the last item or waits for one; None: none yet, or one of another loop."""
         self._close = close
 
@@ -72,7 +72,7 @@ class Reading:
             self._close()
 
 
-READINGS: ContextVar[set[Reading] | None] = ContextVar("app_toolkit_readings", default=None)
+READ_STREAMS: ContextVar[set[ReadStream] | None] = ContextVar("app_toolkit_read_streams", default=None)
 """The readings of the current request, on the event loop that serves it; None outside of a request."""
 
 

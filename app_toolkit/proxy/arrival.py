@@ -12,9 +12,9 @@ from typing import cast
 
 from app_toolkit.errors import TooManyConnections
 from app_toolkit.proxy import builtin
-from app_toolkit.proxy.protocol import ClientConnection, Patience, ServedConnection, ServerState
-from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.protocol import ClientConnection, ServedConnection, ServerState, Timeouts
 from app_toolkit.proxy.request import DISCARDED_BODY
+from app_toolkit.proxy.state import ProxyState
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -52,7 +52,7 @@ class Capacity:
         )
 
 
-class Reception:
+class ConnectionLimiter:
     """Admits or refuses the clients of one server, by the number of its clients.
 
     `tls`: the context for TLS handshakes. None: clients connect without TLS.
@@ -60,18 +60,18 @@ class Reception:
 
     def __init__(
         self,
-        proxy: Proxy,
+        proxy: ProxyState,
         new_client: Callable[[], ClientConnection],
         state: ServerState,
         capacity: Capacity,
-        patience: Patience,
+        timeouts: Timeouts,
         tls: ssl.SSLContext | None,
     ) -> None:
         self.proxy = proxy
         self.new_client = new_client
         self.state = state
         self.capacity = capacity
-        self.patience = patience
+        self.timeouts = timeouts
         self.tls = tls
         #: The refused connections that are not closed yet, oldest first.
         self.refused: dict[ServedConnection, None] = {}
@@ -110,25 +110,27 @@ class Reception:
 
 
 class AcceptedConnection(asyncio.Protocol):
-    """The first protocol of a new connection. It asks the `Reception` to admit or refuse the connection."""
+    """The first protocol of a new connection. It asks the `ConnectionLimiter` to admit or refuse the connection."""
 
-    def __init__(self, reception: Reception) -> None:
-        self._reception = reception
+    def __init__(self, limiter: ConnectionLimiter) -> None:
+        self._limiter = limiter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._reception.receive(cast(asyncio.Transport, transport))
+        self._limiter.receive(cast(asyncio.Transport, transport))
 
 
 class Handshake:
     """A connection during its TLS handshake. It counts as admitted or refused from the beginning."""
 
     #: Whether the connection is serving a request: never, because the handshake comes before the first request.
-    answers = False
+    is_serving = False
 
-    def __init__(self, protocol: asyncio.Protocol, admitted: bool, reception: Reception, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self, protocol: asyncio.Protocol, admitted: bool, limiter: ConnectionLimiter, tls: ssl.SSLContext
+    ) -> None:
         self._protocol = protocol
         self._admitted = admitted
-        self._reception = reception
+        self._limiter = limiter
         self._tls = tls
         self._task: asyncio.Task[None] | None = None
 
@@ -140,25 +142,25 @@ class Handshake:
             return
         finally:
             transport.abort()
-        self._reception.track(self, self._admitted)
+        self._limiter.track(self, self._admitted)
         self._task = asyncio.create_task(self._perform_handshake(socket.socket(fileno=descriptor)))
-        self._reception.state.tasks.add(self._task)
-        self._task.add_done_callback(self._reception.state.tasks.discard)
+        self._limiter.state.tasks.add(self._task)
+        self._task.add_done_callback(self._limiter.state.tasks.discard)
 
     async def _perform_handshake(self, connection: socket.socket) -> None:
-        patience = self._reception.patience
+        timeouts = self._limiter.timeouts
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._protocol,
                 connection,
                 ssl=self._tls,
-                ssl_handshake_timeout=patience.head_s,
-                ssl_shutdown_timeout=patience.stalled_write_s,  # the connection's sweep enforces shorter timeouts
+                ssl_handshake_timeout=timeouts.head_s,
+                ssl_shutdown_timeout=timeouts.stalled_write_s,  # the connection's sweep enforces shorter timeouts
             )
         except OSError:  # not TLS, a timeout, or a disconnect
             connection.close()
         finally:
-            self._reception.untrack(self)
+            self._limiter.untrack(self)
 
     def sweep(self, now: float) -> None:
         """Do nothing: the TLS layer enforces the timeout of the handshake."""
@@ -178,10 +180,10 @@ class Refusal(asyncio.Protocol):
     """The connection of a client that is not admitted. It gets an error response, and time to read it."""
 
     #: Whether the connection is serving a request: never, because a drain does not wait for a refused client.
-    answers = False
+    is_serving = False
 
-    def __init__(self, reception: Reception) -> None:
-        self._reception = reception
+    def __init__(self, limiter: ConnectionLimiter) -> None:
+        self._limiter = limiter
         self._since = time.monotonic()
         self._transport: asyncio.Transport | None = None
         self._dropped = 0
@@ -190,17 +192,17 @@ class Refusal(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._since = time.monotonic()
-        self._reception.track(self, admitted=False)
+        self._limiter.track(self, admitted=False)
         transport.write(self._answer())
         if transport.can_write_eof():
             transport.write_eof()
 
     def _answer(self) -> bytes:
-        error = TooManyConnections(f"the proxy has {self._reception.capacity.clients} clients, which is its limit")
-        self._reception.proxy.unowned.counts.note(error.reason)
-        id = self._reception.proxy.mint_id()
+        error = TooManyConnections(f"the proxy has {self._limiter.capacity.clients} clients, which is its limit")
+        self._limiter.proxy.unowned.counts.note(error.reason)
+        id = self._limiter.proxy.mint_id()
         own = builtin.failure(error, id.decode())
-        lines = [own.status_line, *(b"%b: %b" % field for field in self._reception.state.default_headers)]
+        lines = [own.status_line, *(b"%b: %b" % field for field in self._limiter.state.default_headers)]
         end = b"%bcontent-length: %d\r\nx-request-id: %b\r\nconnection: close\r\n\r\n"
         return b"\r\n".join((*lines, end % (own.fields, len(own.body), id) + own.body))
 
@@ -212,11 +214,11 @@ class Refusal(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._reception.untrack(self)
+        self._limiter.untrack(self)
         self._transport = None
 
     def sweep(self, now: float) -> None:
-        if self._transport is not None and now - self._since > self._reception.patience.linger_s:
+        if self._transport is not None and now - self._since > self._limiter.timeouts.linger_s:
             if self._transport.is_closing():
                 self._transport.abort()
             else:

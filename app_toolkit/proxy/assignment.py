@@ -6,24 +6,34 @@ from collections.abc import Callable
 from app_toolkit.core.attempts import Action, Attempt, Attempts, Reason, Result, failure, is_repeatable
 from app_toolkit.errors import ReplicaGone, ReplicaLost
 from app_toolkit.proxy.downstream import Downstream
-from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import IDEMPOTENT, Request
 from app_toolkit.proxy.routes import Failed, IngressRouter, RoutePermit
+from app_toolkit.proxy.state import ProxyState
 from app_toolkit.types import ReplicaId
 
 
 class Assignment:
     """Assigns one request to a replica, and reassigns it after an attempt without an answer."""
 
-    __slots__ = ("_proxy", "_request", "_waiter", "account", "attempts", "max_body", "permit", "replica", "router")
+    __slots__ = (
+        "_proxy",
+        "_request",
+        "_waiter",
+        "attempts",
+        "ingress_state",
+        "max_body",
+        "permit",
+        "replica",
+        "router",
+    )
 
-    def __init__(self, proxy: Proxy, request: Request, now: float) -> None:
+    def __init__(self, proxy: ProxyState, request: Request, now: float) -> None:
         self._proxy = proxy
         self._request = request
         #: The router of the ingress. Set by `find_ingress`.
         self.router: IngressRouter
         self._waiter: object | None = None
-        self.account = proxy.unowned
+        self.ingress_state = proxy.unowned
         self.attempts = Attempts(now)
         #: The most bytes in the body. None: no limit.
         self.max_body: int | None = None
@@ -34,12 +44,12 @@ class Assignment:
     @property
     def waiting(self) -> int | None:
         """The number of requests in the queue of the ingress. None: no ingress owns the request."""
-        return None if self.account is self._proxy.unowned else self.router.waiting
+        return None if self.ingress_state is self._proxy.unowned else self.router.waiting
 
     @property
     def is_current(self) -> bool:
         """Whether the ingress is still served."""
-        return self.router is self._proxy.routes.routers.get(self.account.name)
+        return self.router is self._proxy.routes.routers.get(self.ingress_state.name)
 
     @property
     def is_repeatable(self) -> bool:
@@ -58,8 +68,8 @@ class Assignment:
         kind = "websocket" if request.websocket else "http"
         name = proxy.routes.find(kind, request.method.decode(), request.path)
         router = self.router = proxy.routes.routers[name]
-        self.account = proxy.account(name)
-        self.account.budget.count_request(self.attempts.since)
+        self.ingress_state = proxy.ingress_state(name)
+        self.ingress_state.budget.count_request(self.attempts.since)
         self.max_body = None if request.websocket else router.policy.max_body_size
         if self.max_body is not None:
             self.check_body()
@@ -67,7 +77,7 @@ class Assignment:
     def check_body(self) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""
         if self.max_body is not None:
-            self._request.check_body(self.max_body, self.account.name)
+            self._request.check_body(self.max_body, self.ingress_state.name)
 
     def ask(self, client: Downstream, granted: Callable[[RoutePermit], None], failed: Failed) -> RoutePermit | None:
         """Acquire a permit. Return None if the request has to wait.
@@ -76,7 +86,7 @@ class Assignment:
         request cannot wait.
         """
         attempts = self.attempts
-        preferred = self.account.preferred(client.served, client.peers, shared=bool(self._request.forwarded))
+        preferred = self.ingress_state.preferred(client.served, client.peers, shared=bool(self._request.forwarded))
         permit = self.router.try_acquire(attempts.avoid, *preferred)
         if permit is None:
             again = attempts.count > 0
@@ -107,7 +117,9 @@ class Assignment:
         if result is Result.LOST or result is Result.UNREAD:
             self._proxy.pool.distrust(endpoint.address)
         self.router.ended(permit, result)
-        return self.attempts.after(attempt, time.monotonic(), self.router.policy.max_queue_wait_s, self.account.budget)
+        return self.attempts.after(
+            attempt, time.monotonic(), self.router.policy.max_queue_wait_s, self.ingress_state.budget
+        )
 
     def failure(self, reason: Reason, word: bytes | None, cause: ReplicaGone | None) -> Exception:
         """Return the error for a request that is not attempted again.
@@ -122,14 +134,14 @@ class Assignment:
         if reason is Reason.REFUSED and word is not None:
             rejected = f"rejected the proxy's credentials or protocol version ({word.decode('latin-1')})"
             return ReplicaLost(f"replica {self.replica} {rejected}; the request did not run")
-        error = failure(reason, self.replica, request=self.request_name, it="this", deployment=self.account.name)
+        error = failure(reason, self.replica, request=self.request_name, it="this", deployment=self.ingress_state.name)
         error.__cause__ = cause
         return error
 
     def open(self, exchange: object, client: Downstream) -> None:
         """Release the slot of the request, because an open stream or WebSocket does not count as an ongoing request."""
         assert self.permit is not None
-        self.account.opened(exchange, client.peers, self.permit, websocket=self._request.websocket)
+        self.ingress_state.opened(exchange, client.peers, self.permit, websocket=self._request.websocket)
         self.router.open(self.permit)
 
     def keep_slot(self) -> None:
@@ -139,7 +151,7 @@ class Assignment:
 
     def close(self, exchange: object, client: Downstream) -> None:
         """Record that the stream or WebSocket is closed. Does nothing if it was not open."""
-        self.account.closed(exchange, client.peers, self.permit)
+        self.ingress_state.closed(exchange, client.peers, self.permit)
 
     def release(self) -> None:
         """Leave the queue, and release the permit."""

@@ -14,7 +14,7 @@ ROUTES = "/-/routes"
 
 
 @dataclass(frozen=True, slots=True)
-class OwnAnswer:
+class BuiltinResponse:
     """A complete response, except for its framing and the default fields. `ClientResponse` adds these."""
 
     status: int
@@ -26,17 +26,17 @@ class OwnAnswer:
         return b"HTTP/1.1 %d %b" % (self.status, HTTPStatus(self.status).phrase.encode())
 
 
-def failure(error: RequestError, request_id: str) -> OwnAnswer:
+def failure(error: RequestError, request_id: str) -> BuiltinResponse:
     """Return the response for an error: its reason, one sentence of detail, and the request id for the log."""
     answer = _json(error.status, error.document(request_id))
     if error.retry_after_s is None:
         return answer
-    return OwnAnswer(
+    return BuiltinResponse(
         answer.status, answer.body, answer.fields + b"retry-after: %d\r\n" % math.ceil(error.retry_after_s)
     )
 
 
-def endpoint(method: bytes, path: str, routes: Routes, draining: bool) -> OwnAnswer | None:
+def endpoint(method: bytes, path: str, routes: Routes, draining: bool) -> BuiltinResponse | None:
     """Return the response of one of the proxy's own endpoints. None: the request is for an application."""
     if method not in (b"GET", b"HEAD"):
         return None
@@ -45,7 +45,7 @@ def endpoint(method: bytes, path: str, routes: Routes, draining: bool) -> OwnAns
     return _json(200, listing(routes)) if path == ROUTES else None
 
 
-def health(routes: Routes, draining: bool) -> OwnAnswer:
+def health(routes: Routes, draining: bool) -> BuiltinResponse:
     if draining:
         return _json(503, {"status": "draining"})
     return _json(200, {"status": "ok"}) if routes.ready else _json(503, {"status": "no routes yet"})
@@ -72,5 +72,5 @@ def listing(routes: Routes) -> dict[str, Any]:
     }
 
 
-def _json(status: int, content: Any) -> OwnAnswer:
-    return OwnAnswer(status, json.dumps(content, separators=(",", ":")).encode())
+def _json(status: int, content: Any) -> BuiltinResponse:
+    return BuiltinResponse(status, json.dumps(content, separators=(",", ":")).encode())

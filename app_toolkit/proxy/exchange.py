@@ -24,13 +24,13 @@ from app_toolkit.proxy.assignment import Assignment
 from app_toolkit.proxy.deadlines import Deadline
 from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.failures import as_request_error, late
-from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import KEPT_BODY, Request
 from app_toolkit.proxy.response import ClientResponse
 from app_toolkit.proxy.routes import RoutePermit
 from app_toolkit.proxy.stages import TRANSITIONS, IllegalStage, Stage
+from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
-from app_toolkit.transport.pool import Answer, PooledConnection
+from app_toolkit.transport.pool import PooledConnection, ResponseHead
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -85,7 +85,7 @@ class Exchange:
         "request",
     )
 
-    def __init__(self, proxy: Proxy, client: Downstream, request: Request) -> None:
+    def __init__(self, proxy: ProxyState, client: Downstream, request: Request) -> None:
         self._proxy = proxy
         self._client = client
         self.request = request
@@ -228,13 +228,13 @@ class Exchange:
             return
         self._release()
         assignment = self._assignment
-        account, waiting = assignment.account, assignment.waiting
+        ingress_state, waiting = assignment.ingress_state, assignment.waiting
         failed = as_request_error(assignment.attempts.explain(error, assignment.request_name))
         now = time.monotonic()
         if failed.retry_after_s is not None and waiting is not None:
-            failed.retry_after_s = retry_after_s(waiting, account.answers.rate(now))
+            failed.retry_after_s = retry_after_s(waiting, ingress_state.responses.rate(now))
         if failed.status >= 500 and self.request.refusal is None:
-            account.log_failure(self._id, failed, now)
+            ingress_state.log_failure(self._id, failed, now)
         self._respond(builtin.failure(failed, self._id), failed.reason)
 
     # Before an attempt
@@ -247,7 +247,7 @@ class Exchange:
             return
         timeout = timeout_s(self.request.timeout, usual)
         if timeout is not None:
-            shared = assignment.account.deadlines(timeout) if timeout == usual else None
+            shared = assignment.ingress_state.deadlines(timeout) if timeout == usual else None
             deadline = self._deadline = Deadline(self, self._arrived + timeout, timeout, shared)
             assignment.attempts.deadline = deadline.at
 
@@ -368,12 +368,12 @@ class Exchange:
 
     # Called by the replica's connection
 
-    def informed(self, answer: Answer) -> None:
+    def informed(self, answer: ResponseHead) -> None:
         if answer.status == 100 and not self.request.websocket:
             self._release_body()
         self._response.inform(answer)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: ResponseHead) -> None:
         if answer.refusal is not None:
             self._refusal = answer.refusal
         elif answer.status == 101:
@@ -444,11 +444,11 @@ class Exchange:
         assignment, answer = self._assignment, self._response.answer
         assert answer is not None
         self._release()
-        self._client.served[assignment.account.name] = assignment.replica, answer.stream is not None
+        self._client.served[assignment.ingress_state.name] = assignment.replica, answer.stream is not None
         self._record(answer.status, OK)
         self._client.finished(self.request, self._response.keep)
 
-    def _open_tunnel(self, answer: Answer) -> None:
+    def _open_tunnel(self, answer: ResponseHead) -> None:
         if not self.request.websocket:
             self.fail(BadAnswer("the app switched protocols, but the request did not ask for an upgrade"))
             return
@@ -474,7 +474,7 @@ class Exchange:
             log.warning("the response to request %s was cut off: %s", self._id, error)
         self._response.cut()
 
-    def _respond(self, own: builtin.OwnAnswer, outcome: str) -> None:
+    def _respond(self, own: builtin.BuiltinResponse, outcome: str) -> None:
         """Send a response of the proxy itself."""
         self._response.give(own)
         self._record(own.status, outcome)
@@ -518,16 +518,16 @@ class Exchange:
     def _record(self, status: int, outcome: str) -> None:
         """Count the outcome, and write it to the access log."""
         proxy, request, response, assignment = self._proxy, self.request, self._response, self._assignment
-        answer, account = response.answer, assignment.account
+        answer, ingress_state = response.answer, assignment.ingress_state
         now = time.monotonic()
         seconds = now - self._arrived
         if proxy.clients is not None:
             proxy.clients.leave(self._client.host, self)
         tunnel = answer is not None and answer.status == 101
-        account.record(outcome, now, None if tunnel else seconds, answered=answer is not None and outcome == OK)
+        ingress_state.record(outcome, now, None if tunnel else seconds, answered=answer is not None and outcome == OK)
         if proxy.access is not None:
             peers, path, id = self._client.peers, request.raw_path[:LONGEST_PATH], request.id or b"-"
-            whose = account.name, assignment.replica, assignment.attempts.count
+            whose = ingress_state.name, assignment.replica, assignment.attempts.count
             proxy.access.note(
                 (self._arrived, peers, request.method, path, status, outcome, response.size, seconds, id, *whose)
             )

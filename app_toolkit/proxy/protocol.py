@@ -15,8 +15,8 @@ from app_toolkit.core.forwarded import Trust
 from app_toolkit.core.uploads import MinimumRate, Period, measured
 from app_toolkit.errors import RequestTimeout
 from app_toolkit.proxy.exchange import Exchange
-from app_toolkit.proxy.proxy import Proxy
 from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, HeadLimits, Request, RequestParser
+from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.types import Header, ReplicaId
@@ -25,7 +25,7 @@ DEFAULT_RATE = MinimumRate(bytes_per_s=500.0, grace_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """The timeouts for clients, in seconds, and the minimum rate of request bodies."""
 
     head_s: float = 10.0
@@ -48,7 +48,7 @@ class ServedConnection(Protocol):
     """The connection of a client, admitted or refused, as a server uses it."""
 
     @property
-    def answers(self) -> bool:
+    def is_serving(self) -> bool:
         """Whether the connection is serving a request, for which a drain waits."""
         ...
 
@@ -81,11 +81,13 @@ class ClientConnection(asyncio.Protocol):
     * Every state of the connection has a timeout, which `sweep` enforces.
     """
 
-    def __init__(self, proxy: Proxy, state: ServerState, limits: HeadLimits, patience: Patience, trust: Trust) -> None:
+    def __init__(
+        self, proxy: ProxyState, state: ServerState, limits: HeadLimits, timeouts: Timeouts, trust: Trust
+    ) -> None:
         # Shared by all connections
         self._proxy = proxy
         self._state = state
-        self._patience = patience
+        self._timeouts = timeouts
         self._trust = trust
         # For the lifetime of the connection
         self._host = ""
@@ -141,7 +143,7 @@ class ClientConnection(asyncio.Protocol):
         self._gone()
 
     def eof_received(self) -> None:
-        unfinished = self.answers
+        unfinished = self.is_serving
         self._gone()
         if self.transport is None:
             return
@@ -210,7 +212,7 @@ class ClientConnection(asyncio.Protocol):
         return self._stopping or self._proxy.draining
 
     @property
-    def answers(self) -> bool:
+    def is_serving(self) -> bool:
         """Whether a request of this client is waiting or being answered. An open WebSocket does not count."""
         return self._exchange is not None and not self._exchange.tunnels
 
@@ -398,13 +400,13 @@ class ClientConnection(asyncio.Protocol):
         elif self._leaving:
             if unsent:  # the client still reads its response
                 self._since = now
-            elif now - self._since > self._patience.linger_s:
+            elif now - self._since > self._timeouts.linger_s:
                 if transport.is_closing():
                     transport.abort()
                 else:
                     transport.close()
         elif self._unwanted is not None:
-            if now - self._since > self._patience.discard_s:
+            if now - self._since > self._timeouts.discard_s:
                 self._leave(unread=True)
         elif self._exchange is not None:
             self._sweep_body(self._exchange, now)
@@ -413,11 +415,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _sweep_idle(self, now: float) -> None:
         if self._head_since is not None:
-            if now - self._head_since > self._patience.head_s:
-                self._parser.refuse(RequestTimeout(f"the head did not arrive within {self._patience.head_s:g} s"))
+            if now - self._head_since > self._timeouts.head_s:
+                self._parser.refuse(RequestTimeout(f"the head did not arrive within {self._timeouts.head_s:g} s"))
                 self._advance()
         elif self.closing or now - self._since > (
-            self._patience.keep_alive_s if self._served else self._patience.head_s
+            self._timeouts.keep_alive_s if self._served else self._timeouts.head_s
         ):
             self._leave(unread=False)
 
@@ -430,7 +432,7 @@ class ClientConnection(asyncio.Protocol):
         if not exchange.body_is_due or not self.reading:
             self._body_period = None
             return
-        received, minimum = request.body.received, self._patience.body
+        received, minimum = request.body.received, self._timeouts.body
         if self._body_period is None:
             self._body_period = Period(now, received)
             return
@@ -451,7 +453,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._stalled is None or self._stalled[1] != waiting:
             self._stalled = now, waiting
         else:
-            return now - self._stalled[0] > self._patience.stalled_write_s
+            return now - self._stalled[0] > self._timeouts.stalled_write_s
         return False
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from app_toolkit.proxy.builtin import OwnAnswer
+from app_toolkit.proxy.builtin import BuiltinResponse
 from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.request import DISCARDED_BODY, Request
 from app_toolkit.transport.frames import WebSocketFrames, close_frame
-from app_toolkit.transport.pool import Answer
+from app_toolkit.transport.pool import ResponseHead
 from app_toolkit.types import Header
 
 SERVICE_RESTART = 1012
@@ -22,7 +22,7 @@ class ClientResponse:
         self._request = request
         self._client = client
         #: The head of the app's response. None: it has not arrived.
-        self.answer: Answer | None = None
+        self.answer: ResponseHead | None = None
         self._head = b""
         #: The WebSocket frames from the replica. None: the exchange is not a tunnel.
         self._frames: WebSocketFrames | None = None
@@ -35,7 +35,7 @@ class ClientResponse:
 
     # Responses of the app
 
-    def inform(self, answer: Answer) -> None:
+    def inform(self, answer: ResponseHead) -> None:
         """Pass on an interim response, if the client may receive it."""
         request = self._request
         visible = request.version == "1.1"
@@ -45,7 +45,7 @@ class ClientResponse:
         if visible:
             self._client.write(_head(answer.status_line, (), answer.fields, b"\r\n"))
 
-    def prepare(self, answer: Answer) -> bool:
+    def prepare(self, answer: ResponseHead) -> bool:
         """Compose the head. Return whether to `start` at once, or else with the first bytes of the body."""
         request, client = self._request, self._client
         self.answer = answer
@@ -86,7 +86,7 @@ class ClientResponse:
 
     # Tunnels
 
-    def open_tunnel(self, answer: Answer) -> None:
+    def open_tunnel(self, answer: ResponseHead) -> None:
         self.answer = answer
         self._frames = WebSocketFrames()
         head = _head(answer.status_line, self._client.default_headers, answer.fields, self._id_line(answer))
@@ -105,7 +105,7 @@ class ClientResponse:
 
     # Responses of the proxy
 
-    def give(self, own: OwnAnswer) -> None:
+    def give(self, own: BuiltinResponse) -> None:
         request = self._request
         assert request.id is not None
         self.keep = request.refusal is None and self._may_keep(None)
@@ -119,7 +119,7 @@ class ClientResponse:
         )
         self._client.write(_head(own.status_line, self._client.default_headers, (), end) + body)
 
-    def _may_keep(self, answer: Answer | None) -> bool:
+    def _may_keep(self, answer: ResponseHead | None) -> bool:
         """Return whether the connection may serve another request. `answer`: None for a response of the proxy."""
         request = self._request
         if not request.keep_alive or self._client.closing:
@@ -133,7 +133,7 @@ class ClientResponse:
         missing = request.missing
         return missing is None or missing <= DISCARDED_BODY
 
-    def _id_line(self, answer: Answer) -> bytes:
+    def _id_line(self, answer: ResponseHead) -> bytes:
         """Return the end of a head, with the request id unless the app's response has one."""
         for name, _ in answer.fields:
             if name == b"x-request-id":

@@ -19,14 +19,14 @@ from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.errors import StartupError
 from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy import tls
-from app_toolkit.proxy.arrival import AcceptedConnection, Capacity, Reception
+from app_toolkit.proxy.arrival import AcceptedConnection, Capacity, ConnectionLimiter
 from app_toolkit.proxy.clients import Clients
-from app_toolkit.proxy.protocol import ClientConnection, Patience, ServedConnection, ServerState
-from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.protocol import ClientConnection, ServedConnection, ServerState, Timeouts
 from app_toolkit.proxy.request import HeadLimits
+from app_toolkit.proxy.state import ProxyState
 from app_toolkit.types import Receive, Scope, Send
 
-__all__ = ["Proxy", "ProxyServer", "ProxyStatistics"]
+__all__ = ["ProxyServer", "ProxyState", "ProxyStatistics"]
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -65,11 +65,11 @@ class ProxyServer:
 
     def __init__(
         self,
-        proxy: Proxy,
+        proxy: ProxyState,
         options: HTTPOptions,
         *,
         limits: HeadLimits | None = None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         drain_timeout_s: float = 20.0,
     ) -> None:
         self.proxy = proxy
@@ -77,7 +77,7 @@ class ProxyServer:
         self.port = options.port
         self._options = options
         self._limits = limits or HeadLimits()
-        self._patience = patience or Patience(
+        self._timeouts = timeouts or Timeouts(
             head_s=options.head_timeout_s,
             keep_alive_s=options.keep_alive_timeout_s,
             body=MinimumRate(options.min_body_rate, options.body_grace_s),
@@ -94,8 +94,8 @@ class ProxyServer:
             )
         self._server = _Server(_config(capacity.backlog, self._arrive), self._told_to_exit)
         self._state = cast(ServerState, self._server.server_state)
-        self._reception = Reception(
-            proxy, self._new_client, self._state, capacity, self._patience, tls.context(options)
+        self._limiter = ConnectionLimiter(
+            proxy, self._new_client, self._state, capacity, self._timeouts, tls.context(options)
         )
         self._deadline: asyncio.TimerHandle | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -129,10 +129,10 @@ class ProxyServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 # Polling is sufficient, because a proxy drains only once. An event would cost every exchange.
-                while any(connection.answers for connection in self.connections()):  # noqa: ASYNC110
+                while any(connection.is_serving for connection in self.connections()):  # noqa: ASYNC110
                     await asyncio.sleep(DRAIN_POLL_S)
         for connection in self.connections():
-            if connection.answers:
+            if connection.is_serving:
                 connection.dismiss()
 
     async def stop(self, timeout_s: float) -> None:
@@ -184,10 +184,10 @@ class ProxyServer:
         )
 
     def _arrive(self, **_uvicorns: Any) -> AcceptedConnection:
-        return AcceptedConnection(self._reception)
+        return AcceptedConnection(self._limiter)
 
     def _new_client(self) -> ClientConnection:
-        return ClientConnection(self.proxy, self._state, self._limits, self._patience, self._trust)
+        return ClientConnection(self.proxy, self._state, self._limits, self._timeouts, self._trust)
 
     async def _keep_sweeping(self) -> None:
         while True:
@@ -224,7 +224,7 @@ class ProxyServer:
 
     def connections(self) -> list[ServedConnection]:
         """Return the connections of all clients, admitted or refused."""
-        return [*self._state.connections, *self._reception.refused]
+        return [*self._state.connections, *self._limiter.refused]
 
 
 class _Server(uvicorn.Server):

@@ -17,7 +17,7 @@ from weakref import ref
 import anyio.to_thread
 from starlette.concurrency import iterate_in_threadpool
 
-from app_toolkit.observability.context import READINGS, Reading
+from app_toolkit.observability.context import READ_STREAMS, ReadStream
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -45,11 +45,11 @@ class Noticing:
     def __call__(self, generator: Generator) -> None:
         if self._before is not None:
             self._before(generator)
-        readings = READINGS.get()
+        readings = READ_STREAMS.get()
         if readings is not None and sys._getframe(1).f_code is not ENTER:
             # A weak reference: a request that runs for hours may begin many generators.
             weak, stepped = ref(generator, lambda _: readings.discard(reading)), _stepped_by_threads(generator)
-            reading = Reading(lambda: self._close(weak, stepped))
+            reading = ReadStream(lambda: self._close(weak, stepped))
             reading.reader = asyncio.current_task()
             readings.add(reading)
 

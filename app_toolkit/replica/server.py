@@ -26,20 +26,20 @@ from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.observability.watchdog import Watchdog
-from app_toolkit.replica.arrival import UnauthenticatedConnection, UnauthenticatedPeers
-from app_toolkit.replica.batching import override
-from app_toolkit.replica.calls import host_class
-from app_toolkit.replica.connection import CallerConnection
-from app_toolkit.replica.deposits import Deposits
-from app_toolkit.replica.host import Lifespan, host, load, unpack, users_traceback
-from app_toolkit.replica.instance import Instance
-from app_toolkit.replica.reach import ask
-from app_toolkit.replica.replica import Replica, ReplicaStatistics, Reported
+from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics, Reported
+from app_toolkit.replica.http.arrival import UnauthenticatedConnection, UnauthenticatedPeers
+from app_toolkit.replica.http.connection import CallerConnection
+from app_toolkit.replica.http.reach import ask
+from app_toolkit.replica.http.websocket import BoundedWebSocket
+from app_toolkit.replica.objects.batching import override
+from app_toolkit.replica.objects.calls import host_class
+from app_toolkit.replica.objects.deposits import Deposits
+from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.replica.signals import Signals
-from app_toolkit.replica.target import served
-from app_toolkit.replica.websocket import BoundedWebSocket
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
 from app_toolkit.types import Address, ReplicaId
+from app_toolkit.userapp.loading import Lifespan, host, load, unpack, users_traceback
+from app_toolkit.userapp.target import served
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -85,7 +85,7 @@ class ReplicaServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
         self.replica: Replica | None = None
-        self._instance: Instance | None = None
+        self._instance: HostedObject | None = None
         self._reconfiguring = asyncio.Lock()
         #: Set once the app has started; None: no caller waits for the data loop yet.
         self._watchdog: Watchdog | None = None

@@ -24,16 +24,16 @@ from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, c
 from app_toolkit.config.models import CallOptions
 from app_toolkit.core.methods import MANY, STREAMS, kind_of, many_of
 from app_toolkit.errors import ConfigError, NoReplica
-from app_toolkit.interfaces import Call, Caller, Deployable, Plane, Reference
-from app_toolkit.observability.context import ERRAND, READINGS, Reading, errand
-from app_toolkit.transport.calls import Sealed
+from app_toolkit.interfaces import Call, Caller, DataPlane, Deployable, Reference
+from app_toolkit.observability.context import READ_STREAMS, THREAD_WORK, ReadStream, thread_work
+from app_toolkit.transport.calls import EncodedValue
 from app_toolkit.types import Kind, Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-default: Callable[[], Plane] | None = None
+default: Callable[[], DataPlane] | None = None
 """Creates the data plane at the first call in a process in which `use` was not called. It runs under a lock, so it must
 not wait for code that calls handles."""
 
@@ -42,28 +42,28 @@ ENDED = "the engine of this process has shut down"
 chosen = False
 """Whether `use` has set the data plane of this process."""
 
-_plane: Plane | None = None
+_data_plane: DataPlane | None = None
 _making = threading.Lock()
 
 
-def use(plane: Plane | None) -> None:
+def use(data_plane: DataPlane | None) -> None:
     """Set the data plane that all handles of this process use. None: the one that `default` creates, if it is set."""
-    global _plane, chosen
-    _plane = plane
-    chosen = plane is not None
+    global _data_plane, chosen
+    _data_plane = data_plane
+    chosen = data_plane is not None
 
 
-def plane() -> Plane:
+def data_plane() -> DataPlane:
     """Return the data plane that all handles of this process use. Raise `ConfigError` if there is none."""
-    global _plane
-    if (here := _plane) is not None:
+    global _data_plane
+    if (here := _data_plane) is not None:
         return here
     with _making:
-        if _plane is None:
+        if _data_plane is None:
             if default is None:
                 raise ConfigError("no engine runs in this process, so handles cannot make calls")
-            _plane = default()
-        return _plane
+            _data_plane = default()
+        return _data_plane
 
 
 class Handle(Reference):
@@ -206,7 +206,7 @@ class Method:
                 f"that runs here: {way}remote(model.{self.name}, ...)"
             )
         if self.kind == "sync":
-            return Response(self, call).result()
+            return CallFuture(self, call).result()
         return self._sync_items(call)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, suffix: str = "") -> Call:
@@ -214,7 +214,7 @@ class Method:
 
     @property
     def caller(self) -> Caller:
-        return plane().caller(self.deployment)
+        return data_plane().caller(self.deployment)
 
     async def answer(self, call: Call) -> Any:
         """Return the result of the method. Can be awaited on any event loop."""
@@ -225,7 +225,7 @@ class Method:
         return await asyncio.wrap_future(submit(caller.loop, caller.call, call))
 
     async def fetch(self, call: Call) -> Any:
-        """Like `answer`, but return a value that arrives as bytes as `Sealed`."""
+        """Like `answer`, but return a value that arrives as bytes as `EncodedValue`."""
         call = await resolved(call)
         caller = self.caller
         if caller.loop is asyncio.get_running_loop():
@@ -237,8 +237,8 @@ class Method:
         caller = self.caller
         if caller.loop is asyncio.get_running_loop():
             async with _closing_once(caller.stream(call)) as items:
-                reading = Reading(partial(_close, items))
-                with _among_readings(reading):
+                reading = ReadStream(partial(_close, items))
+                with _among_read_streams(reading):
                     reading.reader = asyncio.current_task()
                     async for item in items:
                         yield item
@@ -253,9 +253,9 @@ class Method:
 
 
 @contextmanager
-def _among_readings(reading: Reading) -> Iterator[None]:
+def _among_read_streams(reading: ReadStream) -> Iterator[None]:
     """Register a stream with the request that is being served, if any. The request closes it at its end."""
-    readings = READINGS.get()
+    readings = READ_STREAMS.get()
     if readings is None:
         yield
         return
@@ -293,18 +293,18 @@ def remote(  # type: ignore[overload-overlap]
     method: Callable[P, AsyncIterable[R]], *args: P.args, **kwargs: P.kwargs
 ) -> "Stream[R]": ...
 @overload
-def remote(method: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> "Response[R]": ...
+def remote(method: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> "CallFuture[R]": ...
 @overload
 def remote(  # type: ignore[overload-overlap]
     method: Callable[P, Iterator[R]], *args: P.args, **kwargs: P.kwargs
 ) -> "Stream[R]": ...
 @overload
-def remote(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Response[R]": ...
+def remote(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "CallFuture[R]": ...
 def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
     """Start a call of a method and return at once: `remote(model.predict, x)`.
 
-    Works for all kinds of methods, in event loops and in threads. If an argument is a `Response`, the call is sent once
-    that response has its result, and only the called replica unpickles the result.
+    Works for all kinds of methods, in event loops and in threads. If an argument is a `CallFuture`, the call is sent
+    once that future has its result, and only the called replica unpickles the result.
 
     Parameters:
         method: A method of a handle.
@@ -312,7 +312,7 @@ def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
         **kwargs: Keyword arguments of the method.
 
     Returns:
-        A `Stream` if the method yields, else a `Response`.
+        A `Stream` if the method yields, else a `CallFuture`.
 
     Raises:
         TypeError: `method` is not a method of a handle.
@@ -320,7 +320,7 @@ def remote(method: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(method, Method):
         raise TypeError(f"remote() takes a method of a handle, as in remote(model.predict, x), not {method!r}")
     call = method.call(args, kwargs)
-    return Stream(method, call) if method.kind in STREAMS else Response(method, call)
+    return Stream(method, call) if method.kind in STREAMS else CallFuture(method, call)
 
 
 @overload
@@ -357,15 +357,15 @@ async def call_many(method: Any, /, *lists: Sequence[Any]) -> list[Any]:
 
 
 async def resolved(call: Call) -> Call:
-    """Wait for the arguments that are responses, and return the call with their (sealed) results instead."""
+    """Wait for the arguments that are responses, and return the call with their (encoded) results instead."""
     for value in (*call.args, *call.kwargs.values()):
-        if isinstance(value, Response):
+        if isinstance(value, CallFuture):
             break
     else:
         return call
-    args = [await value.sealed() if isinstance(value, Response) else value for value in call.args]
+    args = [await value.encoded() if isinstance(value, CallFuture) else value for value in call.args]
     kwargs = {
-        name: await value.sealed() if isinstance(value, Response) else value for name, value in call.kwargs.items()
+        name: await value.encoded() if isinstance(value, CallFuture) else value for name, value in call.kwargs.items()
     }
     return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry, call.affinity, passes_on=True)
 
@@ -410,7 +410,7 @@ def _retrieve(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
-class Response(Generic[R]):
+class CallFuture(Generic[R]):
     """The result of an in-flight call: `await` it, or wait in a thread with `result()`.
 
     A response can be awaited more than once. If a task that awaits it is cancelled, the call is cancelled. The call is
@@ -430,14 +430,14 @@ class Response(Generic[R]):
             self._work.add_done_callback(_retrieve)
 
     def __repr__(self) -> str:
-        return f"<Response of {self._method!r}: {'done' if self._work.done() else 'under way'}>"
+        return f"<CallFuture of {self._method!r}: {'done' if self._work.done() else 'under way'}>"
 
     def __await__(self) -> Generator[Any, None, R]:
         # A generator, because its frame holds a reference to the response while the response is awaited.
-        return self._open((yield from self.sealed().__await__()))
+        return self._open((yield from self.encoded().__await__()))
 
-    async def sealed(self) -> Any:
-        """Return the result for use as an argument of another call. It is `Sealed` if it arrived as bytes."""
+    async def encoded(self) -> Any:
+        """Return the result for use as an argument of another call. It is `EncodedValue` if it arrived as bytes."""
         work = self._work
         if isinstance(work, asyncio.Task):
             if work.get_loop() is asyncio.get_running_loop():
@@ -446,7 +446,7 @@ class Response(Generic[R]):
         return await asyncio.wrap_future(work)
 
     def _open(self, found: Any) -> R:
-        if type(found) is not Sealed:
+        if type(found) is not EncodedValue:
             return cast(R, found)
         if self._opened is None:
             self._opened = (found.open(),)
@@ -532,7 +532,7 @@ class Stream(Generic[R]):
 
     def __next__(self) -> R:
         _refuse_in_a_loop("for", "async for")
-        self._relay.reading.reader = errand()
+        self._relay.reading.reader = thread_work()
         found = submit(self._relay.loop, self._relay.next).result()
         if found is None:
             raise StopIteration
@@ -569,14 +569,14 @@ class _Relay:
         # Holds at most the requested items and a None for the end.
         self._found: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
         self._steps: asyncio.Task[None] | None = None
-        self.reading = Reading(self.cancel)
+        self.reading = ReadStream(self.cancel)
 
     def begin(self) -> None:
         if self.loop is running_loop():
             self._begin()
             return
         context = copy_context()
-        context.run(ERRAND.set, None)  # the copied context must not keep the object alive
+        context.run(THREAD_WORK.set, None)  # the copied context must not keep the object alive
         try:
             self.loop.call_soon_threadsafe(self._begin, context=context)
         except RuntimeError:  # the loop is closed
@@ -587,7 +587,7 @@ class _Relay:
         self._steps.add_done_callback(self._ended)
 
     async def _step(self) -> None:
-        with _among_readings(self.reading):
+        with _among_read_streams(self.reading):
             async with aclosing(self._caller.stream(await resolved(self._call))) as items:
                 async for item in items:
                     await self._asked.acquire()

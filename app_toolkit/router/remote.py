@@ -33,7 +33,7 @@ from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
-from app_toolkit.transport.calls import Frame, Piece, Sealed
+from app_toolkit.transport.calls import EncodedValue, Frame, Piece
 from app_toolkit.transport.pool import Pool, PooledConnection
 from app_toolkit.transport.published import Published
 from app_toolkit.transport.sent import Refused, Sent
@@ -55,7 +55,7 @@ EXPECT = b"%b: 1\r\nexpect: 100-continue\r\n" % hop.EXPECT
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallLoad:
     """The calls of one process to one deployment."""
 
     waiting: int
@@ -209,10 +209,10 @@ class Callers:
         self.wait_queues.close()
         await self.pool.aclose()
 
-    def called(self) -> dict[str, Called]:
+    def call_loads(self) -> dict[str, CallLoad]:
         """Return the waiting and ongoing calls by `APPLICATION/DEPLOYMENT`. Thread-safe."""
         return {
-            name: Called(each.router.waiting, each.router.ongoing, each.router.opened, each.router.reached)
+            name: CallLoad(each.router.waiting, each.router.ongoing, each.router.opened, each.router.reached)
             for name, each in list(self._callers.items())
         }
 
@@ -220,7 +220,7 @@ class Callers:
         reported = self._published.reported
         return {
             name: (each.waiting, each.ongoing, 0, each.streams)
-            for name, each in self.called().items()
+            for name, each in self.call_loads().items()
             if name in reported
         }
 
@@ -263,7 +263,7 @@ class RemoteCaller:
         _, permit, sent, frame = await self._first_in_time(call)
         sent.abandon()
         self.router.release(permit)
-        return Sealed(frame) if frame.kind == "value" else _outcome(frame)
+        return EncodedValue(frame) if frame.kind == "value" else _outcome(frame)
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         until, permit, sent, frame = await self._first_in_time(call)

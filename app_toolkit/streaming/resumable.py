@@ -13,8 +13,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 import anyio
 from anyio import BrokenResourceError
-from fastapi import Depends, HTTPException, Request
-from fastapi import Response as Answer
+from fastapi import Depends, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
@@ -27,8 +26,8 @@ from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, RequestError, StreamActive, StreamUnknown
 from app_toolkit.interfaces import STREAM_LOG_KIND
 from app_toolkit.observability.context import DEADLINE
+from app_toolkit.replica.admission.streams import lasting_stream, leave_slot
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.replica.streams import lasting_stream, leave_slot
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
@@ -169,8 +168,8 @@ def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[
             async for item in found:
                 yield item
 
-    async def answer(stream: "OpenStream | Answer") -> Answer:
-        return stream if isinstance(stream, Answer) else stream.response()
+    async def answer(stream: "OpenStream | Response") -> Response:
+        return stream if isinstance(stream, Response) else stream.response()
 
     endpoint: Any = wraps(function)(items if yields else answer)
     parameter = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, opened])
@@ -196,7 +195,7 @@ def _opener(
     """
 
     async def open_stream(
-        app_toolkit_request: Request, app_toolkit_response: Answer, app_toolkit_log: StreamLog, **arguments: Any
+        app_toolkit_request: Request, app_toolkit_response: Response, app_toolkit_log: StreamLog, **arguments: Any
     ) -> AsyncGenerator[Any, None]:
         request, log = app_toolkit_request, app_toolkit_log
         encoder = formats.item_encoder(declared, request.scope.get("route"))
@@ -223,7 +222,7 @@ def _opener(
 
     own = [
         inspect.Parameter("app_toolkit_request", inspect.Parameter.KEYWORD_ONLY, annotation=Request),
-        inspect.Parameter("app_toolkit_response", inspect.Parameter.KEYWORD_ONLY, annotation=Answer),
+        inspect.Parameter("app_toolkit_response", inspect.Parameter.KEYWORD_ONLY, annotation=Response),
         inspect.Parameter("app_toolkit_log", inspect.Parameter.KEYWORD_ONLY, annotation=log_parameter(options.log)),
     ]
     theirs = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
@@ -335,7 +334,7 @@ async def _begun(
         raise
     stream = OpenStream(request, log, generation.id, 0, media_type, options)
     stream.generation = generation
-    if isinstance(result, Answer):
+    if isinstance(result, Response):
         stream.status, stream.headers = result.status_code, dict(result.headers)
     return stream
 
@@ -349,7 +348,7 @@ async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 def _media_type_of(request: Request, result: Any) -> str | None:
     """Return the media type of the stream that a function yields or returns; None: it returned something else."""
-    if isinstance(result, Answer):
+    if isinstance(result, Response):
         return formats.essence(result.headers.get("content-type")) if hasattr(result, "body_iterator") else None
     if not hasattr(result, "__aiter__") and not hasattr(result, "__next__"):
         return None
@@ -359,7 +358,7 @@ def _media_type_of(request: Request, result: Any) -> str | None:
 
 
 async def _encoded(result: Any, media_type: str, encoder: Encoder) -> AsyncGenerator[bytes, None]:
-    if isinstance(result, Answer):
+    if isinstance(result, Response):
         chunks = cast(Any, result).body_iterator
         async for event in formats.split(media_type, chunks, formats.chunk_encoder(result)):
             yield event
@@ -478,7 +477,7 @@ class OpenStream:
                 if page.outcome in ERRORS:
                     yield _error_item(page.outcome, sse)
 
-    def response(self) -> Answer:
+    def response(self) -> Response:
         """Return the events as a response with the media type of the stream."""
         headers = {name: value for name, value in self.headers.items() if name != "content-length"}
         frames = self.frames() if self._media_type != formats.SSE else _with_heartbeats(self.frames())

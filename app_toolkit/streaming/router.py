@@ -3,13 +3,12 @@
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Depends, Request
-from fastapi import Response as Answer
+from fastapi import APIRouter, Depends, Request, Response
 
 from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
+from app_toolkit.replica.admission.streams import lasting_stream
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.replica.streams import lasting_stream
 from app_toolkit.streaming.log import StreamLog
 from app_toolkit.streaming.resumable import (
     OpenStream,
@@ -54,7 +53,7 @@ def stream_router(
         async with await existing(request, log, await found(log, stream), after, options) as open_stream:
             yield open_stream
 
-    @router.get("/{stream}", response_class=Answer, responses={204: {}, 404: {}})
+    @router.get("/{stream}", response_class=Response, responses={204: {}, 404: {}})
     @lasting_stream
     @on_disconnect("notify")
     async def read(open_stream: Annotated[OpenStream, Depends(opened)]) -> Any:

@@ -76,7 +76,7 @@ class Frame(NamedTuple):
         return len(self.pickled) + sum(map(len, self.buffers))
 
 
-class Sealed:
+class EncodedValue:
     """A received value that is not unpickled. As an argument of a call, it is passed on unchanged."""
 
     __slots__ = ("frame",)
@@ -90,7 +90,7 @@ class Sealed:
 
 
 class Passed:
-    """A placeholder for a sealed value among pickled arguments. The class itself is used, not an instance."""
+    """A placeholder for an encoded value among pickled arguments. The class itself is used, not an instance."""
 
 
 class FrameReader:
@@ -224,7 +224,7 @@ def _encode_with_results(call: Call, what: str) -> list[Piece]:
     passed: list[Piece] = []
 
     def apart(value: Any) -> Any:
-        if type(value) is not Sealed:
+        if type(value) is not EncodedValue:
             return _apart(value)
         passed.extend(_pieces("value", [value.frame.pickled, *value.frame.buffers]))
         return Passed

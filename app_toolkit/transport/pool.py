@@ -47,7 +47,7 @@ Extent = Literal["none", "sized", "chunked", "until_close"]
 
 
 @dataclass(slots=True)
-class Answer:
+class ResponseHead:
     """The head of a response.
 
     `fields` are the end-to-end fields, with names in lower case. `refusal` is the reason (`hop.Refusal`) if the replica
@@ -76,10 +76,10 @@ class Listener(Protocol):
     `lost` or `PooledConnection.abort`.
     """
 
-    def informed(self, answer: Answer) -> None:
+    def informed(self, answer: ResponseHead) -> None:
         """An interim response arrived: 1xx, except 101."""
 
-    def answered(self, answer: Answer) -> None: ...
+    def answered(self, answer: ResponseHead) -> None: ...
 
     def received(self, data: bytes) -> None:
         """Bytes of the body arrived, with or without its framing. After a 101, they are bytes of the tunnel."""
@@ -149,7 +149,7 @@ class PooledConnection(asyncio.Protocol):
         self._listener: Listener | None = None
         self._bodyless = False
         self._head = b""
-        self._answer: Answer | None = None
+        self._answer: ResponseHead | None = None
         self._written = 0
 
     @property
@@ -318,7 +318,7 @@ class PooledConnection(asyncio.Protocol):
                     return b""
         return data
 
-    def _read_head(self, head: bytes) -> Answer | None:
+    def _read_head(self, head: bytes) -> ResponseHead | None:
         if self._parser is None:
             self._parser = HttpResponseParser(self._framing)
         try:
@@ -381,9 +381,9 @@ class PooledConnection(asyncio.Protocol):
             listener.lost(AnswerUnreadable(f"{self.address}: {reason}"))
 
 
-def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> Answer:
+def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> ResponseHead:
     """Return the head of a response, without hop-by-hop and internal fields. Derive the framing from the fields."""
-    answer = Answer(status, status_line, [], "until_close", None, True)
+    answer = ResponseHead(status, status_line, [], "until_close", None, True)
     kept = answer.fields
     for field in fields:
         name = field[0]

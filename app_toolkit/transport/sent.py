@@ -8,7 +8,7 @@ from typing import Any
 
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
 from app_toolkit.transport.calls import Frame, FrameReader
-from app_toolkit.transport.pool import Answer, Pool, PooledConnection
+from app_toolkit.transport.pool import Pool, PooledConnection, ResponseHead
 
 HELD = 1024 * 1024
 """Bytes of a stream that are read before its items are consumed. Then reading pauses (backpressure)."""
@@ -115,11 +115,11 @@ class Sent:
 
     # Callbacks of the connection
 
-    def informed(self, answer: Answer) -> None:
+    def informed(self, answer: ResponseHead) -> None:
         self._invited = True
         self._wake()
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: ResponseHead) -> None:
         self._refusal = answer.refusal
         self.stream = answer.stream
         self.holdings = answer.holdings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.transport import hop
-from app_toolkit.transport.pool import Answer, Pool, PooledConnection
+from app_toolkit.transport.pool import Pool, PooledConnection, ResponseHead
 
 
 class WaitQueues:
@@ -83,10 +83,10 @@ class _Position:
 
     # Callbacks of the connection
 
-    def informed(self, answer: Answer) -> None:
+    def informed(self, answer: ResponseHead) -> None:
         pass
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: ResponseHead) -> None:
         self._joined = answer.status == 200 and answer.refusal is None
 
     def received(self, data: bytes) -> None:

@@ -80,7 +80,7 @@ class Broken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResponseHead:
     status: int
     fields: dict[bytes, bytes]
     body: bytes
@@ -92,13 +92,13 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.idle_since = 0.0
         self.keeps = False
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[ResponseHead] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
-    async def ask(self, request: bytes) -> Answer:
+    async def ask(self, request: bytes) -> ResponseHead:
         """Send a request and return its response. Raises `Broken`."""
         self._parser = httptools.HttpResponseParser(self)
         self._began, self._fields, self._body = False, dict[bytes, bytes](), bytearray()
@@ -124,7 +124,7 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._answer is not None and not self._answer.done():
             self.keeps = self._parser.should_keep_alive()
-            self._answer.set_result(Answer(self._parser.get_status_code(), self._fields, bytes(self._body)))
+            self._answer.set_result(ResponseHead(self._parser.get_status_code(), self._fields, bytes(self._body)))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.keeps = False
@@ -189,7 +189,7 @@ class Client:
         lines = (f"{method} {self.prefix}{path} HTTP/1.1", "host: victim", f"x-ledger-id: {id}", *length, *fields)
         return "\r\n".join((*lines, "\r\n")).encode()
 
-    async def _once(self, request: bytes) -> Answer:
+    async def _once(self, request: bytes) -> ResponseHead:
         connection = await self._connected()
         try:
             answer = await connection.ask(request)

@@ -13,9 +13,9 @@ import uvloop
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version, Watch
-from app_toolkit.proxy.edge import Edge
-from app_toolkit.proxy.proxy import Proxy
-from app_toolkit.replica.replica import Replica
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.proxy.thread import ProxyThread
+from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.server import Server
 from app_toolkit.router.router import Router
 from app_toolkit.types import ASGIApp
@@ -50,7 +50,7 @@ def behind_proxy(app: ASGIApp) -> Iterator[int]:
         server = Server(gate, SECRET, ready.set)
         server.config.timeout_graceful_shutdown = 1
         with _running(server, listener, ready):
-            edge = Edge(lambda: Proxy(SECRET, Router), HTTPOptions(port=0), _snapshots(f"unix:{path}"))
+            edge = ProxyThread(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), _snapshots(f"unix:{path}"))
             port = int(edge.start().rpartition(":")[2])
             try:
                 yield port

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.replica.host import load
+from app_toolkit.userapp.loading import load
 from benchmarks.conformance.clients import APPS, CLIENTS, NOT_SERVED, PASSED, differences, merged, node_command
 from benchmarks.conformance.relay import cutting
 from benchmarks.conformance.report import clients_table, document

@@ -23,8 +23,8 @@ from app_toolkit.chat import (
     ai_sdk_router,
     conversations_router,
 )
+from app_toolkit.chat.ai_sdk.stream import encode
 from app_toolkit.chat.conversations import Message
-from app_toolkit.chat.ui_stream import encode
 from app_toolkit.core.stream_log import Append, Page, Renewal
 from app_toolkit.errors import ReplicaLost
 from app_toolkit.streaming import MemoryStreamLog, stream_router

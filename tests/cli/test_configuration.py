@@ -18,8 +18,8 @@ from app_toolkit.config.settings import log_level, read_settings
 from app_toolkit.deployment import deployment
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.proxy.edge import Edge
-from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.router.router import Router
 from app_toolkit.running import deploy, run
 from tests.proxy.certificates import certificate
@@ -256,7 +256,7 @@ def test_what_run_was_told_is_what_a_proxy_serves_with(project: Path, options_of
             await asyncio.Event().wait()
         return {"routes": Snapshot(Version(1, 1), {"applications": []})}
 
-    edge = Edge(lambda: Proxy(b"secret", Router), http, watch)
+    edge = ProxyThread(lambda: ProxyState(b"secret", Router), http, watch)
     kind, _, place = edge.start().partition(":")
     try:
         assert kind == "tls"

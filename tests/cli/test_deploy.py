@@ -28,7 +28,7 @@ from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.applications import proxy_options
 from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus
 from app_toolkit.errors import ConfigError, InstanceEnded
-from app_toolkit.replica.artifact import Unpacked
+from app_toolkit.userapp.artifact import Unpacked
 from tests.client.scripted import FAILED, PROXY, STARTING, UP, Scripted
 
 APP = """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app_toolkit.core.methods import idempotent, is_idempotent, kind_of
-from app_toolkit.replica.batching import batch
+from app_toolkit.replica.objects.batching import batch
 from app_toolkit.types import Kind
 
 

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from app_toolkit.config.files import read_file
 from app_toolkit.core.batch import BatchSettings
 from app_toolkit.planning import plan
-from app_toolkit.replica.batching import AHEAD
+from app_toolkit.replica.objects.batching import AHEAD
 
 from .pages import Page, page
 

@@ -28,9 +28,9 @@ def test_a_class_that_a_page_names_is_exported(page: Page) -> None:
 
 
 def test_the_names_of_the_configuration_the_errors_and_the_answers_are_exported() -> None:
-    from app_toolkit import AutoscalingConfig, BatchError, DeadlineExceeded, QueueFull, QueueTimeout, Response, Stream
+    from app_toolkit import AutoscalingConfig, BatchError, CallFuture, DeadlineExceeded, QueueFull, QueueTimeout, Stream
 
-    assert (AutoscalingConfig, Response, Stream) == (models.AutoscalingConfig, handle.Response, handle.Stream)
+    assert (AutoscalingConfig, CallFuture, Stream) == (models.AutoscalingConfig, handle.CallFuture, handle.Stream)
     found = BatchError, DeadlineExceeded, QueueFull, QueueTimeout
     assert found == (errors.BatchError, errors.DeadlineExceeded, errors.QueueFull, errors.QueueTimeout)
 

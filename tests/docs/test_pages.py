@@ -36,10 +36,12 @@ SHOWN = {
     "docs/architecture.md text": "tests/test_layers.py::test_the_page_draws_every_package_in_its_layer",
     "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
     "docs/batching.md yaml": "tests/docs/test_batching.py::test_the_file_of_the_page_tunes_the_endpoint_of_the_page",
-    "docs/chat-ai-sdk.md tsx": "tests/chat/test_ai_sdk.py::test_the_front_end_of_the_page_asks_routes_that_there_are",
-    "docs/chat-openai.md console": "tests/chat/test_openai.py::test_the_command_of_the_page_is_answered",
-    "docs/chat-openai.md py": "tests/chat/test_openai_sdk.py::test_the_sdk_reads_the_app_of_the_page",
-    "docs/chat-websocket.md js": "tests/chat/test_websocket_node.py::test_the_client_of_the_page_continues",
+    "docs/chat-ai-sdk.md tsx": (
+        "tests/chat/ai_sdk/test_router.py::test_the_front_end_of_the_page_asks_routes_that_there_are"
+    ),
+    "docs/chat-openai.md console": "tests/chat/openai/test_router.py::test_the_command_of_the_page_is_answered",
+    "docs/chat-openai.md py": "tests/chat/openai/test_sdk.py::test_the_sdk_reads_the_app_of_the_page",
+    "docs/chat-websocket.md js": "tests/chat/websocket/test_node.py::test_the_client_of_the_page_continues",
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",

@@ -11,7 +11,7 @@ from app_toolkit import Deployment, DeploymentConfig
 from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.balance import pick
 from app_toolkit.errors import ConfigError
-from app_toolkit.replica.batching import batch
+from app_toolkit.replica.objects.batching import batch
 from app_toolkit.router.router import RUN
 
 from .pages import page

@@ -19,7 +19,7 @@ from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec
 from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.planning import plan
-from app_toolkit.replica.host import load
+from app_toolkit.userapp.loading import load
 
 FOLDER = str(Path(__file__).parent)
 HEARTBEAT = {

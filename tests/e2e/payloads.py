@@ -213,7 +213,7 @@ async def many(count: int, size: int, model: ToStore) -> int:
 @app.get("/die/{where}")
 async def die(where: str, model: ToStore, retry: bool = False) -> dict[str, Any]:
     """Take the replica's process away while a payload is on its way, once."""
-    callers: Any = handle.plane()
+    callers: Any = handle.data_plane()
     inner = callers.payloads
     callers.payloads = Deadly(inner, await model.pid())
     model = options(model, retry="all" if retry else "none")

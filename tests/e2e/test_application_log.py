@@ -10,7 +10,7 @@ import pytest
 
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import plan, shared_logs
-from app_toolkit.replica.host import load
+from app_toolkit.userapp.loading import load
 from tests.cluster import E2E, Cluster, Served
 from tests.patience import PATIENCE_S, until
 

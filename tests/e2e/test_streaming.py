@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from app_toolkit.planning import plan
-from app_toolkit.replica.host import load
+from app_toolkit.userapp.loading import load
 from tests.cluster import E2E, Cluster, Served
 from tests.patience import PATIENCE_S, wait_until
 

@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.core.uploads import MinimumRate
-from app_toolkit.proxy.protocol import Patience
-from tests.proxy.world import Edge, World, eventually
+from app_toolkit.proxy.protocol import Timeouts
+from tests.proxy.world import RunningProxy, World, eventually
 
 from .app import Ledger, build
 
 
 @pytest.fixture(scope="module")
-def patience() -> Patience:
+def patience() -> Timeouts:
     """No client of a test is ever too late, however slow the machine is."""
-    return Patience(head_s=60.0, keep_alive_s=60.0, body=MinimumRate(500.0, 60.0))
+    return Timeouts(head_s=60.0, keep_alive_s=60.0, body=MinimumRate(500.0, 60.0))
 
 
 @pytest.fixture(scope="module")
-def world(patience: Patience, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    edge = Edge(patience)
+def world(patience: Timeouts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    edge = RunningProxy(patience)
     world = World(edge, Path(tmp_path_factory.mktemp("edge")))
     yield world
     try:

@@ -22,11 +22,11 @@ import uvicorn
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.uploads import PROMPT, PROMPT_S
 from app_toolkit.proxy.exchange import MEASURE_S
-from app_toolkit.proxy.protocol import Patience
+from app_toolkit.proxy.protocol import Timeouts
 from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, HeadLimits
 from app_toolkit.proxy.server import SWEEP_S
 from app_toolkit.types import ASGIApp
-from tests.proxy.world import Edge, World, eventually
+from tests.proxy.world import RunningProxy, World, eventually
 
 from .app import Ledger, build
 from .client import Outcome, observe
@@ -42,7 +42,7 @@ AT_ONCE = 16
 def ours(ledger: Ledger) -> Iterator[int]:
     """The port of our proxy, with one replica behind it."""
     with tempfile.TemporaryDirectory() as folder:
-        edge = Edge(Patience())
+        edge = RunningProxy(Timeouts())
         world = World(edge, Path(folder))
         try:
             world.one(app=ledger)
@@ -110,7 +110,7 @@ def counts(our: list[Outcome], their: list[Outcome]) -> str:
 
 def page(observations: str, summary: str) -> str:
     """docs/edge.md: its text, the numbers that the code has, and what was observed."""
-    limits, patience, options = HeadLimits(), Patience(), HTTPOptions()
+    limits, timeouts, options = HeadLimits(), Timeouts(), HTTPOptions()
     return TEXT.read_text("utf-8").format(
         limits=limits,
         head_kib=limits.head_bytes // 1024,
@@ -121,7 +121,7 @@ def page(observations: str, summary: str) -> str:
         prompt_kib=PROMPT.bytes_per_s / 1024,
         soon_s=PROMPT_S,
         grace_s=PROMPT.grace_s,
-        patience=patience,
+        timeouts=timeouts,
         options=options,
         sweep_s=SWEEP_S,
         silence_s=SILENCE_S,

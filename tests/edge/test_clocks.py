@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from app_toolkit.proxy.protocol import Patience
+from app_toolkit.proxy.protocol import Timeouts
 from app_toolkit.proxy.server import SWEEP_S
 from tests.patience import PATIENCE_S
 from tests.proxy.world import PATIENCE, Raw, World, eventually
@@ -64,7 +64,7 @@ class Client:
     """Before it connected."""
     heard: bytes = b""
     ended: float | None = None
-    answers: list[bytes] = field(default_factory=list)
+    is_serving: list[bytes] = field(default_factory=list)
 
     def step(self) -> None:
         with contextlib.suppress(ConnectionError):
@@ -83,7 +83,7 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def patience() -> Patience:
+def patience() -> Timeouts:
     return PATIENCE
 
 

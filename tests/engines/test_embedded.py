@@ -20,7 +20,7 @@ from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.engines.embedded import Ingress, embedded
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded
-from app_toolkit.replica.replica import ReplicaStatistics
+from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.types import Message, Receive, Scope, Send
 from tests.patience import PATIENCE_S
 
@@ -121,7 +121,7 @@ async def test_a_caller_that_hangs_up_in_the_queue_leaves_it() -> None:
 
 
 async def test_slow_bodies_hold_half_of_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app_toolkit.replica.admitted_request.PROMPT", MinimumRate(64 * 1024, 0.5))
+    monkeypatch.setattr("app_toolkit.replica.admission.admitted_request.PROMPT", MinimumRate(64 * 1024, 0.5))
     app = FastAPI()
     rest = asyncio.Event()
 

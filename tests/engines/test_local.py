@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, remote
 from app_toolkit.config.models import ClassConfig
 from app_toolkit.engines.local import IN_PROCESS
-from app_toolkit.observability.context import errand
+from app_toolkit.observability.context import thread_work
 from app_toolkit.types import Message, Scope
 from tests.engines.chain import app as chain
 from tests.patience import PATIENCE_S
@@ -149,7 +149,7 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
             await asyncio.Event().wait()
 
     if in_a_script:
-        errand()  # that of whoever reads a stream in the thread in which it begins to serve afterwards
+        thread_work()  # that of whoever reads a stream in the thread in which it begins to serve afterwards
     await IN_PROCESS.start([writer])
     try:
         await app(dict(GET), receive, send)

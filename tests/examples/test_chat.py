@@ -12,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app_toolkit.chat import ChatMessage, ChatRequest, TextEvent
-from app_toolkit.replica.host import load
+from app_toolkit.userapp.loading import load
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from app_toolkit.planning import plan
-from app_toolkit.replica.host import load
+from app_toolkit.userapp.loading import load
 from tests.cluster import Cluster, Served
 from tests.patience import PATIENCE_S, wait_until
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, IngressSpec
 from app_toolkit.interfaces import ReplicaSpec, Snapshot, Version
 from app_toolkit.planning import plan
-from app_toolkit.proxy.edge import Edge
-from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router.router import Router
@@ -114,7 +114,7 @@ def serve(replicas: int) -> None:
                 await asyncio.Event().wait()
             return snapshots
 
-        edge = Edge(lambda: Proxy(SECRET, Router), HTTPOptions(port=0), watch)
+        edge = ProxyThread(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), watch)
         print(f"serving on http://{edge.start().removeprefix('tcp:')}", flush=True)
         stop.wait()
         edge.stop(5)

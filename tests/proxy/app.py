@@ -15,9 +15,9 @@ import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.responses import StreamingResponse
 
-from app_toolkit.replica.arrival import UnauthenticatedConnection, UnauthenticatedPeers
-from app_toolkit.replica.replica import Replica
-from app_toolkit.replica.websocket import BoundedWebSocket
+from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.replica.http.arrival import UnauthenticatedConnection, UnauthenticatedPeers
+from app_toolkit.replica.http.websocket import BoundedWebSocket
 
 SECRET = b"open-sesame"
 CHUNK = b"x" * 65_536

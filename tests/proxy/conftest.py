@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from .world import CALM, Edge, World, eventually
+from .world import CALM, RunningProxy, World, eventually
 
 
 @pytest.fixture(scope="package")
-def edge() -> Iterator[Edge]:
-    edge = Edge(CALM)
+def edge() -> Iterator[RunningProxy]:
+    edge = RunningProxy(CALM)
     yield edge
     edge.close()
 
 
 @pytest.fixture
-def world(edge: Edge, tmp_path: Path) -> Iterator[World]:
+def world(edge: RunningProxy, tmp_path: Path) -> Iterator[World]:
     world = World(edge, tmp_path)
     yield world
     try:
@@ -54,6 +54,6 @@ def _is_gone(world: World) -> None:
 @pytest.fixture
 def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
     """A world whose proxy is its own, so that it may be drained."""
-    world = World(Edge(CALM), tmp_path)
+    world = World(RunningProxy(CALM), tmp_path)
     yield world
     put_away(world)

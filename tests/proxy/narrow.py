@@ -8,14 +8,15 @@ import uvloop
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.proxy.server import Proxy, ProxyServer
+from app_toolkit.proxy.server import ProxyServer
+from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 
 from .app import SECRET
 
 
 async def serve(replica: str, clients: int | None) -> None:
-    proxy = Proxy(SECRET, Router)
+    proxy = ProxyState(SECRET, Router)
     endpoint = {"id": "replica", "address": replica, "max_ongoing_requests": 1_000}
     values = {
         "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.proxy.arrival import Capacity
-from app_toolkit.proxy.protocol import Patience
+from app_toolkit.proxy.protocol import Timeouts
 from tests.patience import PATIENCE_S
 
-from .world import CALM, TESTS, WAIT_S, Edge, Got, Raw, World, eventually, later, lingering_ends, takes_a_little
+from .world import CALM, TESTS, WAIT_S, Got, Raw, RunningProxy, World, eventually, later, lingering_ends, takes_a_little
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -29,8 +29,8 @@ def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[Callable[
     """Worlds whose proxies have options of their own."""
     made: list[World] = []
 
-    def own(patience: Patience = CALM, **options: Any) -> World:
-        made.append(World(Edge(patience, **options), tmp_path))
+    def own(patience: Timeouts = CALM, **options: Any) -> World:
+        made.append(World(RunningProxy(patience, **options), tmp_path))
         return made[-1]
 
     yield own

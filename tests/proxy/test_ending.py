@@ -132,7 +132,7 @@ def test_what_a_replica_said_before_it_closed_arrives_although_the_client_still_
     replica = world.scripted(script)
     world.route(replica.endpoint())
     with opened(world, b"/ws") as raw:
-        ((client,),) = [eventually(lambda: [each for each in world.edge.server.connections() if not each.answers])]
+        ((client,),) = [eventually(lambda: [each for each in world.edge.server.connections() if not each.is_serving])]
 
         def close_while_the_proxy_writes() -> None:
             opened_at[0].sendall(protocol_error)

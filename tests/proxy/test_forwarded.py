@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .world import CALM, Edge, World
+from .world import CALM, RunningProxy, World
 
 FIELDS = (
     ("x-forwarded-for", "203.0.113.7:4711"),
@@ -23,7 +23,7 @@ def believing(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[Cal
     made: list[World] = []
 
     def believing(listed: str) -> World:
-        made.append(World(Edge(CALM, forwarded_allow_ips=listed), tmp_path))
+        made.append(World(RunningProxy(CALM, forwarded_allow_ips=listed), tmp_path))
         return made[-1]
 
     yield believing

@@ -32,7 +32,7 @@ def in_the_queue(world: World, replica: Served, raw: Raw) -> None:
 
 def in_a_small_body(world: World, replica: Served, raw: Raw) -> None:
     raw.send(SMALL % b"/echo" + b"some")
-    eventually(lambda: any(each.answers for each in world.edge.server.connections()))
+    eventually(lambda: any(each.is_serving for each in world.edge.server.connections()))
 
 
 def in_the_body(world: World, replica: Served, raw: Raw) -> None:

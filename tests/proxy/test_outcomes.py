@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 
 from .app import SECRET
 from .test_choosing import NOWHERE, attempts
-from .world import Edge, World, eventually
+from .world import RunningProxy, World, eventually
 
 WS = (
     b"GET %s HTTP/1.1\r\nhost: a\r\nx-request-id: it\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -487,7 +487,7 @@ def test_what_still_ran_when_the_proxy_ended_is_in_its_log(own: World) -> None:
     assert (record["request_id"], record["outcome"]) == ("it", "no_replica")
 
 
-@pytest.mark.parametrize("end", [Edge.drain, Edge.stop])
+@pytest.mark.parametrize("end", [RunningProxy.drain, RunningProxy.stop])
 @pytest.mark.parametrize(
     ("method", "when", "status", "outcome", "detail"),
     [

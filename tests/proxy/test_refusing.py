@@ -4,10 +4,10 @@ import contextlib
 
 import pytest
 
-from app_toolkit.proxy.protocol import Patience
+from app_toolkit.proxy.protocol import Timeouts
 from tests.patience import PATIENCE_S
 
-from .world import CALM, Edge, Raw, World, eventually, has_read, later
+from .world import CALM, Raw, RunningProxy, World, eventually, has_read, later
 
 GET = b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n"
 SMUGGLED = b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -164,7 +164,7 @@ def test_a_body_that_trickles_is_answered_408_and_its_replica_is_free_again(worl
     replica = world.one()
     with world.raw() as raw:
         raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\nx" % length)
-        eventually(lambda: any(each.answers for each in world.edge.server.connections()))
+        eventually(lambda: any(each.is_serving for each in world.edge.server.connections()))
         for passed in range(1, 30):
             later(world, passed)
         got = raw.answer()
@@ -211,7 +211,7 @@ def test_a_client_that_is_quiet_while_it_waits_is_left_alone(world: World) -> No
 
 
 def test_an_idle_connection_is_closed_after_its_time() -> None:
-    edge = Edge(Patience(keep_alive_s=0.2))
+    edge = RunningProxy(Timeouts(keep_alive_s=0.2))
     try:
         with Raw(edge.server.port) as raw:
             assert raw.send(b"GET /-/healthz HTTP/1.1\r\nhost: a\r\n\r\n").answer().status == 503

@@ -50,7 +50,7 @@ def test_an_answer_without_a_body_leaves_both_connections_for_the_next_one(
     assert replica.connections == 1
 
 
-# Interim answers
+# Interim is_serving
 
 
 def test_early_hints_reach_a_client_of_1_1_without_our_fields_and_no_client_of_1_0(world: World) -> None:
@@ -239,7 +239,7 @@ def test_a_client_of_1_0_sees_a_reset(world: World, said: bytes) -> None:
             raw.rest()
 
 
-# Early answers
+# Early is_serving
 
 
 def test_a_small_body_that_nobody_reads_leaves_the_connection(world: World) -> None:

@@ -8,7 +8,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from app_toolkit.interfaces import REPLICAS, ROUTES, Snapshot, Version
-from app_toolkit.proxy.proxy import Proxy
+from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.types import NodeId
 
@@ -37,7 +37,7 @@ async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_
     def router(name: str, join: Any, unserved: Any) -> Router:
         return Router(name, join, lambda: (hurried.append(name), unserved())[1])
 
-    proxy = Proxy(b"secret", router, NodeId("here"))
+    proxy = ProxyState(b"secret", router, NodeId("here"))
     proxy.update({ROUTES: Snapshot(Version(1, 1), TABLE)})
     assert proxy.loads() == {}
     chat, shop = proxy.routes.routers["shop/chat"], proxy.routes.routers["shop/shop"]

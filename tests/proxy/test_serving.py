@@ -7,7 +7,8 @@ import pytest
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StartupError
 from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.proxy.server import Proxy, ProxyServer
+from app_toolkit.proxy.server import ProxyServer
+from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.transport.frames import close_frame
 from tests.patience import PATIENCE_S
@@ -153,12 +154,12 @@ def test_what_does_not_end_in_time_is_told_so(own: World) -> None:
 
 @pytest.mark.anyio
 async def test_a_port_that_is_taken_is_said_with_its_number() -> None:
-    async with ProxyServer(Proxy(b"s", Router), HTTPOptions(port=0), drain_timeout_s=0) as server:
-        other = ProxyServer(Proxy(b"s", Router), HTTPOptions(port=server.port))
+    async with ProxyServer(ProxyState(b"s", Router), HTTPOptions(port=0), drain_timeout_s=0) as server:
+        other = ProxyServer(ProxyState(b"s", Router), HTTPOptions(port=server.port))
         with pytest.raises(StartupError, match=f"127.0.0.1:{server.port}"):
             await other.serve()
 
 
 def test_a_secret_has_no_spaces() -> None:
     with pytest.raises(ValueError, match="spaces"):
-        Proxy(b"open sesame", Router)
+        ProxyState(b"open sesame", Router)

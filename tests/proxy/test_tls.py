@@ -18,11 +18,12 @@ from websockets.exceptions import ConnectionClosed
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StartupError
 from app_toolkit.proxy import tls
-from app_toolkit.proxy.protocol import ClientConnection, Patience
+from app_toolkit.proxy.protocol import ClientConnection, Timeouts
+from app_toolkit.proxy.state import ProxyState
 from tests.patience import PATIENCE_S
 
 from .certificates import Certificate, certificate, weak
-from .world import CALM, PATIENCE, Edge, Raw, World, eventually, later, lingering_ends, takes_a_little
+from .world import CALM, PATIENCE, Raw, RunningProxy, World, eventually, later, lingering_ends, takes_a_little
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -39,8 +40,8 @@ def secured(
     """Worlds whose proxies speak TLS."""
     made: list[World] = []
 
-    def secured(patience: Patience = CALM, **options: Any) -> World:
-        made.append(World(Edge(patience, **certified.options, **options), tmp_path))
+    def secured(patience: Timeouts = CALM, **options: Any) -> World:
+        made.append(World(RunningProxy(patience, **certified.options, **options), tmp_path))
         return made[-1]
 
     yield secured
@@ -228,8 +229,7 @@ def test_a_wrong_file_is_a_sentence(certified: Certificate, tmp_path: Path) -> N
 
 
 def test_nobody_listens_with_a_wrong_certificate(certified: Certificate, tmp_path: Path) -> None:
-    from app_toolkit.proxy.edge import Edge as Served
-    from app_toolkit.proxy.server import Proxy
+    from app_toolkit.proxy.thread import ProxyThread as Served
     from app_toolkit.router.router import Router
 
     async def watch(seen: object) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def test_nobody_listens_with_a_wrong_certificate(certified: Certificate, tmp_pat
         port = free.getsockname()[1]
     options = HTTPOptions(port=port, ssl_certfile=certified.certfile, ssl_keyfile="/nowhere.key", access_log=False)
     with pytest.raises(StartupError, match="nowhere"):
-        Served(lambda: Proxy(b"s", Router), options, watch).start()
+        Served(lambda: ProxyState(b"s", Router), options, watch).start()
     with pytest.raises(ConnectionRefusedError):
         Raw(port)
 

@@ -13,7 +13,7 @@ from app_toolkit.proxy.exchange import MEASURE_S
 from app_toolkit.proxy.request import KEPT_BODY
 from tests.patience import PATIENCE_S
 
-from .world import CALM, WAIT_S, Edge, Raw, Served, World, eventually, later
+from .world import CALM, WAIT_S, Raw, RunningProxy, Served, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
@@ -22,7 +22,7 @@ SLOTS = 100
 
 
 def begun(world: World, count: int) -> None:
-    eventually(lambda: sum(each.answers for each in world.edge.server.connections()) == count)
+    eventually(lambda: sum(each.is_serving for each in world.edge.server.connections()) == count)
 
 
 def test_105_slow_uploads_leave_a_replica_with_100_slots_free_for_others(own: World) -> None:
@@ -256,7 +256,7 @@ def limited(tmp_path: Path) -> Iterator[Callable[..., World]]:
     worlds: list[World] = []
 
     def make(**options: Any) -> World:
-        worlds.append(World(Edge(**{"patience": CALM, **options}), tmp_path))
+        worlds.append(World(RunningProxy(**{"timeouts": CALM, **options}), tmp_path))
         return worlds[-1]
 
     yield make
@@ -345,7 +345,7 @@ def test_an_open_websocket_counts_until_it_ends(limited: Callable[..., World]) -
 
 @pytest.mark.parametrize(("rate", "status"), [(0, 200), (1_000_000, 408)])
 def test_the_minimum_rate_is_an_option(limited: Callable[..., World], rate: float, status: int) -> None:
-    world = limited(patience=None, min_body_rate=rate, body_grace_s=20.0)
+    world = limited(timeouts=None, min_body_rate=rate, body_grace_s=20.0)
     world.one()
     with world.raw() as raw:
         raw.send(POST % (b"/echo", 10) + b"half")

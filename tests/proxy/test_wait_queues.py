@@ -17,14 +17,15 @@ import pytest
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.proxy.server import Proxy, ProxyServer
-from app_toolkit.replica.wait_queue import PENDING_S
+from app_toolkit.proxy.server import ProxyServer
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.replica.admission.wait_queue import PENDING_S
 from app_toolkit.router.router import Router
 from app_toolkit.transport import hop
 from tests.patience import PATIENCE_S
 
 from .app import SECRET
-from .world import CALM, Edge, Served, World, eventually
+from .world import CALM, RunningProxy, Served, World, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ HANDLER_S = 0.02
 
 @asynccontextmanager
 async def proxy_before(endpoint: dict[str, Any]) -> AsyncIterator[ProxyServer]:
-    async with ProxyServer(Proxy(SECRET, Router), HTTPOptions(port=0), drain_timeout_s=0.0) as server:
+    async with ProxyServer(ProxyState(SECRET, Router), HTTPOptions(port=0), drain_timeout_s=0.0) as server:
         values = {
             "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
             "replicas/shop/web": {"policy": {}, "replicas": [endpoint]},
@@ -92,7 +93,7 @@ GET = b"GET %b HTTP/1.1\r\nhost: a\r\n\r\n"
 
 @pytest.fixture
 def other(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
-    world = World(Edge(CALM), tmp_path)
+    world = World(RunningProxy(CALM), tmp_path)
     yield world
     put_away(world)
 

@@ -24,9 +24,10 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.access import AccessLog
-from app_toolkit.proxy.protocol import Patience, not_acknowledged
-from app_toolkit.proxy.server import Proxy, ProxyServer
-from app_toolkit.replica.replica import Replica
+from app_toolkit.proxy.protocol import Timeouts, not_acknowledged
+from app_toolkit.proxy.server import ProxyServer
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.router.router import Router
 from tests.patience import PATIENCE_S
 
@@ -34,10 +35,10 @@ from .app import SECRET, Journal, build, serve, serve_alone
 
 T = TypeVar("T")
 
-CALM = Patience(head_s=60.0, keep_alive_s=60.0, body=MinimumRate(500.0, 20.0), discard_s=60.0, linger_s=60.0)
+CALM = Timeouts(head_s=60.0, keep_alive_s=60.0, body=MinimumRate(500.0, 20.0), discard_s=60.0, linger_s=60.0)
 """So long that no client of a test is late on a busy machine. Those who wait for the end of it use `later`."""
 
-PATIENCE = Patience(head_s=1.0, keep_alive_s=30.0, body=MinimumRate(500.0, 1.0), discard_s=2.0, linger_s=1.0)
+PATIENCE = Timeouts(head_s=1.0, keep_alive_s=30.0, body=MinimumRate(500.0, 1.0), discard_s=2.0, linger_s=1.0)
 """For tests of clients that are really late."""
 
 WAIT_S = 60.0
@@ -59,12 +60,12 @@ def eventually(condition: Callable[[], T], timeout: float = PATIENCE_S) -> T:
     return result
 
 
-class Edge:
+class RunningProxy:
     """A proxy on a thread of its own."""
 
-    def __init__(self, patience: Patience | None = PATIENCE, **options: Any) -> None:
-        """`patience` None: as the options say."""
-        self._patience = patience
+    def __init__(self, timeouts: Timeouts | None = PATIENCE, **options: Any) -> None:
+        """`timeouts` None: as the options say."""
+        self._timeouts = timeouts
         self._options = HTTPOptions(port=0, **options)
         self._versions = itertools.count(1)
         self._ready = threading.Event()
@@ -82,8 +83,8 @@ class Edge:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.proxy = Proxy(SECRET, Router, access=self.access)
-        self.server = ProxyServer(self.proxy, self._options, patience=self._patience, drain_timeout_s=0.0)
+        self.proxy = ProxyState(SECRET, Router, access=self.access)
+        self.server = ProxyServer(self.proxy, self._options, timeouts=self._timeouts, drain_timeout_s=0.0)
         self._stop = asyncio.Event()
         async with self.server:
             self._ready.set()
@@ -275,7 +276,7 @@ class Scripted:
 class World:
     """The shared proxy with the replicas of one test behind it."""
 
-    edge: Edge
+    edge: RunningProxy
     folder: Path
     replicas: list[Any] = field(default_factory=list)
     names: Iterator[int] = field(default_factory=itertools.count)
@@ -312,9 +313,9 @@ class World:
         self.replicas.append(replica)
         return replica
 
-    def says(self, *answers: bytes, close: bool = False) -> Scripted:
+    def says(self, *is_serving: bytes, close: bool = False) -> Scripted:
         """One replica that says these in turn, whatever it is asked, and then the last one again and again."""
-        left = list(answers)
+        left = list(is_serving)
 
         def script(connection: socket.socket, head: bytes) -> bool:
             connection.sendall(left.pop(0) if len(left) > 1 else left[0])

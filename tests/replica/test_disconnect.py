@@ -11,9 +11,9 @@ import pytest
 
 from app_toolkit import ConfigError, on_disconnect
 from app_toolkit.core.disconnect import stops
-from app_toolkit.replica import live_sets
-from app_toolkit.replica.client import KEPT, ClientMessages
-from app_toolkit.replica.replica import ReplicaStatistics
+from app_toolkit.replica.admission import live_sets
+from app_toolkit.replica.admission.client import KEPT, ClientMessages
+from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.types import Message, OnDisconnect
 from tests.patience import PATIENCE_S
 
@@ -625,9 +625,9 @@ async def test_a_client_that_cannot_be_read_is_the_apps_to_meet() -> None:
 
 CLASS = """
     from fastapi import Request
-    from app_toolkit.replica.calls import Calls
-    from app_toolkit.replica.http import http_app
-    from app_toolkit.replica.instance import Instance
+    from app_toolkit.replica.objects.calls import Calls
+    from app_toolkit.replica.objects.http import http_app
+    from app_toolkit.replica.objects.hosted_object import HostedObject
 
     def note(event):
         with (FOLDER / "ledger").open("a") as ledger:
@@ -644,7 +644,7 @@ CLASS = """
             note("ended")
             return "done"
 
-    instance = Instance(Front, name="front")
+    instance = HostedObject(Front, name="front")
     app = Calls(instance, http=http_app(Front, instance.respond))
 """
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app_toolkit.core.reports import Loads
-from app_toolkit.deployment import Elsewhere
+from app_toolkit.deployment import NamedDeployment
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS, Snapshot, Version
 from app_toolkit.router import remote
@@ -80,7 +80,7 @@ async def test_who_calls_nobody_does_not_ask() -> None:
 
 async def test_a_deployment_elsewhere_that_is_called_for_the_first_time_is_asked_for_at_once_and_no_other() -> None:
     async with following("writer") as (callers, publisher):
-        bank = callers.caller(Elsewhere("bank", "teller", {"pay": "coroutine"}))
+        bank = callers.caller(NamedDeployment("bank", "teller", {"pay": "coroutine"}))
         publisher.post("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
         assert publisher.asked[:2] == [("replicas/shop/",), ("replicas/bank/teller/", "replicas/shop/")]

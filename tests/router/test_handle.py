@@ -14,7 +14,7 @@ import pytest
 from app_toolkit import ConfigError, options, remote
 from app_toolkit.errors import NoReplica
 from app_toolkit.interfaces import Call
-from app_toolkit.observability.context import READINGS, Reading
+from app_toolkit.observability.context import READ_STREAMS, ReadStream
 from app_toolkit.router import handle
 from tests.patience import PATIENCE_S, until
 from tests.router.deployments import LANGUAGE, InProcess, Local, Writer, served_elsewhere, served_here
@@ -202,7 +202,7 @@ async def test_remote_answers_for_every_kind_of_method(plane: Local) -> None:
 async def test_a_response_is_under_way_before_it_is_awaited_and_can_be_awaited_twice(plane: Local) -> None:
     model, behind, _ = bound(plane)
     response = remote(model.wait)
-    assert repr(response) == "<Response of <Writer.wait of writer>: under way>"
+    assert repr(response) == "<CallFuture of <Writer.wait of writer>: under way>"
     await until(behind.started.is_set)
     response.cancel()
     for _ in range(2):
@@ -213,7 +213,7 @@ async def test_a_response_is_under_way_before_it_is_awaited_and_can_be_awaited_t
 
     answered = remote(model.write, "x")
     assert await answered == await answered == "small: x"
-    assert repr(answered) == "<Response of <Writer.write of writer>: done>"
+    assert repr(answered) == "<CallFuture of <Writer.write of writer>: done>"
 
 
 async def test_a_response_that_is_an_argument_is_resolved_before_the_call_is_sent(plane: Local) -> None:
@@ -223,7 +223,7 @@ async def test_a_response_that_is_an_argument_is_resolved_before_the_call_is_sen
     assert await remote(model.write, first.later()) == "small: small: a"
     assert await remote(model.write, "b", times=remote(model.score, "two").later()) == "small: bbb"
     assert [number async for number in model.count(remote(model.score, "two").later())] == [0, 1, 2]
-    assert not any(isinstance(value, handle.Response) for call in caller.calls for value in call.args)
+    assert not any(isinstance(value, handle.CallFuture) for call in caller.calls for value in call.args)
 
 
 async def test_an_argument_that_fails_fails_the_call_which_is_never_sent(plane: Local) -> None:
@@ -327,7 +327,7 @@ async def test_a_response_of_a_thread_is_awaited_in_a_loop(plane: Local) -> None
 
 def test_a_response_of_one_loop_is_awaited_in_another(elsewhere: Local) -> None:
     model, _, _ = bound(elsewhere)
-    made: list[handle.Response[str]] = []
+    made: list[handle.CallFuture[str]] = []
     ready, over = threading.Event(), threading.Event()
 
     async def make() -> None:
@@ -500,8 +500,8 @@ async def test_a_stream_that_its_request_closes_is_not_closed_twice(
 
     model, _, caller = bound(here)
     monkeypatch.setattr(caller, "stream", stream)
-    readings: set[Reading] = set()
-    READINGS.set(readings)
+    readings: set[ReadStream] = set()
+    READ_STREAMS.set(readings)
     items: Any = model.count(2)
     assert await anext(items) == 1
     for reading in readings:

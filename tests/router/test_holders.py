@@ -18,7 +18,7 @@ from app_toolkit.core.affinity import DISPLACEMENT_S, PREFERENCE_S
 from app_toolkit.core.attempts import Result
 from app_toolkit.core.queueing import FULL_S, ROOM_S
 from app_toolkit.interfaces import Endpoint
-from app_toolkit.replica.multiplexing import holdings, must_displace, unload
+from app_toolkit.replica.objects.multiplexing import holdings, must_displace, unload
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
 from tests.docs.pages import page

@@ -16,9 +16,9 @@ from app_toolkit.config.models import Policy
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, ReloadableOptions, ReplicaSpec, Snapshot, Version
 from app_toolkit.observability.context import TRACE
-from app_toolkit.replica.replica import ReplicaStatistics
+from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.replica.server import ReplicaServer
-from app_toolkit.router.remote import Called, Callers, RemoteCaller
+from app_toolkit.router.remote import Callers, CallLoad, RemoteCaller
 from app_toolkit.transport import calls
 from app_toolkit.transport.calls import Piece
 from app_toolkit.types import Address, ReplicaId
@@ -109,7 +109,7 @@ class World:
         async with asyncio.timeout(PATIENCE_S):
             while not (  # noqa: ASYNC110 - it is about another thread, too
                 self.server.statistics() == NOBODY
-                and self.callers.called() == {"shop/writer": Called(0, 0)}
+                and self.callers.call_loads() == {"shop/writer": CallLoad(0, 0)}
                 and len(self.server.deposits) == 0
             ):
                 await asyncio.sleep(0.005)

@@ -9,7 +9,7 @@ import pytest
 from app_toolkit import Deployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
-from app_toolkit.router.remote import Called, Callers, RemoteCaller
+from app_toolkit.router.remote import Callers, CallLoad, RemoteCaller
 from app_toolkit.transport.pool import PooledConnection, connect
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S, until
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.anyio
 
 SOURCE = """
     import asyncio
-    from app_toolkit.replica.calls import Calls
-    from app_toolkit.replica.instance import Instance
+    from app_toolkit.replica.objects.calls import Calls
+    from app_toolkit.replica.objects.hosted_object import HostedObject
 
     class Model:
         async def double(self, number):
@@ -41,7 +41,7 @@ SOURCE = """
             for number in range(most):
                 yield number
 
-    app = Calls(Instance(Model, name="model"))
+    app = Calls(HostedObject(Model, name="model"))
 """
 
 
@@ -74,7 +74,7 @@ class Calling:
         return self.callers.caller_of("shop", "model")
 
     async def gives_everything_back(self) -> None:
-        await until(lambda: not any(each.waiting or each.ongoing for each in self.callers.called().values()))
+        await until(lambda: not any(each.waiting or each.ongoing for each in self.callers.call_loads().values()))
 
 
 @pytest.fixture
@@ -109,11 +109,11 @@ async def test_a_call_that_yields_items_is_a_stream_in_the_load_from_its_first_i
     caller = calling.tell(serve(SOURCE))
     items = caller.stream(Call("count", (1_000_000,), {}))
     assert await anext(items) == 0
-    assert calling.callers.called() == {"shop/model": Called(waiting=0, ongoing=0, streams=1)}
+    assert calling.callers.call_loads() == {"shop/model": CallLoad(waiting=0, ongoing=0, streams=1)}
     calling.tell()
-    assert calling.callers.called()["shop/model"].streams == 1, "its replica is removed, and still serves it"
+    assert calling.callers.call_loads()["shop/model"].streams == 1, "its replica is removed, and still serves it"
     await items.aclose()
-    assert calling.callers.called() == {"shop/model": Called(0, 0)}
+    assert calling.callers.call_loads() == {"shop/model": CallLoad(0, 0)}
 
 
 async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.replica.reach import ask
+from app_toolkit.replica.http.reach import ask
 from app_toolkit.transport.preface import first_line
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
@@ -26,8 +26,8 @@ pytestmark = [
 ]
 
 SOURCE = """
-    from app_toolkit.replica.calls import Calls
-    from app_toolkit.replica.instance import Instance
+    from app_toolkit.replica.objects.calls import Calls
+    from app_toolkit.replica.objects.hosted_object import Instance
 
     class Model:
         async def double(self, number):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app_toolkit.planning import plan, shared_logs
-from app_toolkit.replica.host import load
+from app_toolkit.userapp.loading import load
 from tests.cluster import Cluster
 from tests.examples.test_chat_page import LONG, OTHER_HOST, Visitor, answer, begun, browser, complete, dev, expect
 from tests.patience import PATIENCE_S, wait_until

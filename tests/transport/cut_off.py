@@ -10,7 +10,7 @@ import sys
 import time
 
 from app_toolkit.transport import sockets
-from app_toolkit.transport.pool import Answer, Pool, PooledConnection
+from app_toolkit.transport.pool import Pool, PooledConnection, ResponseHead
 from app_toolkit.transport.preface import answer
 from app_toolkit.types import Address
 
@@ -25,9 +25,9 @@ class Asking:
         connection.begin(self)
         connection.write(b"GET / HTTP/1.1\r\n\r\n")
 
-    def informed(self, answer: Answer) -> None: ...
+    def informed(self, answer: ResponseHead) -> None: ...
 
-    def answered(self, answer: Answer) -> None: ...
+    def answered(self, answer: ResponseHead) -> None: ...
 
     def received(self, data: bytes) -> None: ...
 

@@ -21,10 +21,10 @@ from app_toolkit.transport.calls import (
     LARGE,
     MOST_BUFFERS,
     MOST_BYTES,
+    EncodedValue,
     Frame,
     FrameReader,
     Piece,
-    Sealed,
     decode_call,
     decode_error,
     decode_value,
@@ -126,9 +126,9 @@ def test_a_value_that_came_is_passed_on_as_it_came_and_unpickled_by_the_callee_a
     here.clear()
     array = np.arange(LARGE, dtype=np.uint8)
     frames = [only(encode_value(value)) for value in (array, Traveller(), b"x" * LARGE)]
-    sealed = [Sealed(frame) for frame in frames]
-    keywords = {"more": sealed[2], "and": [1]}
-    pieces = encode_call(Call("write", (sealed[0], "between", sealed[1]), keywords, passes_on=True))
+    encoded = [EncodedValue(frame) for frame in frames]
+    keywords = {"more": encoded[2], "and": [1]}
+    pieces = encode_call(Call("write", (encoded[0], "between", encoded[1]), keywords, passes_on=True))
     assert here == []
     assert any(piece is frames[0].buffers[0] for piece in pieces), "what is long is not copied"
     call = decode_call("write", frames_of(pieces))
@@ -137,15 +137,15 @@ def test_a_value_that_came_is_passed_on_as_it_came_and_unpickled_by_the_callee_a
     assert (between, type(traveller)) == ("between", Traveller)
     assert call.kwargs == {"more": b"x" * LARGE, "and": [1]}
     assert np.array_equal(came, array)
-    assert np.shares_memory(came, sealed[0].open()), "which can be opened, too"
+    assert np.shares_memory(came, encoded[0].open()), "which can be opened, too"
 
 
 def test_a_value_that_cannot_be_read_is_an_error_of_whoever_opens_it() -> None:
-    sealed = Sealed(only(encode_value(Fragile())))
+    encoded = EncodedValue(only(encode_value(Fragile())))
     with pytest.raises(TypeError, match=r"^the arguments of write cannot be read here: ImportError"):
-        decode_call("write", frames_of(encode_call(Call("write", (sealed,), {}, passes_on=True))))
+        decode_call("write", frames_of(encode_call(Call("write", (encoded,), {}, passes_on=True))))
     with pytest.raises(RemoteError, match=r"^the result of the method cannot be read here: ImportError"):
-        sealed.open()
+        encoded.open()
 
 
 here: list[str] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.errors import ReplicaGone
-from app_toolkit.transport.pool import IDLE_S, Answer, Pool, PooledConnection
+from app_toolkit.transport.pool import IDLE_S, Pool, PooledConnection, ResponseHead
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
 from tests.transport.answering import SECRET, Answering
@@ -24,14 +24,14 @@ class Notes:
 
     def __init__(self) -> None:
         self.events: list[object] = []
-        self.answer: Answer | None = None
+        self.answer: ResponseHead | None = None
         self.body = b""
         self.over = asyncio.Event()
 
-    def informed(self, answer: Answer) -> None:
+    def informed(self, answer: ResponseHead) -> None:
         self.events.append(answer.status)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: ResponseHead) -> None:
         self.answer = answer
         self.events.append(answer.status)
 

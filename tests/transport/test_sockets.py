@@ -14,7 +14,7 @@ from textwrap import dedent
 import pytest
 
 from app_toolkit.errors import ReplicaGone
-from app_toolkit.transport.pool import SMALL, Answer, PooledConnection, connect
+from app_toolkit.transport.pool import SMALL, PooledConnection, ResponseHead, connect
 from app_toolkit.transport.preface import answer
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
@@ -105,9 +105,9 @@ async def test_a_small_request_has_to_be_acknowledged_in_time_and_a_large_one_ma
 class Unheard:
     """A listener that no answer comes to."""
 
-    def informed(self, answer: Answer) -> None: ...
+    def informed(self, answer: ResponseHead) -> None: ...
 
-    def answered(self, answer: Answer) -> None: ...
+    def answered(self, answer: ResponseHead) -> None: ...
 
     def received(self, data: bytes) -> None: ...
 

@@ -38,18 +38,18 @@ from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, Repli
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.tracebacks import shorten_paths
-from app_toolkit.proxy.edge import Edge
-from app_toolkit.proxy.proxy import Proxy
-from app_toolkit.replica import sources
-from app_toolkit.replica.artifact import Unpacked
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica.breakpoints import Breakpoints
-from app_toolkit.replica.host import users_traceback
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
-from app_toolkit.router.remote import Called, Callers
+from app_toolkit.router.remote import Callers, CallLoad
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, NodeId, ReplicaId
+from app_toolkit.userapp import sources
+from app_toolkit.userapp.artifact import Unpacked
+from app_toolkit.userapp.loading import users_traceback
 
 log = logging.getLogger("app_toolkit.ray")
 
@@ -93,7 +93,7 @@ class Controlled:
     A call with an earlier epoch than that of a previous call raises `StaleEpoch`.
     """
 
-    server: ReplicaServer | Edge
+    server: ReplicaServer | ProxyThread
 
     def __init__(self, name: ReplicaId) -> None:
         self.name = name
@@ -228,10 +228,10 @@ class _Replica(Controlled):
         self.server.reconfigure(live, timeout_s)
 
     @control
-    def calling(self) -> Mapping[str, Called]:
+    def calling(self) -> Mapping[str, CallLoad]:
         """Return the calls of the handles of this replica that wait or are ongoing, by deployment."""
-        plane = handle.plane()
-        return plane.called() if isinstance(plane, Callers) else {}
+        plane = handle.data_plane()
+        return plane.call_loads() if isinstance(plane, Callers) else {}
 
     @payload
     def deposit(self, key: str, pieces: Sequence[memoryview]) -> None:
@@ -279,8 +279,8 @@ class _Proxy(Controlled):
         def start() -> Location:
             here = node()
             shared = options.proxies_per_node > 1 or alive_nodes().count(own_host()) > 1
-            self.server: Edge = Edge(
-                lambda: Proxy(secret, Router, here, self._access(options)),
+            self.server: ProxyThread = ProxyThread(
+                lambda: ProxyState(secret, Router, here, self._access(options)),
                 options,
                 partial(watch, self.name),
                 _runtime().path if shared else None,

@@ -20,8 +20,8 @@ from starlette.testclient import TestClient
 
 from app_toolkit.engines.local import IN_PROCESS, Local
 from app_toolkit.engines.ray.actors import NAMESPACE
-from app_toolkit.replica.graph import find
 from app_toolkit.toolkit import Toolkit
+from app_toolkit.userapp.graph import find
 from tests import cluster
 from tests.engines.contract import app as contract
 from tests.engines.contract.ground import AGAIN_S

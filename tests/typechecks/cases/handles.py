@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from typing import Any, assert_type
 
 from app_toolkit import Deployment, options, remote
-from app_toolkit.router.handle import Response, Stream
+from app_toolkit.router.handle import CallFuture, Stream
 
 
 def one_at_a_time(
@@ -55,10 +55,10 @@ async def ordinary() -> None:
 
 
 async def by_remote() -> None:
-    assert_type(remote(model.write, "x", times=2), Response[str])
-    assert_type(remote(model.score, "x"), Response[float])
-    assert_type(remote(model.words, "x"), Response[list[str]])
-    assert_type(remote(model.embed, "x"), Response[int])
+    assert_type(remote(model.write, "x", times=2), CallFuture[str])
+    assert_type(remote(model.score, "x"), CallFuture[float])
+    assert_type(remote(model.words, "x"), CallFuture[list[str]])
+    assert_type(remote(model.embed, "x"), CallFuture[int])
     assert_type(remote(model.tokens, "x"), Stream[bytes])
     assert_type(remote(model.generated), Stream[bytes])
     assert_type(remote(model.declared), Stream[bytes])
@@ -81,7 +81,7 @@ async def one_into_another() -> None:
     response = remote(model.write, "x")
     assert_type(response.later(), str)
     assert_type(await model.write(response.later()), str)
-    assert_type(remote(model.embed, response.later()), Response[int])
+    assert_type(remote(model.embed, response.later()), CallFuture[int])
     remote(model.write, remote(model.score, "x").later())  # type: ignore[call-overload]
 
 

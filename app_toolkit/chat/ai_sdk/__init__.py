@@ -1,0 +1,1 @@
+"""Chats for clients of the Vercel AI SDK."""

@@ -1,0 +1,1 @@
+"""The API of OpenAI, as a router and as a client."""

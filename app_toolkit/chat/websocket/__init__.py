@@ -1,0 +1,1 @@
+"""A chat over one WebSocket."""

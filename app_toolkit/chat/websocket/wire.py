@@ -1,0 +1,207 @@
+"""The messages of a chat over a WebSocket: those of the client, and the events of a response."""
+
+import json
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from app_toolkit.chat.ai_sdk.stream import encode
+from app_toolkit.chat.catalog import Catalog
+from app_toolkit.chat.openai.errors import RETRY_AFTER, error_of
+from app_toolkit.chat.openai.wire import ChatCompletionRequest, InvalidParameter, chat_request
+from app_toolkit.chat.protocol import (
+    ChatEvent,
+    ChatRequest,
+    ErrorEvent,
+    FinishEvent,
+    ReasoningEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+    closing,
+)
+
+ResponseId = Annotated[str, Field(min_length=1, max_length=128)]
+
+MAX_NUMBER = 2**53 - 1
+"""The highest number of an event: the highest whole number of JavaScript."""
+
+TYPES = "chat, stop, resume and ping"
+
+
+LAST = b'\n{"type":"finish"', b'\n{"type":"error"'
+"""What the last event of a response begins with in a stream log."""
+
+Document = dict[str, Any]
+
+
+class ChatCommand(ChatCompletionRequest):
+    """Begin a response. The fields are those of a chat completion of OpenAI."""
+
+    type: Literal["chat"]
+    id: ResponseId
+    model: str = ""
+
+
+class StopCommand(BaseModel):
+    """Stop a response."""
+
+    type: Literal["stop"]
+    id: ResponseId
+
+
+class ResumeCommand(BaseModel):
+    """Send the events of a response after a number, and those that follow."""
+
+    type: Literal["resume"]
+    id: ResponseId
+    after: int = Field(default=0, ge=0, le=MAX_NUMBER, strict=True)
+
+
+class PingCommand(BaseModel):
+    """Send a pong."""
+
+    type: Literal["ping"]
+
+
+Command = ChatCommand | StopCommand | ResumeCommand | PingCommand
+
+COMMAND: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="type")])
+
+
+class InvalidCommand(Exception):
+    """A message that is no command. `document` is the reply."""
+
+    def __init__(self, message: str, param: str | None = None, id: str | None = None) -> None:
+        super().__init__(message)
+        self.document = _without_none(
+            type="error", id=id, status=400, code="invalid_message", message=message, param=param
+        )
+
+
+def read_command(text: str) -> Command:
+    """Return the command of a message. Raises `InvalidCommand`."""
+    try:
+        document = from_json(text)
+    except ValueError as error:
+        raise InvalidCommand(f"the message is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidCommand("the message must be a JSON object")
+    given = document.get("id")
+    id = given if isinstance(given, str) and 0 < len(given) <= 128 else None
+    try:
+        return COMMAND.validate_python(document)
+    except ValidationError as error:
+        problems = error.errors()
+    if problems[0]["type"].startswith("union_tag"):
+        raise InvalidCommand(f"the field type must be one of {TYPES}", "type", id)
+    problem = error_of(RequestValidationError(problems))
+    raise InvalidCommand(problem.message, problem.param, id)
+
+
+def request_of(command: ChatCommand, catalog: Catalog) -> ChatRequest:
+    """Return the request as chat models get it. Raises `InvalidParameter`."""
+    if command.n is not None and command.n != 1:
+        raise InvalidParameter(f"n is {command.n}: a response over a WebSocket has one choice", "n")
+    return replace(chat_request(command), model=command.model or catalog.names[0])
+
+
+def error_document(error: Exception) -> Document:
+    """Return the event of an exception. The text of an unexpected one is logged, and not sent."""
+    found = error_of(error)
+    detail = found.document["error"]
+    headers = {name.lower(): value for name, value in found.headers.items()}
+    after = headers.get("retry-after", RETRY_AFTER.get(found.status))
+    return _without_none(
+        type="error",
+        status=found.status,
+        code=detail["code"] or detail["type"],
+        message=found.message,
+        param=found.param,
+        retry_after_s=int(after) if after is not None and after.isdecimal() else None,  # it may be a date
+    )
+
+
+class SocketEvents:
+    """Translates the events of one model to those of a response, of which the last one is `finish` or `error`."""
+
+    def __init__(self) -> None:
+        self._calls: set[int] = set()
+        self._finish: FinishEvent | None = None
+
+    def translate(self, event: ChatEvent) -> Iterator[Document]:
+        match event:
+            case UsageEvent():
+                yield {
+                    "type": "usage",
+                    "input_tokens": event.input_tokens,
+                    "output_tokens": event.output_tokens,
+                    "reasoning_tokens": event.reasoning_tokens,
+                    "cached_tokens": event.cached_tokens,
+                }
+            case _ if self._finish is not None:
+                pass
+            case TextEvent() | ReasoningEvent():
+                if event.text:
+                    yield {"type": "text" if isinstance(event, TextEvent) else "reasoning", "text": event.text}
+            case ToolCallEvent():
+                yield self._call(event)
+            case ToolResultEvent():
+                yield {
+                    "type": "tool_result",
+                    "call_id": event.id,
+                    "result": event.result,
+                    "is_error": event.is_error,
+                }
+            case FinishEvent():
+                self._finish = event
+            case _:
+                raise TypeError(f"a chat model yielded {event!r}, which is no event of app_toolkit.chat")
+
+    def finish(self) -> Document:
+        finish = self._finish or FinishEvent("tool_calls" if self._calls else "stop")
+        return {"type": "finish", "reason": finish.reason}
+
+    def _call(self, event: ToolCallEvent) -> Document:
+        part = {"type": "tool_call", "index": event.index}
+        if event.index not in self._calls:
+            self._calls.add(event.index)
+            part |= {"call_id": event.id or f"call_{uuid.uuid4().hex}", "name": event.name}
+        return {**part, "arguments": event.arguments}
+
+
+async def encoded(call: Callable[[], AsyncIterator[ChatEvent]]) -> AsyncGenerator[bytes, None]:
+    """Call a model and yield its events as a stream log keeps them. An exception of the model is the last event."""
+    events = SocketEvents()
+    try:
+        async with closing(call()) as found:
+            async for event in found:
+                if isinstance(event, ErrorEvent):
+                    yield encode({"type": "error", "status": 500, "code": event.code, "message": event.message})
+                    return
+                for document in events.translate(event):
+                    yield encode(document)
+        yield encode(events.finish())
+    except Exception as error:  # of the model
+        yield encode(error_document(error))
+
+
+def is_last(event: bytes) -> bool:
+    """Return whether an event of a stream log is the last one of its response."""
+    return event.startswith(LAST)
+
+
+def frame(id: str, number: int, event: bytes) -> str:
+    """Return an event of a stream log as a client gets it."""
+    fields = event.partition(b"\n{")[2].decode()
+    return f'{{"id":{json.dumps(id)},"number":{number},{fields}'
+
+
+def _without_none(**fields: Any) -> Document:
+    return {name: value for name, value in fields.items() if value is not None}

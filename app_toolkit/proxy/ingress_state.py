@@ -1,0 +1,113 @@
+"""The state of the requests of one ingress at a proxy."""
+
+import logging
+from collections.abc import Mapping
+
+from app_toolkit.core.attempts import RetryBudget
+from app_toolkit.core.recent import Recent
+from app_toolkit.errors import ReplicaGone, RequestError
+from app_toolkit.observability.counts import Counts
+from app_toolkit.proxy.deadlines import Deadlines
+from app_toolkit.proxy.routes import RoutePermit
+from app_toolkit.types import ReplicaId
+
+log = logging.getLogger("app_toolkit.proxy")
+
+LOG_INTERVAL_S = 1.0
+"""The least seconds between two log messages about requests refused under load, because there may be thousands."""
+
+
+class IngressState:
+    """The requests of one ingress: retry budget, rate of responses, outcomes, and open streams and WebSockets."""
+
+    __slots__ = (
+        "_deadlines",
+        "_logged",
+        "_newest",
+        "budget",
+        "counts",
+        "name",
+        "responses",
+        "streams",
+        "websockets",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.budget = RetryBudget()
+        self.responses = Recent()
+        self.counts = Counts()
+        #: The exchanges that are open WebSockets.
+        self.websockets: set[object] = set()
+        #: The exchanges that are open streams and hold no slot at their replica.
+        self.streams: set[object] = set()
+        #: The permit of the newest open stream or WebSocket of each client address.
+        self._newest: dict[bytes, RoutePermit] = {}
+        self._deadlines: Deadlines | None = None
+        self._logged = float("-inf")
+
+    def deadlines(self, timeout: float) -> Deadlines:
+        """Return the shared deadlines of the requests with this timeout, in seconds."""
+        if self._deadlines is None or self._deadlines.timeout != timeout:
+            self._deadlines = Deadlines(timeout)
+        return self._deadlines
+
+    def close(self) -> None:
+        if self._deadlines is not None:
+            self._deadlines.close()
+
+    def preferred(
+        self, served: Mapping[str, tuple[ReplicaId, bool]], peers: bytes, *, shared: bool
+    ) -> tuple[ReplicaId | None, bool, bool]:
+        """Return the preferred replica, whether the previous response was a stream, and whether the client will stay.
+
+        A client is identified by its connection, whose previous replica is in `served`. For a new connection, and for
+        one that a trusted proxy shares among its clients (`shared`), the client is identified by its address: while a
+        replica has an open stream or WebSocket to this address, other requests from it prefer that replica.
+        """
+        if not shared:
+            before = served.get(self.name)
+            if before is not None:
+                return *before, True
+        newest = self._newest.get(_address(peers))
+        return (None if newest is None else newest.endpoint.id), False, not shared
+
+    def opened(self, exchange: object, peers: bytes, permit: RoutePermit, *, websocket: bool) -> None:
+        """Record that an exchange has become an open WebSocket or stream."""
+        (self.websockets if websocket else self.streams).add(exchange)
+        self._newest[_address(peers)] = permit
+
+    def closed(self, exchange: object, peers: bytes, permit: RoutePermit | None) -> None:
+        self.websockets.discard(exchange)
+        self.streams.discard(exchange)
+        address = _address(peers)
+        newest = self._newest.get(address)
+        if newest is not None and newest is permit:
+            del self._newest[address]
+
+    def record(self, outcome: str, now: float, seconds: float | None, *, answered: bool) -> None:
+        """Count a request that has ended.
+
+        `seconds` is its duration, None for a WebSocket. `answered`: the response came from the app.
+        """
+        self.counts.note(outcome)
+        if answered:
+            self.responses.note(now)
+        if seconds is not None:
+            self.counts.took(seconds)
+
+    def log_failure(self, request_id: str, error: RequestError, now: float) -> None:
+        """Log a server error. Refusals under load are logged at most once in `LOG_INTERVAL_S`."""
+        if error.frequent:
+            if now - self._logged < LOG_INTERVAL_S:
+                return
+            self._logged = now
+        cause = error.__cause__
+        if isinstance(cause, ReplicaGone):
+            log.warning("request %s: %d, %s: %s", request_id, error.status, error, cause)
+        else:
+            log.warning("request %s: %d, %s", request_id, error.status, error, exc_info=cause)
+
+
+def _address(peers: bytes) -> bytes:
+    return peers.partition(b" ")[0]

@@ -1,0 +1,112 @@
+"""The state that all connections of one proxy share."""
+
+import itertools
+import secrets
+from collections.abc import Callable, Mapping
+
+from app_toolkit.core.reports import Loads
+from app_toolkit.interfaces import Join, Snapshot
+from app_toolkit.observability.access import AccessLog
+from app_toolkit.observability.counts import Counts
+from app_toolkit.observability.reports import Reports
+from app_toolkit.proxy.clients import Clients
+from app_toolkit.proxy.ingress_state import IngressState
+from app_toolkit.proxy.routes import IngressRouter, Routes
+from app_toolkit.transport import hop
+from app_toolkit.transport.pool import Pool
+from app_toolkit.transport.wait_queue import WaitQueues
+from app_toolkit.types import NodeId
+
+
+class ProxyState:
+    """The routes, the routers of their ingresses, and the pool of connections to replicas.
+
+    Not thread-safe: call the methods on the event loop that serves, except where noted.
+
+    Parameters:
+        secret: Authenticates this proxy to replicas. It must not contain spaces.
+        new_router: Creates a router. It is called with the name of an ingress, `application/ingress`, with the function
+            that joins the wait queue of a replica, and with the function that the router calls when a request begins to
+            wait while there is no replica.
+        node: The node of this proxy.
+        access: Records every request at its end. None: there is no access log.
+
+    Raises:
+        ValueError: The secret is empty or contains a space.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        new_router: Callable[[str, Join, Callable[[], None]], IngressRouter],
+        node: NodeId = NodeId(""),
+        access: AccessLog | None = None,
+    ) -> None:
+        if not secret or b" " in secret:
+            raise ValueError("the secret of a proxy must not be empty and must not contain spaces")
+        self.token = hop.token(secret)
+        self.pool = Pool(secret)
+        self.wait_queues = WaitQueues(self.pool, self.token)
+        self.reports = Reports(self.loads)
+        join, unserved = self.wait_queues.join, self.reports.unserved
+        self.routes = Routes(lambda name: new_router(name, join, unserved), self.pool, node)
+        #: Limits the requests of each client address. None: no limit.
+        self.clients: Clients | None = None
+        self.draining = False
+        self.access = access
+        #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
+        self.unowned = IngressState("-")
+        self._ingress_states: dict[str, IngressState] = {}
+        self._process = secrets.token_hex(6).encode()
+        self._count = itertools.count(1)
+
+    def update(self, snapshots: Mapping[str, Snapshot]) -> None:
+        """Apply new snapshots of the keys `routes` and `replicas/{application}/{ingress}`. The value None removes."""
+        self.routes.update(snapshots)
+        for name in self._ingress_states.keys() - self.routes.routers.keys():
+            del self._ingress_states[name]
+
+    def ingress_state(self, name: str) -> IngressState:
+        """Return the ingress_state of an ingress. It is kept as long as the router of the ingress."""
+        ingress_state = self._ingress_states.get(name)
+        if ingress_state is None:
+            ingress_state = self._ingress_states[name] = IngressState(name)
+        return ingress_state
+
+    def loads(self) -> Loads:
+        """Return the number of waiting and ongoing requests, and of open WebSockets and streams.
+
+        Only the ingresses whose callers report their load are included.
+        """
+        return {
+            name: (*load, len(self.ingress_state(name).websockets), len(self.ingress_state(name).streams))
+            for name, load in self.routes.loads().items()
+        }
+
+    def counts(self) -> dict[str, Counts]:
+        """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""
+        accounts = [self.unowned, *list(self._ingress_states.values())]
+        return {ingress_state.name: ingress_state.counts.copy() for ingress_state in accounts}
+
+    def mint_id(self) -> bytes:
+        """Return a new request id, which is unique but predictable."""
+        return b"%b-%x" % (self._process, next(self._count))
+
+    def sweep(self, now: float) -> None:
+        """Enforce the timeouts of the queues and of the pool, and write the access log.
+
+        `now` is a time of `time.monotonic()`.
+        """
+        self.routes.expire(now)
+        self.pool.expire(now)
+        if self.access is not None:
+            self.access.flush()
+
+    async def aclose(self) -> None:
+        """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
+        self.wait_queues.close()
+        for ingress_state in self._ingress_states.values():
+            ingress_state.close()
+        await self.pool.aclose()
+        if self.access is not None:
+            self.access.flush()

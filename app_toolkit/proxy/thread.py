@@ -1,0 +1,188 @@
+"""A proxy that runs in its own thread, follows the published snapshots, and is controlled from other threads."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
+from app_toolkit.interfaces import Watch
+from app_toolkit.observability.reports import Report
+from app_toolkit.proxy.server import ProxyServer, ProxyStatistics, bind
+from app_toolkit.proxy.sharing import SharedPort
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.types import Address
+
+logger = logging.getLogger("app_toolkit.proxy")
+
+T = TypeVar("T")
+
+LAST_WORDS_S = 5.0
+"""Seconds that a server may take to stop after its timeout has passed."""
+
+
+class ProxyThread:
+    """The HTTP edge of one process.
+
+    The edge accepts no connections before it has received the routes. While no controller publishes snapshots, it uses
+    the last ones. Call its methods from other threads than its own. They wait no longer than their timeout (plus
+    `LAST_WORDS_S`). An edge can be started only once.
+    """
+
+    def __init__(
+        self,
+        new_proxy: Callable[[], ProxyState],
+        options: HTTPOptions,
+        watch: Watch,
+        sharing: Path | None = None,
+        report: Report | None = None,
+    ) -> None:
+        """Create an edge. `new_proxy` is called, and `watch` and `report` are awaited, on the edge's own event loop.
+
+        Parameters:
+            new_proxy: Creates the proxy.
+            options: The address, the certificate and the limits.
+            watch: Waits for new snapshots.
+            sharing: The folder of the instance. Edges with the same folder may listen on the same port. None: the port
+                is not shared.
+            report: Sends the load to the controller. None: the load is not reported.
+        """
+        self._new_proxy = new_proxy
+        self._options = options
+        self._watch = watch
+        self._sharing = sharing
+        self._report = report
+        self._thread: threading.Thread | None = None
+        # Set by the edge's thread during its start.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: ProxyServer | None = None
+        self._routes_task: asyncio.Task[None] | None = None
+
+    def start(self) -> Address:
+        """Bind, wait for the routes, and accept connections. Return the address.
+
+        Raises:
+            StartupError: The address cannot be bound, the certificate is invalid, or the edge was stopped before it
+                received any routes.
+        """
+        shared = SharedPort(self._options, self._sharing) if self._sharing else None
+        listener = shared.socket if shared else bind(self._options)
+        port = listener.getsockname()[1]
+        ready: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(self._serve(listener, ready))
+            except BaseException as error:  # no other code handles an error of this thread
+                if ready.done():
+                    logger.critical("the proxy's event loop ended", exc_info=error)
+                else:
+                    ready.set_exception(error)
+            finally:
+                (shared or listener).close()
+
+        self._thread = threading.Thread(target=run, name="app-toolkit edge", daemon=True)
+        self._thread.start()
+        ready.result()
+        host = self._options.host
+        kind = "tcp" if self._options.ssl_certfile is None else "tls"
+        return Address(f"{kind}:[{host}]:{port}" if ":" in host else f"{kind}:{host}:{port}")
+
+    def probe(self, timeout: float) -> ProxyStatistics:
+        """Get the statistics from the edge's event loop.
+
+        Raises:
+            Unresponsive: The event loop did not answer within the timeout.
+            ReplicaGone: The event loop has ended.
+        """
+
+        async def answer() -> ProxyStatistics:
+            return self.statistics()
+
+        asked = self._ask(answer())
+        try:
+            return asked.result(timeout)
+        except TimeoutError:
+            asked.cancel()
+            raise Unresponsive(f"the proxy's event loop did not answer within {timeout:g} s", None) from None
+
+    def drain(self, timeout: float) -> None:
+        """Accept no new connections, and wait, at most `timeout` seconds, until every request is answered."""
+        self._end(self._server.drain(timeout) if self._server else None, timeout)
+
+    def stop(self, timeout: float) -> None:
+        """Drain, wait for WebSockets within the same timeout, and stop. Does nothing if the edge has ended."""
+        self._end(self._stop(self._server, timeout) if self._server else None, timeout)
+        if self._thread is not None:
+            self._thread.join(LAST_WORDS_S)
+
+    def _end(self, ending: Coroutine[Any, Any, None] | None, timeout: float) -> None:
+        if ending is not None:
+            with suppress(TimeoutError, ReplicaGone):
+                self._ask(ending).result(timeout + LAST_WORDS_S)
+
+    def statistics(self) -> ProxyStatistics:
+        """Return the current statistics. Raise `ReplicaGone` if the edge has not started."""
+        if self._server is None:
+            raise ReplicaGone("the proxy has not started")
+        return self._server.statistics()
+
+    async def _serve(self, listener: Any, ready: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        proxy = self._new_proxy()
+        self._server = ProxyServer(proxy, self._options)
+        self._routes_task = asyncio.create_task(self._wait_for_routes(proxy))
+        await asyncio.wait((self._routes_task,))
+        if self._routes_task.cancelled():
+            raise StartupError("the proxy was stopped before it received any routes")
+        await self._routes_task
+        following = asyncio.create_task(self._follow(proxy))
+        ready_task = asyncio.create_task(self._set_ready(ready))
+        beside = [following, ready_task]
+        if self._report is not None:
+            beside.append(asyncio.create_task(proxy.reports.run(self._report)))
+        try:
+            await self._server.serve([listener])
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+    async def _wait_for_routes(self, proxy: ProxyState) -> None:
+        """Apply the published snapshots until the proxy has routes."""
+        while not proxy.routes.ready:
+            proxy.update(await self._watch(proxy.routes.versions))
+
+    async def _stop(self, server: ProxyServer, timeout: float) -> None:
+        if self._routes_task is None or not self._routes_task.cancel():  # the routes were received: the server runs
+            await server.stop(timeout)
+
+    async def _follow(self, proxy: ProxyState) -> None:
+        while True:
+            try:
+                proxy.update(await self._watch(proxy.routes.versions))
+            except Exception:  # the proxy goes on with the last known snapshots
+                logger.exception("published snapshots could not be received or applied; the last ones stay in use")
+                await asyncio.sleep(1.0)
+
+    async def _set_ready(self, ready: Future[None]) -> None:
+        """Complete `ready` when the server accepts connections."""
+        assert self._server is not None
+        await self._server.accepting()
+        ready.set_result(None)
+
+    def _ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:
+            question.close()
+            raise ReplicaGone("the proxy's event loop has ended") from None

@@ -1,0 +1,1 @@
+"""Admission control: which requests run in a replica, wait for a slot, or are refused."""

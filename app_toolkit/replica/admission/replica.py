@@ -1,0 +1,402 @@
+"""The replica around the user's app: admission control, authentication of callers, and the requests that run."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from typing import Protocol
+
+from uvicorn.protocols.utils import ClientDisconnected
+
+from app_toolkit.core.uploads import most_slow_bodies
+from app_toolkit.errors import ReplicaBusy, TooManyWebSockets
+from app_toolkit.interfaces import ReloadableOptions
+from app_toolkit.observability.context import REQUEST_ID
+from app_toolkit.replica.admission.admitted_request import INTERNAL_ERROR, AdmittedRequest, Put, respond
+from app_toolkit.replica.admission.live_sets import LiveSets
+from app_toolkit.replica.admission.wait_queue import WaitQueue, serve_position
+from app_toolkit.replica.objects.batching import buffered
+from app_toolkit.transport import hop
+from app_toolkit.transport.hop import Hop, Refusal
+from app_toolkit.types import ASGIApp, Header, OnDisconnect, Receive, Scope, Send
+
+logger = logging.getLogger("app_toolkit.replica")
+
+
+WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
+
+TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
+SERVER_ERROR = b"Internal Server Error"
+NOTHING: Mapping[bytes, bytes] = {}
+MOST_IDS = 1_000
+"""Maximum number of requests that are named to the controller if the event loop does not respond."""
+MOST_LOGGED = 20
+"""Maximum number of requests that a drain names in the log if they have not ended."""
+
+
+class Reported(Exception):
+    """The app failed and that is logged. The server only has to close the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatistics:
+    """The state of a replica at one moment."""
+
+    ongoing: int
+    """HTTP requests that hold a slot: admitted, and their response is not complete."""
+    running: int
+    """HTTP requests whose coroutine has not ended: the ongoing ones, and those that run background tasks."""
+    websockets: int
+    """WebSockets that are open or being opened, or whose handler has not ended."""
+    draining: bool
+    """Whether the replica has stopped admitting requests."""
+    waiting_callers: int = 0
+    """Callers in the wait queue."""
+    buffered: int = 0
+    """Items that wait for their batch; their requests are ongoing."""
+    streams: int = 0
+    """Responses that are open streams and hold no slot."""
+    reached: tuple[str, ...] = field(default=(), compare=False)
+    """The limits that the replica has reached: `100 of 100 max_ongoing_requests`."""
+
+
+class Keys(Protocol):
+    """The affinity keys that an app holds."""
+
+    def holdings(self) -> bytes | None: ...
+
+    def must_displace(self, key: str) -> bool: ...
+
+
+class Replica:
+    """The user's ASGI app behind admission control.
+
+    * A request that is refused never reached user code, so it is always safe to send it to another replica.
+    * At most `max_ongoing_requests` HTTP requests are ongoing. A request is ongoing until its response is complete or
+      its coroutine has ended. Background tasks hold no slot, but a drain waits for them.
+    * A request whose response is a stream leaves the ongoing ones when the head is sent, if fewer than
+      `max_open_streams` are open. A stream beyond that limit keeps its slot, as user code has already run.
+    * At most half of the slots are held by requests whose bodies arrive slowly. The caller says so before it sends the
+      request, or the body turns out to be slow. In the second case, a request beyond that limit is ended with 408.
+    * A caller that was refused joins the wait queue and gets a reservation when a slot is free. No other caller
+      overtakes it.
+    * The secret is compared before any field of a request is trusted. The app does not see the internal header fields.
+    * A handler whose client has disconnected is stopped if `on_disconnect`, or the mark of the endpoint, requires it.
+      It is either cancelled or, if it waits for a message, receives the disconnect, never both. A handler whose
+      deadline has passed is always cancelled.
+
+    Called as an ASGI app, it serves requests of the server. `admit` does the same for a caller in this process. Only
+    `statistics` and the attributes are safe in other threads: everything else runs on the event loop that serves the
+    app.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        name: str,
+        max_ongoing_requests: int,
+        max_open_websockets: int = 1_000,
+        max_open_streams: int = 1_000,
+        on_disconnect: OnDisconnect = "auto",
+        secret: bytes | None = None,
+        root_path: str = "",
+        trusted_without_hop: bool = False,
+        stream_log: str = "memory",
+        keys: Keys | None = None,
+    ) -> None:
+        """`name` is for logs. The parameters after `on_disconnect` are for requests over a connection.
+
+        `secret`: the secret that callers must prove to know. None: only for callers in this process.
+        `root_path`: the prefix of the application, which the path of each request contains; "" or "/": no prefix.
+        `trusted_without_hop`: serve requests on the Unix socket without a hop field, as the kernel reports their user.
+        `stream_log`: the option of the application.
+        `keys`: the affinity keys that the app holds. None: no keys have places in it.
+        """
+        self.app = app
+        self.name = name
+        self.max_open_websockets = max_open_websockets
+        self.draining = False
+        self._token = None if secret is None else hop.token(secret)
+        self._root_path = root_path.rstrip("/")
+        self._trusted_without_hop = trusted_without_hop
+        self._stream_log = stream_log
+        self._keys = keys
+        self.live = LiveSets(max_open_streams, on_disconnect)
+        self.wait_queue = WaitQueue(max_ongoing_requests, self.live.ongoing)
+        self.live.freed = self.wait_queue.freed
+        self.live.max_slow_bodies = most_slow_bodies(max_ongoing_requests)
+
+    def limit(self, live: ReloadableOptions) -> None:
+        """Apply these limits from now on. Requests that run continue, even if there are more of them."""
+        self.max_open_websockets = live.max_open_websockets
+        self.live.max_open_streams = live.max_open_streams
+        self.live.max_slow_bodies = most_slow_bodies(live.max_ongoing_requests)
+        self.wait_queue.resize(live.max_ongoing_requests)
+
+    @property
+    def max_open_streams(self) -> int:
+        """The maximum number of open streams beside the requests that hold a slot."""
+        return self.live.max_open_streams
+
+    # Over a connection
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, put: Put | None = None) -> None:
+        """Serve one request of uvicorn. A refusal and a failure of the app become responses.
+
+        `put`: sends a message at once, and returns False if that has to wait, as `send` would.
+        """
+        kind = scope["type"]
+        if kind not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        origin = self._origin(scope)
+        if origin is not None and not isinstance(origin, Hop):
+            await _refuse(kind, origin, send)
+            return
+        internal = self._rewrite(scope, origin)
+        if hop.PROBE in internal and kind == "http":
+            await send({"type": "http.response.start", "status": 204, "headers": []})
+            await send({"type": "http.response.body"})
+            return
+        if hop.QUEUE in internal and kind == "http":
+            await self._join(internal[hop.QUEUE].decode(), receive, send)
+            return
+        caller = internal.get(hop.REDEEM)
+        refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller.decode())
+        slow = hop.SLOW_BODY in internal
+        if refusal is None and slow and not self.live.admits_slow_body:
+            refusal = "slow_bodies"
+            if caller is not None:
+                self.wait_queue.freed()
+        if refusal is not None:
+            await _refuse(kind, refusal, send)
+            return
+        if caller is not None and _has_gone(receive):  # while the request waited for its slot
+            self.wait_queue.freed()
+            return
+        if hop.AFFINITY in internal and (moved := self._moved(internal[hop.AFFINITY])) is not None:
+            if caller is not None:
+                self.wait_queue.freed()
+            await _refuse(kind, "moved", send, moved)
+            return
+        with AdmittedRequest(
+            self.live, scope, receive, send, put, held=hop.EXPECT in internal, from_caller=origin is not None
+        ) as request:
+            if slow:
+                self.live.slow_body(request)
+            if origin is not None and origin.timeout_ms is not None and kind == "http":
+                request.bound(origin.timeout_ms / 1_000)
+            try:
+                await request.serve(self.app)
+            except ClientDisconnected:
+                raise  # uvicorn raises this in `send` on a WebSocket that has closed, and expects it back
+            except (Exception, SystemExit, KeyboardInterrupt) as error:  # a handler must not end the replica
+                await self._fail(scope, request, error)
+        if request.cut is not None:
+            raise Reported from request.cut
+
+    async def _fail(self, scope: Scope, request: AdmittedRequest, error: BaseException) -> None:
+        """Log what the app raised, and respond if it has not. Raises `Reported` if the response cannot be completed."""
+        # Starlette has sent a 500 and raises anyway. Other frameworks leave the response to the server.
+        kind = scope["type"]
+        logger.error(
+            "request %s failed in %s: %s %r",
+            REQUEST_ID.get(),
+            self.name,
+            scope.get("method", "WebSocket"),
+            scope["path"],
+            exc_info=error,
+            extra={"request_id": REQUEST_ID.get()},
+        )
+        if not request.started:
+            request.take_back()
+            await respond(kind, 500, TEXT, SERVER_ERROR, request.send)
+        elif request.complete:
+            pass
+        elif kind == "websocket":
+            # Without this the proxy could not distinguish the failure from a lost replica.
+            await request.send({"type": "websocket.close", "code": INTERNAL_ERROR})
+        else:
+            raise Reported from error
+
+    async def _join(self, caller: str, receive: Receive, send: Send) -> None:
+        try:
+            await serve_position(self.wait_queue, caller, receive, send)
+        except ReplicaBusy:
+            await _refuse("http", "draining" if self.draining else "busy", send)
+
+    def _origin(self, scope: Scope) -> Hop | Refusal | None:
+        """Return the hop of a request, or why it is refused. None: the request has no hop field and is trusted."""
+        headers: list[Header] = scope["headers"]
+        if not headers or headers[0][0] != hop.HOP:
+            server = scope.get("server")
+            by_file = server is not None and server[1] is None  # a Unix socket has no port
+            return None if self._trusted_without_hop and by_file else "secret"
+        if self._token is None:
+            return "secret"
+        try:
+            return hop.decode(headers[0][1], self._token)
+        except ValueError:  # the caller knows the secret, but its field has another format
+            return "protocol"
+
+    def _rewrite(self, scope: Scope, origin: Hop | None) -> Mapping[bytes, bytes]:
+        """Change the scope as if the client had connected to the app directly. Return the other internal fields."""
+        headers: list[Header] = scope["headers"]
+        scope["root_path"] = self._root_path
+        if origin is None:
+            scope["headers"] = [field for field in headers if not hop.is_internal(field[0])]
+            return NOTHING
+        internal = (
+            NOTHING if len(headers) < 2 or not headers[1][0].startswith(hop.INTERNAL_PREFIX) else _internal(headers)
+        )
+        # With `hop.EXPECT`, the caller's own `Expect` field follows the internal fields. The app must not see it.
+        scope["headers"] = headers[1 + len(internal) + (hop.EXPECT in internal) :]
+        scope["client"] = origin.client
+        scope["server"] = origin.server
+        scope["http_version"] = origin.http_version
+        scope["scheme"] = (
+            origin.scheme if scope["type"] == "http" else WEBSOCKET_SCHEMES.get(origin.scheme, origin.scheme)
+        )
+        ours = {"request_id": origin.request_id}
+        if self._stream_log != "memory":
+            ours["stream_log"] = self._stream_log
+        if hop.CALL in internal:
+            ours["call"] = internal[hop.CALL].decode()
+        if hop.TRACE in internal:
+            ours["trace"] = internal[hop.TRACE].decode()
+        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
+        return internal
+
+    # Within one process
+
+    async def admit(
+        self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
+    ) -> None:
+        """Run one request of a caller in this process. The scope is complete.
+
+        `caller`: the caller whose reservation the request redeems, or None. `timeout`: the time in seconds until the
+        deadline of the request. `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` if that is
+        not the trace of the caller.
+
+        Raises `ReplicaBusy` or `TooManyWebSockets` before user code runs. Raises `DeadlineExceeded` after the response
+        has begun; before that, the response is the 504. Raises whatever the app raises.
+        """
+        kind = scope["type"]
+        refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller)
+        if refusal == "websockets":
+            raise TooManyWebSockets(
+                f"{len(self.live.websockets)} WebSockets are open at {self.name}, "
+                f"its max_open_websockets is {self.max_open_websockets}"
+            )
+        if refusal is not None:
+            raise ReplicaBusy(len(self.live.ongoing))
+        with AdmittedRequest(self.live, scope, receive, send) as request:
+            if timeout is not None:
+                request.bound(timeout, to_the_moment=True)
+            await request.serve(self.app)
+        if request.cut is not None:
+            raise request.cut
+
+    # For both
+
+    def _refusal(self, kind: str) -> Refusal | None:
+        if self.draining:
+            return "draining"
+        if kind == "http" and not self.wait_queue.admits_unreserved:
+            return "busy"
+        if kind == "websocket" and len(self.live.websockets) >= self.max_open_websockets:
+            return "websockets"
+        return None
+
+    async def _enter(self, kind: str, caller: str) -> Refusal | None:
+        """Admit a request that redeems a reservation. It waits for its slot. Return the reason if it is refused."""
+        if not self.wait_queue.redeem(caller):
+            return self._refusal(kind)
+        if kind == "websocket":
+            self.wait_queue.advance()  # it needs no slot
+            return self._refusal(kind)
+        entered = await self.wait_queue.enter(caller)
+        if self.draining:  # since the request began to wait; the drain has not counted it
+            return "draining"
+        return None if entered else "busy"
+
+    def _moved(self, key: bytes) -> bytes | None:
+        """Return which keys the app holds, if it must give up one of them for a key that its caller expects here."""
+        if self._keys is None or not self._keys.must_displace(hop.decode_key(key)):
+            return None
+        return self._keys.holdings()
+
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Admit no more requests, and wait until no request, no background task of one, and no WebSocket handler runs.
+
+        Return whether that happened within `timeout` seconds (None: no limit). The server closes the WebSockets.
+        """
+        self.draining = True
+        self.wait_queue.close()
+        return await self.live.until_drained(timeout)
+
+    def log_unfinished(self, timeout: float) -> None:
+        """Log what a drain of `timeout` seconds has not waited for, because the replica ends it."""
+        unfinished = [*self.live.running, *self.live.websockets]
+        for request in unfinished[:MOST_LOGGED]:
+            logger.warning(
+                "%s ends %s, which did not end within %g s, its graceful_shutdown_timeout_s",
+                self.name,
+                request.unfinished(),
+                timeout,
+                extra={"request_id": request.request_id},
+            )
+        if len(unfinished) > MOST_LOGGED:
+            logger.warning("%s ends %d more requests", self.name, len(unfinished) - MOST_LOGGED)
+
+    def statistics(self) -> ReplicaStatistics:
+        """Return the current statistics. Safe from any thread."""
+        return ReplicaStatistics(
+            len(self.live.ongoing),
+            len(self.live.running),
+            len(self.live.websockets),
+            self.draining,
+            len(self.wait_queue),
+            buffered(),
+            len(self.live.streams),
+            self._reached(),
+        )
+
+    def _reached(self) -> tuple[str, ...]:
+        limits = (
+            ("max_ongoing_requests", len(self.live.ongoing), self.wait_queue.slots),
+            ("max_open_streams", len(self.live.streams), self.live.max_open_streams),
+            ("max_open_websockets", len(self.live.websockets), self.max_open_websockets),
+        )
+        return tuple(f"{count:,} of {most:,} {limit}" for limit, count, most in limits if count >= most > 0)
+
+    def running_ids(self) -> tuple[str, ...] | None:
+        """Return the ids of the running requests; None: there are more than `MOST_IDS`. Safe from any thread."""
+        running = tuple(self.live.running)
+        return tuple({each.request_id or "" for each in running}) if len(running) <= MOST_IDS else None
+
+    def __repr__(self) -> str:
+        live = self.live
+        counts = f"{len(live.ongoing)} ongoing, {len(live.streams)} streams, {len(live.websockets)} websockets"
+        return f"<Replica {self.name} [{counts}]>"
+
+
+def _has_gone(receive: Receive) -> bool:
+    """Return whether the caller has disconnected, without waiting for a message.
+
+    Both protocols of a replica keep that in the object whose method `receive` is.
+    """
+    return getattr(getattr(receive, "__self__", None), "disconnected", False) is True
+
+
+def _internal(headers: list[Header]) -> dict[bytes, bytes]:
+    """Return the caller's own internal fields, which follow the hop field."""
+    return dict(takewhile(lambda field: field[0].startswith(hop.INTERNAL_PREFIX), islice(headers, 1, None)))
+
+
+async def _refuse(kind: str, refusal: Refusal, send: Send, holdings: bytes | None = None) -> None:
+    fields = [(hop.REFUSED, refusal.encode())]
+    if holdings is not None:
+        fields.append((hop.HOLDINGS, holdings))
+    await respond(kind, 503, fields, b"", send)

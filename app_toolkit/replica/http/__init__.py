@@ -1,0 +1,1 @@
+"""The HTTP server of a replica, for the connections of its callers."""

@@ -1,0 +1,1 @@
+"""The object of a class deployment: its calls, its batches, its threads and its models."""

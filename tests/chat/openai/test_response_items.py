@@ -1,0 +1,291 @@
+"""The requests of the Responses API, as chat models get them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from app_toolkit.chat import Attachment, ChatMessage, ChatRequest, Tool
+from app_toolkit.chat.openai.response_items import (
+    ResponseItem,
+    ResponseRequest,
+    chat_messages,
+    input_items,
+    page_of,
+    response_chat_request,
+    response_head,
+)
+from app_toolkit.chat.openai.wire import InvalidParameter
+from app_toolkit.chat.protocol import ToolCall
+
+LOOK_UP = {"type": "function", "name": "look_up", "description": "look", "parameters": {"type": "object"}}
+
+
+def asked(input: Any = "hello", **fields: Any) -> ChatRequest:
+    return response_chat_request(ResponseRequest(model="m", input=input, **fields))
+
+
+def test_a_text_is_a_message_of_the_user_after_the_instructions() -> None:
+    assert asked("hello", instructions="be brief") == ChatRequest(
+        messages=(ChatMessage("system", "be brief"), ChatMessage("user", "hello")), model="m"
+    )
+
+
+def test_items_are_the_messages_of_a_conversation() -> None:
+    request = asked(
+        [
+            {"role": "developer", "content": "be brief"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "rain?"}]},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look", "x": 1}]},
+            {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "look_up", "arguments": "{}"},
+            {"type": "function_call", "call_id": "b", "name": "look_up", "arguments": "[]"},
+            {"type": "function_call_output", "call_id": "a", "output": "it rains"},
+            {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "a lot"}]},
+            {"type": "function_call", "call_id": "c", "name": "look_up"},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        ]
+    )
+    assert request.messages == (
+        ChatMessage("system", "be brief"),
+        ChatMessage("user", "rain?"),
+        ChatMessage(
+            "assistant",
+            "I look",
+            (ToolCall("a", "look_up", "{}"), ToolCall("b", "look_up", "[]")),
+            reasoning="hm",
+        ),
+        ChatMessage("tool", "it rains", tool_call_id="a"),
+        ChatMessage("tool", "a lot", tool_call_id="b"),
+        ChatMessage("assistant", "", (ToolCall("c", "look_up", ""),)),
+        ChatMessage("assistant", "no"),
+    )
+
+
+def test_images_and_files_are_attachments() -> None:
+    parts = [
+        {"type": "input_text", "text": "look"},
+        {"type": "input_image", "image_url": "https://x.test/a.png?b", "detail": "auto"},
+        {"type": "input_file", "file_data": "YQ==", "filename": "a.pdf"},
+        {"type": "input_file", "file_url": "https://x.test/b.csv"},
+        {"type": "input_text", "text": "there"},
+    ]
+    (message,) = asked([{"role": "user", "content": parts}]).messages
+    assert message.text == "look\nthere"
+    assert message.attachments == (
+        Attachment("image/png", "https://x.test/a.png?b"),
+        Attachment("application/pdf", "data:application/pdf;base64,YQ==", "a.pdf"),
+        Attachment("text/csv", "https://x.test/b.csv"),
+    )
+
+
+def test_options_have_the_names_of_chat_completions() -> None:
+    request = asked(
+        tools=[{**LOOK_UP, "strict": True}],
+        tool_choice="required",
+        max_output_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        user="u",
+        reasoning={"effort": "low", "summary": "auto"},
+        parallel_tool_calls=False,
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"},
+        include=["reasoning.encrypted_content"],
+        truncation="auto",
+        stream_options={"include_obfuscation": False},
+        top_k=3,
+    )
+    assert request.tools == (Tool("look_up", "look", {"type": "object"}),)
+    assert (request.tool_choice, request.max_tokens, request.user) == ("required", 5, "u")
+    assert (request.temperature, request.top_p) == (0.5, 0.9)
+    assert request.response_format == {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"type": "object"}},
+    }
+    assert request.extra == {
+        "reasoning_effort": "low",
+        "parallel_tool_calls": False,
+        "verbosity": "low",
+        "top_k": 3,
+    }
+    assert asked(text={"format": {"type": "json_object"}}).response_format == {"type": "json_object"}
+    assert asked(text={"format": {"type": "text"}}).response_format is None
+
+
+def test_the_choice_of_a_tool() -> None:
+    tools = [LOOK_UP, {**LOOK_UP, "name": "other"}]
+    assert asked(tools=tools, tool_choice={"type": "function", "name": "other"}).tool_choice == "other"
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]}
+    request = asked(tools=tools, tool_choice=allowed)
+    assert ([tool.name for tool in request.tools], request.tool_choice) == (["other"], "required")
+    nameless = {"type": "allowed_tools", "mode": "auto", "tools": [{"name": ["other"]}, {"type": "function"}]}
+    assert asked(tools=tools, tool_choice=nameless).tools == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": [{"type": "reasoning"}]}, "input"),
+        ({"input": [{"content": "a"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": "a"}, {"role": "user"}]}, "input[1].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input[0].content[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+            "input[0].content[0].file_id",
+        ),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].file_data"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call", "call_id": "f"}]}, "input[0].name"),
+        ({"input": [{"type": "function_call_output", "output": "f"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call_output", "call_id": "f"}]}, "input[0].output"),
+        ({"tools": [LOOK_UP, {"type": "web_search"}]}, "tools[1].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+    ],
+)
+def test_what_cannot_be_used_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidParameter) as wrong:
+        asked(**fields)
+    assert wrong.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"background": True, "store": False}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"metadata": {str(number): "a" for number in range(17)}}, "metadata"),
+        ({"metadata": {"a" * 65: "a"}}, "metadata"),
+        ({"metadata": {"a": "a" * 513}}, "metadata"),
+    ],
+)
+def test_fields_that_have_no_meaning_here_are_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidParameter) as wrong:
+        ResponseRequest(model="m", input="a", **fields).check()
+    assert wrong.value.param == param
+
+
+@pytest.mark.parametrize("fields", [{"model": ""}, {"max_output_tokens": 0}, {"metadata": {"a": 1}}, {"input": 5}])
+def test_fields_of_a_wrong_type_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ResponseRequest(**{"model": "m", "input": "a", **fields})
+
+
+def test_the_response_has_the_fields_of_the_request() -> None:
+    body = ResponseRequest(
+        model="m",
+        input="a",
+        background=True,
+        instructions="be brief",
+        tools=[{**LOOK_UP, "strict": True}],  # type: ignore[list-item]
+        tool_choice={"type": "function", "name": "look_up"},  # type: ignore[arg-type]
+        text={"format": {"type": "json_object"}, "verbosity": "low"},  # type: ignore[arg-type]
+        metadata={"a": "b"},
+    )
+    head = response_head(body, "resp_1", 5)
+    assert (head["id"], head["object"], head["created_at"], head["status"]) == ("resp_1", "response", 5, "queued")
+    assert head["tools"] == [{**LOOK_UP, "strict": True}]
+    assert head["tool_choice"] == {"type": "function", "name": "look_up"}
+    assert head["text"] == {"format": {"type": "json_object"}, "verbosity": "low"}
+    assert (head["instructions"], head["metadata"], head["store"]) == ("be brief", {"a": "b"}, True)
+    plain = response_head(ResponseRequest(model="m", input="a", store=False), "resp_1", 5)
+    assert (plain["status"], plain["store"], plain["tool_choice"]) == ("in_progress", False, "auto")
+    assert plain["text"] == {"format": {"type": "text"}}
+
+
+ITEMS = st.one_of(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "system"]), "content": st.text()}),
+    st.fixed_dictionaries(
+        {"type": st.just("function_call"), "call_id": st.just("a"), "name": st.just("f"), "arguments": st.text()}
+    ),
+    st.fixed_dictionaries({"type": st.just("function_call_output"), "call_id": st.just("a"), "output": st.text()}),
+    st.just({"type": "reasoning", "id": "rs_1", "summary": []}),
+)
+
+
+@given(st.lists(ITEMS, max_size=8), st.integers(0, 8))
+def test_a_conversation_in_two_requests_is_the_same_conversation(items: list[dict[str, Any]], cut: int) -> None:
+    """The items of the first request are kept as JSON, and come before those of the second one."""
+    whole = [ResponseItem.model_validate(each) for each in items]
+    first = input_items(ResponseRequest(model="m", input=items[:cut]))  # type: ignore[arg-type]
+    kept = [ResponseItem.model_validate(each.model_dump(exclude_none=True)) for each in first]
+    messages = chat_messages(whole)
+    if messages:
+        request = response_chat_request(ResponseRequest(model="m", input=items[cut:]), kept)  # type: ignore[arg-type]
+        assert list(request.messages) == messages
+    texts = [each.text for each in messages if each.role != "tool" and not each.tool_calls]
+    assert set(texts) <= {each.get("content") for each in items}
+
+
+def test_an_error_in_a_continued_conversation_names_the_item_of_the_request() -> None:
+    earlier = [ResponseItem(role="user", content="a"), ResponseItem(role="assistant", content="b")]
+    body = ResponseRequest(model="m", input=[{"role": "user", "content": "c"}, {"type": "other"}])  # type: ignore[list-item]
+    with pytest.raises(InvalidParameter, match=r"input\[1\] has the type 'other'"):
+        response_chat_request(body, earlier)
+
+
+def test_reasoning_belongs_to_the_message_or_the_call_that_follows_it() -> None:
+    summary = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}]}
+    request = asked(
+        [
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "first"}]},
+            {"type": "function_call", "call_id": "a", "name": "look_up", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "it rains"},
+            summary,
+            {"role": "user", "content": "and now?"},
+            summary,
+            {"role": "assistant", "content": "rain"},
+            summary,
+        ]
+    )
+    assert [(each.role, each.reasoning) for each in request.messages] == [
+        ("assistant", "first"),
+        ("tool", ""),
+        ("user", ""),
+        ("assistant", "short"),
+    ]
+
+
+INPUT = [ResponseItem(id=f"msg_{number}", role="user", content=str(number)) for number in range(5)]
+
+
+@given(st.integers(1, 7), st.sampled_from(["asc", "desc"]))
+def test_pages_of_input_items_have_each_item_once(limit: int, order: Any) -> None:
+    found: list[str] = []
+    page = page_of(INPUT, limit, order, None)
+    while True:
+        found += [each["id"] for each in page.data]
+        assert (page.first_id, page.last_id) == (page.data[0]["id"], page.data[-1]["id"])
+        if not page.has_more:
+            break
+        page = page_of(INPUT, limit, order, page.last_id)
+    ids = [f"msg_{number}" for number in range(5)]
+    assert found == (ids if order == "asc" else ids[::-1])
+
+
+def test_page_after_an_unknown_item_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="'msg_9'"):
+        page_of(INPUT, 1, "asc", "msg_9")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop": ["a"]},
+        {"logprobs": True},
+        {"top_logprobs": 2},
+        {"include": ["message.output_text.logprobs"]},
+    ],
+)
+def test_stop_and_logprobs_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match="not supported"):
+        ResponseRequest(model="m", input="a", **fields).check()
+    ResponseRequest(model="m", input="a", top_logprobs=0).check()  # type: ignore[call-arg]

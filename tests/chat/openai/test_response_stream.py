@@ -1,0 +1,272 @@
+"""The events of a response, and the response that its events make up."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.chat import (
+    ChatEvent,
+    FinishEvent,
+    ReasoningEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from app_toolkit.chat.openai.response_stream import FINAL, ResponseEvents, ResponseReader, WireEvent
+
+HEAD = {"id": "resp_1", "object": "response", "status": "in_progress", "output": [], "error": None, "usage": None}
+
+CALLS = st.builds(
+    ToolCallEvent,
+    st.integers(0, 2),
+    st.sampled_from(["", "call_a", "call_b"]),
+    st.sampled_from(["", "look_up"]),
+    st.text(max_size=3),
+)
+EVENTS = st.one_of(
+    st.builds(TextEvent, st.text(max_size=3)),
+    st.builds(ReasoningEvent, st.text(max_size=3)),
+    CALLS,
+    st.builds(ToolResultEvent, st.sampled_from(["call_a", "call_b"]), st.just({"a": 1})),
+    st.builds(UsageEvent, st.integers(0, 9), st.integers(0, 9)),
+    st.builds(FinishEvent, st.sampled_from(["stop", "length", "tool_calls", "content_filter"])),
+)
+
+
+def run(*events: ChatEvent, head: dict[str, Any] = HEAD) -> list[WireEvent]:
+    """All events of a response, as they are read from a log."""
+    response = ResponseEvents(head)
+    found = [*response.created(), *response.started()]
+    for event in events:
+        found += response.translate(event)
+    found += response.completed(1_000)
+    return list(json.loads(json.dumps(found)))
+
+
+def types(events: list[WireEvent]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+def read(events: list[WireEvent]) -> ResponseReader:
+    reader = ResponseReader()
+    for event in events:
+        reader.add(event)
+    return reader
+
+
+def test_a_text_has_the_events_of_openai() -> None:
+    events = run(TextEvent("Hel"), TextEvent(""), TextEvent("lo"), UsageEvent(3, 2, 1, 2), FinishEvent("stop"))
+    assert types(events) == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    added, part, first, second, done, part_done, item_done, completed = events[2:]
+    where = {"item_id": added["item"]["id"], "output_index": 0}
+    message = {"id": where["item_id"], "type": "message", "role": "assistant"}
+    text = {"type": "output_text", "annotations": [], "logprobs": []}
+    assert added["item"] == {**message, "status": "in_progress", "content": []}
+    assert part == {**part, **where, "content_index": 0, "part": {**text, "text": ""}}
+    assert [each["delta"] for each in (first, second)] == ["Hel", "lo"]
+    assert second == {**second, **where, "content_index": 0, "logprobs": []}
+    assert done == {**done, **where, "content_index": 0, "text": "Hello", "logprobs": []}
+    assert part_done == {**part_done, **where, "content_index": 0, "part": {**text, "text": "Hello"}}
+    assert item_done["item"] == {**message, "status": "completed", "content": [{**text, "text": "Hello"}]}
+    response = completed["response"]
+    assert (response["status"], response["completed_at"], response["incomplete_details"]) == ("completed", 1_000, None)
+    assert response["output"] == [item_done["item"]]
+    assert response["usage"] == {
+        "input_tokens": 3,
+        "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
+        "output_tokens": 2,
+        "output_tokens_details": {"reasoning_tokens": 1},
+        "total_tokens": 5,
+    }
+
+
+def test_reasoning_is_an_item_of_its_own() -> None:
+    events = run(ReasoningEvent("let "), ReasoningEvent("me"), TextEvent("yes"))
+    assert types(events)[2:10] == [
+        "output_item.added",
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+    ]
+    assert events[2]["item"] == {**events[2]["item"], "type": "reasoning", "summary": [], "content": []}
+    assert events[3]["part"] == {"type": "reasoning_text", "text": ""}
+    assert (events[6]["text"], events[6]["content_index"]) == ("let me", 0)
+    reasoning, message = events[-1]["response"]["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "let me"}]
+    assert message["content"][0]["text"] == "yes"
+
+
+def test_the_parts_of_several_calls_may_alternate() -> None:
+    events = run(
+        TextEvent("wait"),
+        ToolCallEvent(0, "call_a", "a", '{"x"'),
+        ToolCallEvent(1, "", "b"),
+        ToolCallEvent(0, arguments=": 1}"),
+        ToolCallEvent(1, arguments="{}"),
+    )
+    assert types(events)[5:] == [
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    deltas = [event for event in events if event["type"] == "response.function_call_arguments.delta"]
+    assert [(each["output_index"], each["delta"]) for each in deltas] == [(1, '{"x"'), (1, ": 1}"), (2, "{}")]
+    _, first, second = events[-1]["response"]["output"]
+    assert first == {
+        "id": first["id"],
+        "type": "function_call",
+        "status": "completed",
+        "call_id": "call_a",
+        "name": "a",
+        "arguments": '{"x": 1}',
+    }
+    assert (second["name"], second["arguments"]) == ("b", "{}")
+    assert second["call_id"].startswith("call_")
+    done = [event for event in events if event["type"] == "response.function_call_arguments.done"]
+    assert [(each["name"], each["arguments"]) for each in done] == [("a", '{"x": 1}'), ("b", "{}")]
+
+
+def test_the_result_of_a_tool_that_the_model_calls_itself_is_an_item() -> None:
+    events = run(ToolCallEvent(0, "call_a", "a", "{}"), ToolResultEvent("call_a", [1]), TextEvent("one"))
+    call, result, message = events[-1]["response"]["output"]
+    assert (call["status"], message["type"]) == ("completed", "message")
+    assert result == {
+        "id": result["id"],
+        "type": "function_call_output",
+        "status": "completed",
+        "call_id": "call_a",
+        "output": "[1]",
+    }
+    done = [event["item"]["type"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == ["function_call", "function_call_output", "message"]
+
+
+@pytest.mark.parametrize(("reason", "why"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
+def test_a_response_that_was_cut_is_incomplete(reason: Any, why: str) -> None:
+    last = run(ReasoningEvent("why"), TextEvent("beca"), FinishEvent(reason), TextEvent("use"), UsageEvent(1, 2))[-1]
+    response = last["response"]
+    assert (last["type"], response["status"]) == ("response.incomplete", "incomplete")
+    assert response["incomplete_details"] == {"reason": why}
+    assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
+    assert response["output"][1]["content"][0]["text"] == "beca"
+    assert response["usage"]["total_tokens"] == 3
+
+
+def test_a_failed_response_keeps_what_it_has() -> None:
+    events = ResponseEvents(HEAD)
+    events.translate(TextEvent("beca"))
+    events.translate(ToolCallEvent(0, "call_a", "a", '{"x'))
+    (failed,) = events.failed("broken", "it broke")
+    response = failed["response"]
+    assert (failed["type"], response["status"]) == ("response.failed", "failed")
+    assert response["error"] == {"code": "broken", "message": "it broke"}
+    message, call = response["output"]
+    assert (message["status"], call["status"], call["arguments"]) == ("completed", "incomplete", '{"x')
+
+
+def test_a_response_in_the_background_is_queued_first() -> None:
+    events = run(TextEvent("a"), head={**HEAD, "status": "queued"})
+    assert types(events)[:3] == ["created", "queued", "in_progress"]
+    statuses = [event["response"]["status"] for event in events if "response" in event]
+    assert statuses == ["queued", "queued", "in_progress", "completed"]
+
+
+def test_what_is_no_event_is_an_error() -> None:
+    with pytest.raises(TypeError, match="'text', which is no event"):
+        ResponseEvents(HEAD).translate("text")  # type: ignore[arg-type]
+
+
+@given(st.lists(EVENTS, max_size=12))
+def test_every_item_is_opened_filled_and_closed_in_this_order(chat: list[ChatEvent]) -> None:
+    events = run(*chat)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    by_index: dict[int, list[WireEvent]] = {}
+    for event in events[2:-1]:
+        by_index.setdefault(event["output_index"], []).append(event)
+    assert sorted(by_index) == list(by_index), "items are opened in the order of the output"
+    for index, mine in by_index.items():
+        kinds = [kind for kind, _ in itertools.groupby(types(mine))]
+        document = events[-1]["response"]["output"][index]
+        delta = "".join(event.get("delta", "") for event in mine)
+        assert mine[-1]["item"] == document
+        assert document["id"] == mine[0]["item"]["id"]
+        match document["type"]:
+            case "function_call_output":
+                middle: list[str] = []
+            case "function_call":
+                middle = ["function_call_arguments.delta", "function_call_arguments.done"][not delta :]
+                assert document["arguments"] == delta
+            case kind:
+                name = "output_text" if kind == "message" else "reasoning_text"
+                middle = ["content_part.added", f"{name}.delta", f"{name}.done", "content_part.done"]
+                assert document["content"][0]["text"] == delta != ""
+        assert kinds == ["output_item.added", *middle, "output_item.done"]
+
+
+@given(st.lists(EVENTS, max_size=12), st.data())
+def test_a_response_can_be_put_together_from_its_first_events(chat: list[ChatEvent], data: st.DataObject) -> None:
+    events = run(*chat)
+    some = events[: data.draw(st.integers(1, len(events)))]
+    reader = read(some)
+    stopped, lost = reader.document("stopped"), reader.document("lost")
+    assert stopped is not None
+    assert lost is not None
+    if len(some) == len(events):
+        assert stopped == lost == events[-1]["response"]
+        assert reader.missing("stopped") is None
+        return
+    assert (stopped["status"], lost["status"], lost["error"]["code"]) == ("cancelled", "failed", "server_error")
+    said = "".join(event.get("delta", "") for event in some)
+    kept = "".join(item.get("arguments") or _text(item) for item in stopped["output"])
+    assert sorted(kept) == sorted(said), "the deltas of several calls may alternate"
+    assert all(item["status"] != "in_progress" for item in stopped["output"])
+    for outcome, kind in (("stopped", "response.incomplete"), ("lost", "response.failed")):
+        last = reader.missing(outcome)  # type: ignore[arg-type]
+        assert last == {"type": kind, "sequence_number": len(some), "response": reader.document(outcome)}  # type: ignore[arg-type]
+
+
+def _text(item: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in item.get("content", ()))
+
+
+def test_a_response_that_has_not_ended_is_as_its_last_event_says() -> None:
+    events = run(TextEvent("a"))
+    document = read(events[:-1]).document(None)
+    assert document is not None
+    assert (document["status"], document["output"]) == ("in_progress", [])
+    assert document["status"] not in FINAL
+
+
+def test_without_events_there_is_no_response() -> None:
+    reader = ResponseReader()
+    assert (reader.status, reader.document("lost"), reader.missing("lost")) == (None, None, None)

@@ -1,0 +1,220 @@
+"""The Responses API, as OpenAI's own SDK uses it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from app_toolkit import Toolkit
+from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, openai_router
+from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.openai import responses as openai_responses
+from app_toolkit.chat.openai import stream as openai_stream
+from app_toolkit.errors import QueueFull
+from app_toolkit.streaming import MemoryStreamLog
+from tests.chat.served import SOON_S, served
+from tests.patience import until
+
+openai = pytest.importorskip("openai", reason="openai is not installed")
+
+pytestmark = pytest.mark.anyio
+
+TOOLS = [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": True}]
+
+
+class Waiting:
+    """A model that says `one`, waits for a permit, and says ` two`. It is full at first if it is to."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.calls = 0
+        self.permits = asyncio.Semaphore(0)
+
+    async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        self.calls += 1
+        self.running += 1
+        try:
+            if request.prompt == "busy" and self.calls < 3:
+                raise QueueFull("10 requests wait already")
+            if request.prompt == "json":
+                yield TextEvent(str(request.response_format and '{"answer": 42}'))
+                return
+            yield TextEvent("one")
+            await self.permits.acquire()
+            yield TextEvent(" two")
+        finally:
+            self.running -= 1
+
+
+@pytest.fixture
+def waiting() -> Waiting:
+    return Waiting()
+
+
+@pytest.fixture(params=[FastAPI, Toolkit])
+async def client(request: pytest.FixtureRequest, waiting: Waiting) -> AsyncIterator[Any]:
+    app = request.param()
+    echo = EchoModel.bind() if request.param is Toolkit else EchoModel()
+    router = openai_router({"echo": echo, "waiting": waiting}, log=MemoryStreamLog())
+    app.include_router(router, prefix="/v1")
+    async with (
+        served(app) as url,
+        openai.DefaultAsyncHttpxClient(trust_env=False) as http,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", http_client=http, max_retries=0) as sdk,
+    ):
+        yield sdk
+        await until(lambda: not waiting.running)
+
+
+def said(events: list[Any]) -> str:
+    return "".join(event.delta for event in events if event.type == "response.output_text.delta")
+
+
+async def test_a_whole_response(client: Any) -> None:
+    response = await client.responses.create(model="echo", input="hello world", instructions="be brief")
+    assert (response.status, response.output_text, response.instructions) == ("completed", "hello world", "be brief")
+    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (2, 2, 4)
+    assert (await client.responses.retrieve(response.id)).output == response.output
+
+
+async def test_the_helper_for_streams_joins_reasoning_and_calls_whose_results_are_understood(client: Any) -> None:
+    items: list[Any] = [{"role": "user", "content": "/reason /tool"}]
+    async with client.responses.stream(model="echo", input=items, tools=TOOLS) as stream:
+        events = [event async for event in stream]
+        response = await stream.get_final_response()
+    reasoning, call = response.output
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert reasoning.content[0].text == "let me think "
+    assert (call.name, call.arguments, call.parsed_arguments) == ("look_up", '{"text": "hello"}', {"text": "hello"})
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "it rains"}
+    items += [*(item.to_dict() for item in response.output), result]
+    whole = await client.responses.create(model="echo", input=items, tools=TOOLS)
+    assert whole.output_text == "the tool returned it rains"
+    again = await client.responses.create(model="echo", input=[result], tools=TOOLS, previous_response_id=response.id)
+    assert again.output_text == "the tool returned it rains"
+
+
+async def test_a_response_that_is_cut_is_incomplete(client: Any) -> None:
+    response = await client.responses.create(model="echo", input="a b c", max_output_tokens=2)
+    assert (response.status, response.output_text) == ("incomplete", "a b")
+    assert response.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_a_response_is_parsed_as_the_model_of_the_client(client: Any) -> None:
+    class Answer(BaseModel):
+        answer: int
+
+    response = await client.responses.parse(model="waiting", input="json", text_format=Answer)
+    assert response.output_parsed == Answer(answer=42)
+
+
+async def test_a_stream_continues_after_a_disconnect(client: Any, waiting: Waiting) -> None:
+    stream = await client.responses.create(model="waiting", input="a", stream=True)
+    before = []
+    async for event in stream:
+        before.append(event)
+        if event.type == "response.output_text.delta":
+            break
+    await stream.close()
+    assert waiting.running == 1
+    after = before[-1].sequence_number
+    waiting.permits.release()
+    rest = await client.responses.retrieve(before[0].response.id, stream=True, starting_after=after)
+    events = before + [event async for event in rest]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert (said(events), events[-1].type) == ("one two", "response.completed")
+    async with client.responses.stream(response_id=before[0].response.id, starting_after=after) as helper:
+        assert [event.sequence_number async for event in helper] == list(range(after + 1, len(events)))
+        assert (await helper.get_final_response()).output_text == "one two"
+
+
+async def test_a_response_in_the_background(client: Any, waiting: Waiting) -> None:
+    response = await client.responses.create(model="waiting", input="a", background=True)
+    assert response.status == "queued"
+    waiting.permits.release()
+    while response.status in {"queued", "in_progress"}:
+        response = await client.responses.retrieve(response.id)
+    assert (response.status, response.output_text) == ("completed", "one two")
+
+
+async def test_a_cancel_stops_the_model_and_whoever_follows_learns_it(client: Any, waiting: Waiting) -> None:
+    async with client.responses.stream(model="waiting", input="a", background=True) as stream:
+        events = []
+        async for event in stream:
+            events.append(event)
+            if event.type == "response.output_text.delta":
+                async with asyncio.timeout(SOON_S):
+                    cancelled = await client.responses.cancel(events[0].response.id)
+                assert not waiting.running
+    assert (cancelled.status, cancelled.output_text) == ("cancelled", "one")
+    assert (events[-1].type, events[-1].response.status) == ("response.incomplete", "cancelled")
+    assert (await client.responses.cancel(cancelled.id)).status == "cancelled"
+
+
+async def test_closing_the_stream_of_a_response_that_is_not_stored_stops_the_model(
+    client: Any, waiting: Waiting
+) -> None:
+    stream = await client.responses.create(model="waiting", input="a", stream=True, store=False)
+    await anext(aiter(stream))
+    assert waiting.running == 1
+    await stream.close()
+    async with asyncio.timeout(SOON_S):
+        await until(lambda: not waiting.running)
+    with pytest.raises(openai.APITimeoutError):
+        await client.responses.create(model="waiting", input="a", store=False, timeout=0.3)
+    async with asyncio.timeout(SOON_S):
+        await until(lambda: not waiting.running)
+
+
+async def test_a_deleted_response_is_gone(client: Any) -> None:
+    response = await client.responses.create(model="echo", input="a")
+    await client.responses.delete(response.id)
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        await client.responses.retrieve(response.id)
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        await client.responses.retrieve(response.id, stream=True)
+
+
+async def test_errors_are_those_of_the_sdk(client: Any, waiting: Waiting) -> None:
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await client.responses.create(model="echo", input="a", previous_response_id="resp_missing")
+    assert (wrong.value.code, wrong.value.param) == ("previous_response_not_found", "previous_response_id")
+    with pytest.raises(openai.InternalServerError) as full:
+        await client.responses.create(model="waiting", input="busy", stream=True)
+    assert (full.value.status_code, full.value.code) == (503, "queue_full")
+    waiting.permits.release()
+    again = client.with_options(max_retries=2)
+    assert (await again.responses.create(model="waiting", input="busy")).output_text == "one two"
+    async with client.responses.stream(model="echo", input="a /break") as stream:
+        events = [event async for event in stream]
+    assert (events[-1].type, events[-1].response.error.message) == ("response.failed", "the model was asked to break")
+
+
+async def test_the_sdk_ignores_the_comments_of_a_slow_stream(
+    client: Any, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, beats = openai_stream.EventWriter.write, []
+
+    async def counted(self: Any, frames: bytes) -> None:
+        await write(self, frames)
+        if frames == openai_stream.HEARTBEAT:
+            beats.append(frames)
+            if len(beats) == 3:
+                waiting.permits.release()
+
+    monkeypatch.setattr(openai_stream, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(openai_responses.EventWriter, "write", counted)
+    async with client.responses.stream(model="waiting", input="a") as stream:
+        assert (await stream.get_final_response()).output_text == "one two"
+
+
+async def test_input_items_are_read_page_by_page_and_input_tokens_are_counted(client: Any) -> None:
+    messages = [{"role": "user", "content": f"message {number}"} for number in range(5)]
+    response = await client.responses.create(model="echo", input=messages)
+    items = [item async for item in client.responses.input_items.list(response.id, limit=2, order="asc")]
+    assert [item.content[0].text for item in items] == [f"message {number}" for number in range(5)]
+    counted = await client.responses.input_tokens.count(model="echo", input=messages)
+    assert counted.input_tokens == 10

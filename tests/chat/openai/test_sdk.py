@@ -1,0 +1,229 @@
+"""The API of OpenAI, as its own SDK uses it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from app_toolkit import Toolkit
+from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, openai_router
+from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.openai import stream as openai_stream
+from app_toolkit.errors import QueueFull
+from tests.chat.served import SOON_S, served
+from tests.docs.pages import page
+from tests.patience import until
+
+openai = pytest.importorskip("openai", reason="openai is not installed")
+
+pytestmark = pytest.mark.anyio
+
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
+
+
+class Waiting:
+    """A model that counts the generators that run, waits for ever after a word, and is full at first if it is to."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.refusals = 0
+        self.thought = asyncio.Event()
+
+    async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        self.running += 1
+        try:
+            if request.prompt == "busy" and self.refusals < 2:
+                self.refusals += 1
+                raise QueueFull("10 requests wait already")
+            if request.prompt == "limit":
+                raise ChatError("too many tokens", status=429)
+            yield TextEvent("word")
+            if request.prompt == "break":
+                raise ChatError("it broke")
+            if request.prompt == "think":
+                await self.thought.wait()
+                yield TextEvent(" thought")
+            if request.prompt == "wait":
+                await asyncio.Event().wait()
+        finally:
+            self.running -= 1
+
+
+async def lengths(texts: Sequence[str]) -> list[list[float]]:
+    return [[float(len(text)), 0.5] for text in texts]
+
+
+@pytest.fixture
+def waiting() -> Waiting:
+    return Waiting()
+
+
+@pytest.fixture(params=[FastAPI, Toolkit])
+async def client(request: pytest.FixtureRequest, waiting: Waiting) -> AsyncIterator[Any]:
+    app = request.param()
+    echo = EchoModel.bind() if request.param is Toolkit else EchoModel()
+    router = openai_router({"echo": echo, "waiting": waiting}, embeddings={"lengths": lengths})
+    app.include_router(router, prefix="/v1")
+    async with (
+        served(app) as url,
+        openai.DefaultAsyncHttpxClient(trust_env=False) as http,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", http_client=http, max_retries=0) as sdk,
+    ):
+        yield sdk
+    assert not waiting.running
+
+
+def said(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+async def test_a_whole_completion(client: Any) -> None:
+    completion = await client.chat.completions.create(model="echo", messages=said("hello world"))
+    (choice,) = completion.choices
+    assert (choice.message.content, choice.message.role, choice.finish_reason) == ("hello world", "assistant", "stop")
+    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (2, 2)
+    assert (completion.object, completion.model) == ("chat.completion", "echo")
+
+
+async def test_a_stream_with_usage(client: Any) -> None:
+    stream = await client.chat.completions.create(
+        model="echo", messages=said("hello world"), stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "hello world"
+    assert (last.choices, last.usage.total_tokens) == ([], 4)
+
+
+async def test_the_reasoning_is_a_field_of_its_own(client: Any) -> None:
+    completion = await client.chat.completions.create(model="echo", messages=said("/reason hello"))
+    assert completion.choices[0].message.reasoning_content == "let me think "
+
+
+async def test_the_helper_for_streams_joins_tool_calls_and_their_result_is_understood(client: Any) -> None:
+    messages: list[Any] = said("/tool")
+    async with client.chat.completions.stream(model="echo", messages=messages, tools=TOOLS) as stream:
+        completion = await stream.get_final_completion()
+    (choice,) = completion.choices
+    (call,) = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls"
+    assert (call.function.name, call.function.arguments) == ("look_up", '{"text": "hello"}')
+    messages += [
+        choice.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "it rains"},
+    ]
+    completion = await client.chat.completions.create(model="echo", messages=messages, tools=TOOLS)
+    assert completion.choices[0].message.content == "the tool returned it rains"
+
+
+async def test_two_choices(client: Any) -> None:
+    completion = await client.chat.completions.create(model="echo", messages=said("a b"), n=2)
+    assert [(each.index, each.message.content) for each in completion.choices] == [(0, "a b"), (1, "a b")]
+    async with client.chat.completions.stream(model="echo", messages=said("a b"), n=2) as stream:
+        completion = await stream.get_final_completion()
+    assert [(each.index, each.message.content) for each in completion.choices] == [(0, "a b"), (1, "a b")]
+    assert [each.finish_reason for each in completion.choices] == ["stop", "stop"]
+
+
+async def test_errors_are_those_of_the_sdk(client: Any) -> None:
+    create = client.chat.completions.create
+    with pytest.raises(openai.NotFoundError) as missing:
+        await create(model="missing", messages=said("hello"), stream=True)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await create(model="echo", messages=[{"role": "robot", "content": "a"}])
+    assert (wrong.value.param, wrong.value.type) == ("messages[0].role", "invalid_request_error")
+    with pytest.raises(openai.RateLimitError) as limited:
+        await create(model="waiting", messages=said("limit"))
+    assert limited.value.code == "rate_limit_exceeded"
+    with pytest.raises(openai.InternalServerError) as full:
+        await create(model="waiting", messages=said("busy"), stream=True)
+    assert (full.value.status_code, full.value.code) == (503, "queue_full")
+
+
+async def test_the_sdk_tries_again_when_the_server_is_full(client: Any, waiting: Waiting) -> None:
+    again = client.with_options(max_retries=2)
+    completion = await again.chat.completions.create(model="waiting", messages=said("busy"))
+    assert (completion.choices[0].message.content, waiting.refusals) == ("word", 2)
+
+
+async def test_an_error_within_a_stream_is_raised(client: Any) -> None:
+    stream = await client.chat.completions.create(model="waiting", messages=said("break"), stream=True)
+    texts = []
+
+    async def read() -> None:
+        async for chunk in stream:
+            texts.append(chunk.choices[0].delta.content)
+
+    with pytest.raises(openai.APIError, match="it broke"):
+        await read()
+    assert texts == ["", "word"]
+
+
+async def test_the_sdk_ignores_the_comments_of_a_slow_stream(
+    client: Any, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, beats = openai_stream.EventWriter.write, []
+
+    async def counted(self: Any, frames: bytes) -> None:
+        await write(self, frames)
+        if frames == openai_stream.HEARTBEAT:
+            beats.append(frames)
+            if len(beats) == 3:
+                waiting.thought.set()
+
+    monkeypatch.setattr(openai_stream, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(openai_stream.EventWriter, "write", counted)
+    stream = await client.chat.completions.create(model="waiting", messages=said("think"), stream=True)
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "word thought"
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+async def test_a_client_that_stops_reading_stops_the_model(client: Any, waiting: Waiting, choices: int) -> None:
+    stream = await client.chat.completions.create(model="waiting", messages=said("wait"), stream=True, n=choices)
+    await anext(aiter(stream))
+    assert waiting.running == choices
+    await stream.close()
+    async with asyncio.timeout(SOON_S):
+        await until(lambda: not waiting.running)
+
+
+async def test_a_client_whose_time_is_over_stops_the_model(client: Any, waiting: Waiting) -> None:
+    with pytest.raises(openai.APITimeoutError):
+        await client.chat.completions.create(model="waiting", messages=said("wait"), timeout=0.3)
+    async with asyncio.timeout(SOON_S):
+        await until(lambda: not waiting.running)
+
+
+async def test_embeddings_in_both_formats(client: Any) -> None:
+    for options in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
+        response = await client.embeddings.create(model="lengths", input=["a", "abc"], **options)
+        assert (response.model, [each.index for each in response.data]) == ("lengths", [0, 1])
+        if options.get("encoding_format") != "base64":
+            assert [each.embedding for each in response.data] == [[1.0, 0.5], [3.0, 0.5]]
+
+
+async def test_the_list_of_models(client: Any) -> None:
+    assert [model.id async for model in client.models.list()] == ["echo", "waiting", "lengths"]
+    assert (await client.models.retrieve("waiting")).id == "waiting"
+
+
+async def test_the_sdk_reads_the_app_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = page("docs/chat-openai.md")
+    code = "\n".join(shown.shown("py"))
+    names: dict[str, Any] = {}
+    async with served(shown.run()["app"]) as url:
+        code = code.replace("http://127.0.0.1:8000", url)
+        await asyncio.to_thread(exec, compile(code, shown.name, "exec"), names)
+    names["client"].close()
+    assert capsys.readouterr().out == "HELLO \nTELL ME \nGO ON \n"
+
+
+async def test_text_completions_are_read_whole_and_as_a_stream(client: Any) -> None:
+    whole = await client.completions.create(model="echo", prompt="hello world", stop=" wor")
+    assert (whole.choices[0].text, whole.choices[0].finish_reason) == ("hello", "stop")
+    stream = await client.completions.create(model="echo", prompt="hello world", echo=True, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == "hello worldhello world"
+    with pytest.raises(openai.NotFoundError, match="no route"):
+        await client.audio.speech.create(model="echo", input="a", voice="alloy")

@@ -1,0 +1,44 @@
+"""A proxy on a thread of its own, told what to do from others."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.errors import StartupError
+from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.server import bind
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.proxy.thread import ProxyThread
+from app_toolkit.router.router import Router
+from tests.patience import PATIENCE_S
+
+
+def test_one_that_waits_for_its_first_routes_can_be_stopped() -> None:
+    with bind(HTTPOptions(port=0)) as free:
+        options = HTTPOptions(port=free.getsockname()[1])
+    asked, forgotten = threading.Event(), threading.Event()
+
+    async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            forgotten.set()
+        raise AssertionError
+
+    edge = ProxyThread(lambda: ProxyState(b"secret", Router), options, watch)
+    with ThreadPoolExecutor() as threads:
+        starting = threads.submit(edge.start)
+        assert asked.wait(PATIENCE_S)
+        began = time.monotonic()
+        edge.stop(60)
+        assert time.monotonic() - began < 30
+        with pytest.raises(StartupError, match="the proxy was stopped before it received any routes"):
+            starting.result(PATIENCE_S)
+    assert forgotten.is_set()
+    bind(options).close()

@@ -1,0 +1,858 @@
+"""To an app a caller's connection is what one of uvicorn's is: both are asked the same, and the same comes of it."""
+
+import asyncio
+import gc
+import itertools
+import logging
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+from weakref import ref
+
+import pytest
+import uvicorn
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app_toolkit.errors import ReplicaGone
+from app_toolkit.observability.context import DEADLINE, TRACE
+from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.replica.http.connection import HIGH_WATER, CallerConnection
+from app_toolkit.replica.http.websocket import BoundedWebSocket
+from app_toolkit.transport import hop
+from app_toolkit.transport.pool import PooledConnection, ResponseHead
+from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
+from tests.patience import until
+from tests.replica.client import SECRET
+from tests.replica.client import field as hop_field
+
+pytestmark = pytest.mark.anyio
+
+USERS: ContextVar[str] = ContextVar("users", default="")
+"""What an app may set."""
+
+
+class Wire(asyncio.Transport):
+    """What a talker writes on, which takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written: list[bytes] = []
+        self.ended = ""
+        self.reading = True
+        self.protocol: Any = None
+
+    def write(self, data: Any) -> None:
+        if not self.ended:
+            self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    @property
+    def said(self) -> bytes:
+        return b"".join(self.written)
+
+
+class Talking:
+    """One caller, and an app behind its gate."""
+
+    def __init__(self, app: ASGIApp, *, ours: bool = True) -> None:
+        """`ours`: over our own connection, not uvicorn's."""
+        self.gate = Replica(app, name="r", max_ongoing_requests=10, secret=SECRET)
+        config = uvicorn.Config(
+            self.gate, ws=BoundedWebSocket, lifespan="off", log_config=None, server_header=False, date_header=False
+        )
+        config.load()
+        self.state = ServerState()
+        self.wire = Wire()
+        self.ended = ""
+        make = partial(CallerConnection, self.gate) if ours else HttpToolsProtocol
+        self.talker: Any = cast(Any, make)(config, self.state, {"app": "state"})
+        self.talker.connection_made(self.wire)
+
+    def say(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.talker.data_received(piece)
+
+    async def settle(self) -> None:
+        """Until nothing runs, or what runs waits for its caller, which then leaves."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+        self.ended = self.wire.ended  # uvicorn closes what was lost, too
+        self.talker.connection_lost(None)
+        await until(lambda: not self.state.tasks)
+        await asyncio.sleep(0)  # who hears of a task's end is told in the next turn
+        assert (self.gate.statistics().ongoing, self.gate.statistics().running) == (0, 0)
+        assert not self.state.connections
+
+
+def head(method: str = "GET", target: bytes = b"/", fields: Sequence[tuple[bytes, bytes]] = (), **of_hop: Any) -> bytes:
+    name, value = hop_field(**of_hop)
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), target), b"%b: %b" % (name.encode(), value)]
+    return b"\r\n".join([*lines, *(b"%b: %b" % each for each in fields), b"", b""])
+
+
+def get(path: bytes = b"/") -> bytes:
+    return head(target=path, fields=[(b"host", b"shop")])
+
+
+def post(body: bytes, *fields: tuple[bytes, bytes]) -> bytes:
+    return head("POST", fields=[(b"host", b"shop"), (b"content-length", b"%d" % len(body)), *fields]) + body
+
+
+@dataclass
+class Script:
+    """An app that does as it is told, and notes what it met."""
+
+    steps: Sequence[tuple[Any, ...]]
+    met: list[Any] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.met.append(dict(scope))
+        for kind, *said in self.steps:
+            if kind == "receive":
+                self.met.append(await receive())
+            elif kind == "raise":
+                raise said[0]
+            else:
+                message: Message = {"type": f"http.response.{kind}", **said[0]}
+                try:
+                    await send(message)
+                except Exception as error:
+                    self.met.append(type(error))
+
+
+async def outcome(script: Script, *pieces: bytes, ours: bool = True) -> tuple[list[Any], bytes, str]:
+    """What the app met, what its caller was told, and how the connection ended."""
+    script = Script(script.steps)
+    talking = Talking(script, ours=ours)
+    talking.say(*pieces)
+    await talking.settle()
+    return script.met, talking.wire.said, talking.ended
+
+
+class Heard:
+    """What a caller makes of an answer: whether it has all of it, and may come again."""
+
+    def __init__(self, method: str, said: bytes) -> None:
+        self.whole = self.reusable = False
+        caller = PooledConnection(Address("unix:/r"), lambda _: None)
+        caller.connection_made(Wire())
+        caller.begin(self, head_only=method == "HEAD")
+        if said:
+            caller.data_received(said)
+        caller.abort()
+
+    def informed(self, answer: ResponseHead) -> None: ...
+
+    def answered(self, answer: ResponseHead) -> None: ...
+
+    def received(self, data: bytes) -> None: ...
+
+    def ended(self, reusable: bool) -> None:
+        self.whole, self.reusable = True, reusable
+
+    def lost(self, error: ReplicaGone) -> None: ...
+
+    def writing_paused(self, paused: bool) -> None: ...
+
+
+async def both(script: Script, *pieces: bytes) -> tuple[list[Any], bytes, str]:
+    """The same over our connection and over uvicorn's.
+
+    But for one thing: who has all of an answer may be about to come again, so whatever its app does then, ours is not
+    closed, as uvicorn's is.
+    """
+    met, said, ended = await outcome(script, *pieces)
+    theirs = await outcome(script, *pieces, ours=False)
+    assert (met, said) == theirs[:2]
+    heard = Heard(pieces[0].partition(b" ")[0].decode("latin-1"), said)
+    assert ended == ("" if heard.reusable else theirs[2])
+    return met, said, ended
+
+
+def start(status: int = 200, *headers: tuple[bytes, bytes]) -> tuple[str, dict[str, Any]]:
+    return "start", {"status": status, "headers": headers}
+
+
+def body(data: bytes, more: bool = False) -> tuple[str, dict[str, Any]]:
+    return "body", {"body": data, "more_body": more}
+
+
+LENGTH_2 = (b"content-length", b"2")
+HI = [start(200, LENGTH_2), body(b"hi")]
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
+
+
+# What an app is told
+
+targets = st.text("ab/%?&=~.;:@+*!'$-_", max_size=12).map(lambda rest: b"/" + rest.encode())
+escapes = st.lists(st.sampled_from([b"a", b"/", b"%41", b"%c3%a9", b"%ff", b"%2f", b"%", b"?", b"%3f"])).map(b"".join)
+names = st.text("abcdefxyz-_0", min_size=1, max_size=8).map(lambda name: b"x-q-" + name.encode())
+values = st.binary(max_size=12).map(lambda value: bytes(b for b in value if b > 31 and b != 127).strip(b" "))
+
+
+@given(
+    method=st.sampled_from(["GET", "HEAD", "POST", "DELETE", "OPTIONS", "QUERY"]),
+    target=targets | escapes.map(lambda rest: b"/" + rest),
+    fields=st.lists(st.tuples(names, values), max_size=4),
+    sent=st.binary(max_size=60),
+    cuts=st.lists(st.integers(0, 400), max_size=4),
+    version=st.sampled_from([b"1.0", b"1.1"]),
+)
+@example(method="OPTIONS", target=b"*", fields=[], sent=b"", cuts=[], version=b"1.1")
+@example(method="GET", target=b"//a:b@c/d?", fields=[(b"x-q", b"")], sent=b"", cuts=[], version=b"1.0")
+@settings(max_examples=150)
+def test_an_app_is_told_the_same_of_any_request_in_any_pieces(
+    method: str, target: bytes, fields: list[Any], sent: bytes, cuts: list[int], version: bytes
+) -> None:
+    length = [(b"content-length", b"%d" % len(sent))] if sent else []
+    whole = head(method, target, [(b"host", b"shop"), *fields, *length], version=version) + sent
+    at = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    pieces = [whole[a:b] for a, b in itertools.pairwise(at) if a < b]
+    script = Script([("receive",), start(200, LENGTH_2), body(b"hi"), ("receive",)])
+    met, _, _ = asyncio.run(both(script, *pieces))
+    scope, message, after = met
+    assert scope["raw_path"] == target.partition(b"?")[0]
+    assert message == {"type": "http.request", "body": sent, "more_body": False}
+    assert after == {"type": "http.disconnect"}
+
+
+async def test_a_body_that_comes_while_the_app_reads_is_read_as_it_comes() -> None:
+    script = Script([("receive",), ("receive",), start(200, LENGTH_2), body(b"hi")])
+    talking = Talking(script)
+    request = post(b"abcd")
+    talking.say(request[:-2])
+    await until(lambda: len(script.met) == 2)
+    talking.say(request[-2:])
+    await talking.settle()
+    assert [message["body"] for message in script.met[1:]] == [b"ab", b"cd"]
+    assert [message["more_body"] for message in script.met[1:]] == [True, False]
+    assert talking.wire.said == ANSWER
+
+
+async def test_what_nobody_reads_is_not_taken_without_end() -> None:
+    script = Script([("receive",), ("receive",), start(200, LENGTH_2), body(b"hi")])
+    talking = Talking(script)
+    request = post(bytes(2 * HIGH_WATER))
+    talking.say(request[: HIGH_WATER + 2_000])
+    assert not talking.wire.reading
+    await until(lambda: len(script.met) == 2)
+    assert talking.wire.reading
+    talking.say(request[HIGH_WATER + 2_000 :])
+    await talking.settle()
+    assert talking.wire.said == ANSWER
+
+
+@pytest.mark.parametrize("steps", [[("receive",), *HI], HI], ids=["reads", "does not read"])
+async def test_who_waits_to_be_asked_for_a_body_is_asked_by_who_reads_it(steps: Any) -> None:
+    request = post(b"abcd", (b"expect", b"100-continue"))
+    _, said, _ = await both(Script(steps), request)
+    assert said == (b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER if steps is not HI else ANSWER)
+
+
+async def test_who_stops_to_read_when_there_is_something_finds_it_once() -> None:
+    met: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        reading = asyncio.ensure_future(receive())
+        await asyncio.sleep(0)
+        talking.say(request[-3:])
+        reading.cancel()
+        met.append(await receive())
+        met.append(await receive())
+
+    talking = Talking(app)
+    request = post(b"abc")
+    talking.say(request[:-3])
+    await talking.settle()
+    assert met == [{"type": "http.request", "body": b"abc", "more_body": False}, {"type": "http.disconnect"}]
+
+
+# What an app sends
+
+ODD = {
+    "nothing": [],
+    "a body first": [body(b"hi")],
+    "a head alone": [start(200, LENGTH_2)],
+    "two heads": [start(200, LENGTH_2), start(200, LENGTH_2), body(b"hi")],
+    "two answers": [*HI, *HI],
+    "too much": [start(200, LENGTH_2), body(b"hi!")],
+    "too much behind a part": [start(200, LENGTH_2), body(b"h", True), body(b"i!")],
+    "nothing behind the head, and then an error": [start(200, LENGTH_2), body(b"", True), ("raise", ValueError())],
+    "too much, and then what was promised": [start(200, LENGTH_2), body(b"hi!"), body(b"hi")],
+    "bytes of another kind": [start(200, (bytearray(b"X-Y"), b"1"), LENGTH_2), body(b"hi")],
+    "a text for a name": [start(200, ("x", b"1"), LENGTH_2), body(b"hi")],
+    "no body": [start(200, LENGTH_2), body(b"")],
+    "too little": [start(200, LENGTH_2), body(b"h")],
+    "no more": [start(200, LENGTH_2), body(b"hi", True)],
+    "a strange status": [start(299, LENGTH_2), body(b"hi")],
+    "no status at all": [start(99, LENGTH_2), body(b"hi")],
+    "a status too high": [start(600, LENGTH_2), body(b"hi")],
+    "a strange message": [("trailers", {}), *HI],
+    "a line end in a value": [start(200, (b"x", b"a\r\nset-cookie: b")), body(b"")],
+    "a bare line feed in a value": [start(200, (b"x", b"a\nset-cookie: b")), body(b"")],
+    "a null in a value": [start(200, (b"x", b"\0")), body(b"")],
+    "a tab and high bytes in a value": [start(200, (b"x", b"\t\xff"), LENGTH_2), body(b"hi")],
+    "a line end in a name": [start(200, (b"x: 1\r\ny", b"1")), body(b"")],
+    "a colon in a name": [start(200, (b"x:", b"1")), body(b"")],
+    "a length that is none": [start(200, (b"content-length", b"many")), body(b"")],
+    "a length that only looks like one": [start(200, (b"content-length", b"1_0")), body(b"0123456789")],
+    "fields that are there once": [start(200, cast(Any, iter([LENGTH_2]))), body(b"hi")],
+    "large letters": [start(200, (b"Content-Length", b"2"), (b"X-Y", b"Z")), body(b"hi")],
+    "two lengths": [start(200, LENGTH_2, (b"content-length", b"3")), body(b"hi")],
+    "a length and a coding": [start(200, LENGTH_2, (b"transfer-encoding", b"chunked")), body(b"hi")],
+    "two codings": [
+        start(200, (b"transfer-encoding", b"chunked"), (b"Transfer-Encoding", b"chunked")),
+        body(b"h", True),
+        body(b"i"),
+    ],
+    "another coding": [start(200, (b"transfer-encoding", b"gzip")), body(b"hi")],
+    "no length": [start(200), body(b"h", True), body(b"", True), body(b"i")],
+    "a close": [start(200, LENGTH_2, (b"connection", b"Close")), body(b"hi")],
+    "several words of connection": [start(200, LENGTH_2, (b"connection", b"x, close")), body(b"hi")],
+    "an error at once": [("raise", ValueError("at once"))],
+    "an error behind the head": [start(200, LENGTH_2), ("raise", ValueError("behind the head"))],
+    "an error behind the answer": [*HI, ("raise", ValueError("behind the answer"))],
+    "an exit at once": [("raise", SystemExit(1))],
+    "an exit behind the head": [start(200, LENGTH_2), ("raise", KeyboardInterrupt())],
+}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("odd", ODD)
+async def test_whatever_an_app_sends_its_caller_is_told_the_same(odd: str, method: str) -> None:
+    said = await both(Script(ODD[odd]), head(method, fields=[(b"host", b"shop")]))
+    assert b"set-cookie" not in said[1]
+
+
+NO_HEADS = [
+    "a text for a name",
+    "no status at all",
+    "a status too high",
+    "a line end in a value",
+    "a null in a value",
+    "a line end in a name",
+    "a colon in a name",
+    "a length that is none",
+    "a length that only looks like one",
+    "another coding",
+]
+NO_BODIES = [
+    "a head alone",
+    "too much",
+    "no body",
+    "an error behind the head",
+    "nothing behind the head, and then an error",
+    "an exit behind the head",
+]
+
+
+@pytest.mark.parametrize("odd", [*NO_HEADS, *NO_BODIES])
+async def test_what_cannot_be_an_answer_is_answered_as_any_failure_is(odd: str) -> None:
+    steps = [step for step in ODD[odd] if odd in NO_BODIES or step[0] == "start"]
+    _, said, _ = await both(Script(steps), get())
+    assert said.startswith(b"HTTP/1.1 500 ")
+    assert said.endswith(b"\r\n\r\nInternal Server Error")
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "uvicorn"])
+@pytest.mark.parametrize("after", ["another message", "no fields", "another field", "other bytes"])
+async def test_what_an_app_has_sent_it_may_use_again(after: str, ours: bool) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        value, piece = bytearray(b"2"), bytearray(b"h")
+        fields = [(b"content-length", value)]
+        message: Message = {"type": "http.response.start", "status": 200, "headers": fields}
+        await send(message)
+        if after == "another message":
+            message["type"] = "http.response.body"
+        elif after == "no fields":
+            fields.clear()
+        elif after == "another field":
+            fields.append((b"x", bytearray(b"a\r\nset-cookie: b")))
+        else:
+            value[:] = b"9"
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        piece[:] = b"i"
+        await send({"type": "http.response.body", "body": piece})
+
+    talking = Talking(app, ours=ours)
+    talking.say(get())
+    await talking.settle()
+    assert talking.wire.said == ANSWER
+
+
+async def test_who_was_cancelled_while_its_answer_had_to_wait_may_send_it_again() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [LENGTH_2]})
+        talking.talker.pause_writing()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await send({"type": "http.response.body", "body": b"hi"})
+        talking.talker.resume_writing()
+        await send({"type": "http.response.body", "body": b"hi"})
+
+    for ours in (True, False):
+        talking = Talking(app, ours=ours)
+        talking.say(get())
+        await talking.settle()
+        assert talking.wire.said == ANSWER
+
+
+async def test_who_reads_behind_a_head_of_known_length_asks_for_what_it_reads() -> None:
+    steps = [start(200, LENGTH_2), ("receive",), body(b"hi")]
+    met, said, _ = await both(Script(steps), post(b"abcd", (b"expect", b"100-continue")))
+    assert met[1]["body"] == b"abcd"
+    assert said == b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER
+
+
+messages = st.one_of(
+    st.builds(
+        lambda status, headers: start(status, *headers),
+        st.sampled_from([200, 204, 304, 404, 500, 503]),
+        st.lists(
+            st.sampled_from([LENGTH_2, (b"content-length", b"0"), (b"x", b"y"), (b"connection", b"close")]),
+            unique_by=lambda field: field[0],
+        ),
+    ),
+    st.builds(body, st.sampled_from([b"", b"hi", b"hi!"]), st.booleans()),
+    st.just(("receive",)),
+)
+
+
+@given(steps=st.lists(messages, max_size=5), method=st.sampled_from(["GET", "HEAD"]))
+@settings(max_examples=200)
+def test_whatever_an_app_does_in_whatever_order_the_same_comes_of_it(steps: list[Any], method: str) -> None:
+    logging.disable()
+    try:
+        asyncio.run(both(Script(steps), head(method, fields=[(b"host", b"shop")])))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+async def test_one_that_is_cancelled_from_outside_is_answered_nevertheless() -> None:
+    begun = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    answers = []
+    for ours in (True, False):
+        begun.clear()
+        talking = Talking(app, ours=ours)
+        talking.say(get())
+        await begun.wait()
+        for task in talking.state.tasks:
+            task.cancel()
+        await talking.settle()
+        answers.append((talking.wire.said, talking.ended))
+    assert answers[0][0].startswith(b"HTTP/1.1 500 ")
+    assert [ended for _, ended in answers] == ["closed", "closed"]
+
+
+# One request after another
+
+
+ENDLESS = {
+    "HEAD": ("HEAD", [start(200)]),
+    "no content": ("GET", [start(204)]),
+    "not modified": ("GET", [start(304)]),
+    "length": ("GET", [start(200, LENGTH_2), body(b"h", True), body(b"i", True)]),
+    "no length to speak of": ("GET", [start(200, (b"content-length", b"0"))]),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+async def test_who_has_all_of_an_answer_is_not_kept_by_an_app_that_goes_on(kind: str) -> None:
+    method, steps = ENDLESS[kind]
+    heard: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/next":
+            await Script(HI)(scope, receive, send)
+            return
+        await Script(steps)(scope, receive, send)
+        await receive()
+        heard.append(await receive())
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    talking = Talking(app)
+    talking.say(head(method, fields=[(b"host", b"shop")]))
+    await until(lambda: bool(talking.wire.written))
+    talking.say(get(b"/next")[:20])
+    talking.say(get(b"/next")[20:])
+    await until(lambda: talking.wire.said.endswith(ANSWER))
+    assert heard == []
+    await talking.settle()
+    assert heard == [{"type": "http.disconnect"}]
+    assert talking.wire.said.endswith(ANSWER)
+    assert talking.ended == ""
+
+
+async def test_a_request_that_comes_early_has_nothing_of_the_one_before_it() -> None:
+    seen: list[tuple[Any, ...]] = []
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((DEADLINE.get() is not None, TRACE.get(), USERS.get()))
+        USERS.set(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": [LENGTH_2]})
+        await send({"type": "http.response.body", "body": b"hi", "more_body": True})
+        if scope["path"] == "/1":
+            await go_on.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+    talking = Talking(app)
+    trace = (hop.TRACE, b"00-1-1-01")
+    talking.say(head(target=b"/1", fields=[trace, (b"host", b"shop")], timeout_ms=60_000))
+    await until(lambda: talking.wire.said.endswith(b"hi"))
+    talking.say(get(b"/2"))
+    go_on.set()
+    await until(lambda: len(seen) == 2)
+    await talking.settle()
+    assert seen == [(True, "00-1-1-01", ""), (False, None, "")]
+
+
+async def test_who_comes_before_it_has_its_answer_waits_for_that() -> None:
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await go_on.wait()
+        await Script(HI)(scope, receive, send)
+
+    talking = Talking(app)
+    talking.say(get(b"/1"), get(b"/2"))
+    assert len(talking.state.tasks) == 1
+    go_on.set()
+    await until(lambda: talking.wire.said == 2 * ANSWER)
+    await talking.settle()
+
+
+async def test_who_answers_before_the_body_is_there_is_asked_the_next_when_it_is() -> None:
+    script = Script(HI)
+    talking = Talking(script)
+    first = post(b"abcdef")
+    talking.say(first[:-4])
+    await until(lambda: bool(talking.wire.written))
+    talking.say(first[-4:-2])
+    talking.say(first[-2:] + get(b"/2"))  # as they may lie in one frame
+    await until(lambda: len(script.met) == 2)
+    await talking.settle()
+    assert talking.wire.said == 2 * ANSWER
+    assert [scope["path"] for scope in script.met] == ["/", "/2"]
+
+
+async def test_what_runs_on_behind_its_answer_is_not_disturbed_by_the_next() -> None:
+    last = asyncio.Event()
+    done: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Script(HI)(scope, receive, send)
+        if scope["path"] == "/1":
+            await last.wait()
+        done.append(scope["path"])
+
+    talking = Talking(app)
+    talking.say(get(b"/1"))
+    await until(lambda: talking.wire.said == ANSWER)
+    talking.say(get(b"/2"))
+    await until(lambda: done == ["/2"])
+    last.set()
+    await talking.settle()
+    assert done == ["/2", "/1"]
+    assert (talking.wire.said, talking.ended) == (2 * ANSWER, "")
+
+
+MALFORMED = {
+    "length": b"GET / HTTP/1.1\r\ncontent-length: two\r\n\r\n",
+    "negative": b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+    "too many digits": b"GET / HTTP/1.1\r\ncontent-length: %b\r\n\r\n" % (b"9" * 5_000),
+    "two framings": b"GET / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n",
+    "method": b"P\xff / HTTP/1.1\r\n\r\n",
+    "no method": b" / HTTP/1.1\r\n\r\n",
+    "no target": b"GET  HTTP/1.1\r\n\r\n",
+    "not ASCII": b"GET /\xe9 HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+async def test_what_is_no_http_is_answered_with_400_and_runs_nothing(kind: str) -> None:
+    met, said, ended = await both(Script(HI), MALFORMED[kind])
+    assert met == []
+    assert said.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert ended == "closed"
+
+
+# A caller that does not read, or leaves, and a server that stops
+
+
+async def test_one_that_does_not_read_makes_its_app_wait_and_gets_all_of_it_in_order() -> None:
+    pieces = [b"%d" % number for number in range(10)]
+    script = Script([start(200, (b"content-length", b"10")), *(body(piece, piece != b"9") for piece in pieces)])
+    talking = Talking(script)
+    talking.talker.pause_writing()
+    talking.say(get())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert talking.wire.said == b""
+    talking.talker.resume_writing()
+    await until(lambda: talking.wire.said.endswith(b"9"))
+    await talking.settle()
+    assert talking.wire.said == b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n0123456789"
+
+
+async def test_who_cannot_be_told_of_a_failure_sees_the_end_of_its_connection() -> None:
+    talking = Talking(Script([("raise", asyncio.CancelledError())]))
+    talking.talker.pause_writing()
+    talking.say(get())
+    await talking.settle()
+    assert (talking.wire.said, talking.ended) == (b"", "closed")
+
+
+async def test_an_app_whose_caller_has_left_hears_of_it_and_may_send_in_vain() -> None:
+    script = Script([("receive",), ("receive",), *HI])
+    talking = Talking(script)
+    talking.talker.pause_writing()
+    talking.say(get())
+    await talking.settle()
+    assert script.met[-1] == {"type": "http.disconnect"}
+    assert talking.wire.said == b""
+
+
+async def test_a_server_that_stops_closes_who_is_idle_and_answers_who_is_not() -> None:
+    go_on = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await go_on.wait()
+        await Script(HI)(scope, receive, send)
+
+    answers = []
+    for ours in (True, False):
+        go_on.clear()
+        idle, busy = Talking(app, ours=ours), Talking(app, ours=ours)
+        busy.say(get())
+        for talking in (idle, busy):
+            talking.talker.shutdown()
+        assert (idle.wire.ended, busy.wire.ended) == ("closed", "")
+        go_on.set()
+        await busy.settle()
+        await idle.settle()
+        answers.append((busy.wire.said, busy.ended))
+    assert answers[0] == answers[1]
+    assert b"connection: close" in answers[0][0]
+
+
+async def test_user_code_cannot_speak_as_the_gate() -> None:
+    script = Script([start(503, (hop.REFUSED, b"busy"), LENGTH_2), body(b"hi")])
+    _, said, _ = await both(script, get())
+    assert said == b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nhi"
+
+
+# An app that goes on when all of its answer has left
+
+
+class Lingering:
+    """Ends when it may; `/raise` ends with an error."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.heard: list[str] = []
+        self.ended = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": [LENGTH_2]})
+            if scope["path"] == "/fast":
+                await send({"type": "http.response.body", "body": b"hi"})
+                return
+            await send({"type": "http.response.body", "body": b"hi", "more_body": True})
+            if scope["path"] == "/listen":
+                while (message := await receive())["type"] == "http.request":
+                    pass
+                self.heard.append(message["type"])
+            await self.may_end.wait()
+            if scope["path"] == "/raise":
+                raise ValueError("out of stock")
+            await send({"type": "http.response.body"})
+        finally:
+            self.ended += 1
+
+
+def sending(path: bytes, sent: bytes = b"", method: str = "POST") -> bytes:
+    return head(method, path, [(b"host", b"shop"), (b"content-length", b"%d" % len(sent))]) + sent
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(sending(b"/slow"), id="that ends late"),
+        pytest.param(sending(b"/raise"), id="that fails in the end"),
+        pytest.param(sending(b"/slow", bytes(200_000)), id="that reads no body"),
+        pytest.param(sending(b"/slow", method="HEAD"), id="that would have a body"),
+    ],
+)
+async def test_who_has_all_of_an_answer_is_served_again_whatever_its_app_goes_on_with(first: bytes) -> None:
+    app = Lingering()
+    talking = Talking(app)
+    answers = ANSWER.removesuffix(b"hi" if first.startswith(b"HEAD") else b"")
+    for at in range(0, len(first), 65_536):
+        talking.say(first[at : at + 65_536])
+        await asyncio.sleep(0)
+    await until(lambda: talking.wire.said == answers)
+    for _ in range(2):
+        talking.say(sending(b"/fast"))
+        answers += ANSWER
+        await until(lambda answers=answers: talking.wire.said == answers)  # type: ignore[misc]
+    assert app.ended == 2
+    assert talking.wire.reading
+    app.may_end.set()
+    await until(lambda: app.ended == 3)
+    await talking.settle()
+    assert (talking.wire.said, talking.ended) == (answers, "")
+
+
+@pytest.mark.parametrize("path", [b"/fast", b"/slow"])
+async def test_nothing_of_a_request_is_left_for_the_garbage_collector(path: bytes) -> None:
+    class Thing: ...
+
+    lingering = Lingering()
+    lingering.may_end.set()
+    things: list[ref[Thing]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["thing"] = thing = Thing()
+        things.append(ref(thing))
+        del thing
+        await lingering(scope, receive, send)
+
+    talking = Talking(app)
+    gc.disable()
+    try:
+        for served in (1, 2):
+            talking.say(sending(path, b"1234"))
+            await until(lambda served=served: lingering.ended == served)  # type: ignore[misc]
+        await asyncio.sleep(0)
+        assert things[0]() is None
+    finally:
+        gc.enable()
+    await talking.settle()
+
+
+async def test_an_app_that_goes_on_hears_of_the_end_of_a_connection_that_serves_others() -> None:
+    app = Lingering()
+    talking = Talking(app)
+    for number, path in enumerate((b"/listen", b"/fast"), 1):
+        talking.say(sending(path))
+        await until(lambda number=number: talking.wire.said == number * ANSWER)  # type: ignore[misc]
+    talking.talker.connection_lost(None)
+    await until(lambda: app.heard == ["http.disconnect"])
+    app.may_end.set()
+    await until(lambda: app.ended == 2)
+
+
+async def test_a_server_that_shuts_down_closes_what_has_all_of_its_answer() -> None:
+    app = Lingering()
+    talking = Talking(app)
+    talking.say(sending(b"/slow"))
+    await until(lambda: talking.wire.said == ANSWER)
+    talking.talker.shutdown()
+    assert talking.wire.ended == "closed"
+    app.may_end.set()
+    await until(lambda: app.ended == 1)
+    await talking.settle()
+
+
+# Other forms of a request
+
+
+CHUNKS = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nx-trailer: z\r\n\r\n"
+
+
+@given(cuts=st.lists(st.integers(0, 400), max_size=5))
+@settings(max_examples=50)
+def test_a_body_of_chunks_is_read_in_any_pieces(cuts: list[int]) -> None:
+    request = head("POST", fields=[(b"host", b"shop"), (b"transfer-encoding", b"chunked")]) + CHUNKS
+    at = [0, *sorted(min(cut, len(request)) for cut in cuts), len(request)]
+    pieces = [request[a:b] for a, b in itertools.pairwise(at) if a < b]
+    met, said, _ = asyncio.run(both(Script([("receive",), *HI]), *pieces))
+    assert (met[1]["body"], met[1]["more_body"]) == (b"abcde", False)
+    assert said == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        (b"1.0", []),
+        (b"1.0", [(b"connection", b"keep-alive")]),
+        (b"1.1", [(b"connection", b"close")]),
+        (b"1.1", [(b"connection", b"upgrade"), (b"upgrade", b"h2c")]),
+    ],
+)
+async def test_a_connection_closes_where_the_version_or_the_request_says_so(version: bytes, fields: Any) -> None:
+    request = head(fields=[(b"host", b"shop"), *fields]).replace(b"HTTP/1.1", b"HTTP/" + version, 1)
+    _, said, ended = await both(Script(HI), request)
+    closes = b"upgrade" not in request
+    assert (ended == "closed") is closes
+    assert said.endswith(b"\r\nhi")
+    assert (b"connection: close\r\n" in said) is closes
+
+
+HANDSHAKE = head(
+    fields=[
+        (b"host", b"shop"),
+        (b"connection", b"keep-alive, Upgrade"),
+        (b"upgrade", b"WebSocket"),
+        (b"sec-websocket-version", b"13"),
+        (b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="),
+    ]
+)
+
+
+@pytest.mark.parametrize("cut", [1, 40, len(HANDSHAKE) - 1, len(HANDSHAKE)])
+async def test_a_handshake_hands_the_connection_over_and_ends_what_still_runs(cut: int) -> None:
+    lingering = Lingering()
+    met: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await lingering(scope, receive, send)
+        else:
+            met.append(scope)
+            assert await receive() == {"type": "websocket.connect"}
+            await send({"type": "websocket.accept"})
+            await receive()
+
+    talking = Talking(app)
+    talking.say(sending(b"/listen"))
+    await until(lambda: talking.wire.said == ANSWER)
+    talking.say(HANDSHAKE[:cut], HANDSHAKE[cut:])
+    await until(lambda: lingering.heard == ["http.disconnect"])
+    await until(lambda: b"HTTP/1.1 101 Switching Protocols\r\n" in talking.wire.said)
+    assert met[0]["raw_path"] == b"/"
+    lingering.may_end.set()
+    talking.wire.protocol.connection_lost(None)
+    await until(lambda: not talking.state.tasks and not talking.state.connections)

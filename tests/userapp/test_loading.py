@@ -1,0 +1,109 @@
+"""Finding the user's app, and saying why it cannot be found."""
+
+from typing import Any
+
+import pytest
+
+from app_toolkit.errors import PlanningError, TargetError
+from app_toolkit.types import Message, Receive, Scope, Send
+from app_toolkit.userapp.loading import Lifespan, host, load
+from tests.replica.client import Serve
+
+
+def test_an_app_is_found_by_module_and_attribute(serve: Serve) -> None:
+    spec = serve.spec("app = FastAPI(title='found')")
+    app: Any = load(spec.target, spec.app_dir)
+    assert app.title == "found"
+
+
+def test_an_attribute_may_be_dotted(serve: Serve) -> None:
+    spec = serve.spec("class site:\n    app = FastAPI(title='inner')", attribute="site.app")
+    app: Any = load(spec.target, spec.app_dir)
+    assert app.title == "inner"
+
+
+@pytest.mark.parametrize("target", ["shop", "shop:", ":app", ""])
+def test_a_target_has_two_halves(target: str) -> None:
+    with pytest.raises(TargetError, match=f"the target '{target}' is not of the form 'module:attribute'"):
+        load(target, "/tmp")
+
+
+def test_a_module_that_does_not_exist_is_named_with_its_folder(serve: Serve) -> None:
+    folder = serve.spec("").app_dir
+    with pytest.raises(TargetError, match=f"no module 'nowhere_to_be_found' in {folder}"):
+        load("nowhere_to_be_found.main:app", folder)
+
+
+def test_a_missing_attribute_is_told_with_what_there_is(serve: Serve) -> None:
+    spec = serve.spec("application = FastAPI()", attribute="app")
+    with pytest.raises(TargetError, match=r"has no 'app'; it has .*application, gate, mark"):
+        load(spec.target, spec.app_dir)
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "cause"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero", ZeroDivisionError),
+        (
+            "import a_library_that_is_missing",
+            "No module named 'a_library_that_is_missing'",
+            ModuleNotFoundError,
+        ),
+        ("def broken(:", "SyntaxError", SyntaxError),
+        ("import sys; sys.exit(3)", "SystemExit: 3", SystemExit),
+    ],
+)
+def test_an_error_of_the_module_keeps_its_traceback(
+    serve: Serve, source: str, message: str, cause: type[BaseException]
+) -> None:
+    spec = serve.spec(source)
+    with pytest.raises(TargetError, match=message) as raised:
+        load(spec.target, spec.app_dir)
+    assert isinstance(raised.value.__cause__, cause)
+
+
+def test_an_app_with_several_ingresses_is_told_which_to_serve() -> None:
+    class Several:
+        served: str | None = None
+
+        def serve_only(self, ingress: str) -> None:
+            if ingress == "unknown":
+                raise PlanningError("the app has no ingress 'unknown'")
+            self.served = ingress
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    app = Several()
+    assert host(app, "chat") is app
+    assert app.served == "chat"
+    with pytest.raises(PlanningError):
+        host(app, "unknown")
+
+
+@pytest.mark.anyio
+async def test_a_startup_that_fails_silently_still_has_a_reason() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "lifespan.startup.failed"})
+
+    lifespan = Lifespan(app)
+    await lifespan({"type": "lifespan"}, _nobody, _drop)
+    assert lifespan.failure == "the app gave no reason"
+
+
+@pytest.mark.anyio
+async def test_a_startup_that_raises_keeps_its_traceback() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ValueError("raw")
+
+    lifespan = Lifespan(app)
+    with pytest.raises(ValueError, match="raw"):
+        await lifespan({"type": "lifespan"}, _nobody, _drop)
+    assert lifespan.failure is not None
+    assert lifespan.failure.startswith("Traceback")
+
+
+async def _nobody() -> Message:
+    raise AssertionError("nobody should ask")
+
+
+async def _drop(message: Message) -> None: ...
