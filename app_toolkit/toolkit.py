@@ -24,7 +24,7 @@ from app_toolkit.deployment import Bound
 from app_toolkit.engines.embedded import Embedded
 from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
 from app_toolkit.replica.objects.batching import is_raw, slots_for
-from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, refusal
+from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, error_response
 from app_toolkit.types import Receive, Scope, Send
 from app_toolkit.userapp.graph import batched_endpoints, calls, find
 
@@ -84,7 +84,7 @@ class Toolkit(FastAPI):
         self._embedded: Embedded | None = None
         super().__init__(**fastapi)
         # By default, a call that was refused is the response of the route that made it.
-        self.exception_handlers.setdefault(RequestError, refusal)
+        self.exception_handlers.setdefault(RequestError, error_response)
 
     def include_router(
         self,

@@ -85,13 +85,13 @@ class IngressState:
         if newest is not None and newest is permit:
             del self._newest[address]
 
-    def record(self, outcome: str, now: float, seconds: float | None, *, answered: bool) -> None:
+    def record(self, outcome: str, now: float, seconds: float | None, *, responded: bool) -> None:
         """Count a request that has ended.
 
-        `seconds` is its duration, None for a WebSocket. `answered`: the response came from the app.
+        `seconds` is its duration, None for a WebSocket. `responded`: the response came from the app.
         """
         self.counts.note(outcome)
-        if answered:
+        if responded:
             self.responses.note(now)
         if seconds is not None:
             self.counts.took(seconds)

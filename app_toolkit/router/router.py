@@ -227,7 +227,7 @@ class Router:
             self._assign()
 
     def ended(self, permit: Permit, result: Result) -> None:
-        """Release the permit of an attempt without an answer, and treat the replica as the result requires."""
+        """Release the permit of an attempt without a response, and treat the replica as the result requires."""
         match result:
             case Result.BUSY:
                 self.refused(permit)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.client.progress import failures, is_serving, rolled_back, rows, serving_at, unfinished, url_of
-from app_toolkit.core.status import WORST_FIRST, ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
+from app_toolkit.core.status import WORST_FIRST, ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.errors import ConfigError, PlacementError
 from tests.client.scripted import PROXY, UP
 from tests.controller.harness import application
@@ -18,9 +18,9 @@ NAMES = ("blog", "chat", "shop")
 LACKING = ReplicaStatus("r-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
 
 
-def group(name: str, random: Random) -> GroupStatus:
+def group(name: str, random: Random) -> ReplicaSetStatus:
     running = random.randrange(3)
-    return GroupStatus(
+    return ReplicaSetStatus(
         name=name,
         status=random.choice(WORST_FIRST),
         target=random.randrange(3),

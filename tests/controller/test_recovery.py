@@ -268,7 +268,7 @@ async def test_what_another_controller_has_written_meanwhile_of_the_proxies_is_n
         assert old.replaced
         await h.controller_dies()
         await h.controller_starts()
-        assert h.controller.wanted()[1].port == 9001
+        assert h.controller.current()[1].port == 9001
 
 
 @pytest.mark.parametrize("lost", ["port", "lease"])

@@ -36,9 +36,9 @@ class CallerConnection(asyncio.Protocol):
     connection over to uvicorn's protocol.
     """
 
-    def __init__(self, gate: Replica, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+    def __init__(self, replica: Replica, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         """`config` and `server_state` are those of the server that shuts this connection down."""
-        self._gate = gate
+        self._replica = replica
         self._config = config
         self._server_state = server_state
         self._app_state = app_state
@@ -166,7 +166,7 @@ class CallerConnection(asyncio.Protocol):
             self._paused = False
             self.transport.resume_reading()
 
-    def answered(self, transaction: "Transaction") -> None:
+    def response_sent(self, transaction: "Transaction") -> None:
         """Flush a response that was completely written, and begin the next request."""
         if transaction.complete:
             # Without this flush, a complete response would wait until the loop iteration has processed what arrived
@@ -202,7 +202,7 @@ class CallerConnection(asyncio.Protocol):
     def _begin(self, transaction: "Transaction") -> None:
         self._current = transaction
         self._running.add(transaction)
-        serving = self._gate(transaction.scope, transaction.receive, transaction.send, transaction.put)
+        serving = self._replica(transaction.scope, transaction.receive, transaction.send, transaction.put)
         task = self._loop.create_task(serving, context=self._context.copy())
         self._server_state.tasks.add(task)
         task.add_done_callback(transaction.ended)
@@ -329,11 +329,11 @@ class Transaction:
             self._expects = False
             self._put_head(message["status"], message.get("headers", ()))
         elif self.complete or kind != "http.response.body":
-            raise RuntimeError(f"the app sent {kind!r} after {'its answer' if self.complete else 'a head'}")
+            raise RuntimeError(f"the app sent {kind!r} after {'its response' if self.complete else 'a head'}")
         else:
             self._put_body(message.get("body", b""), message.get("more_body", False))
         if self.whole:
-            self._connection.answered(self)
+            self._connection.response_sent(self)
         return True
 
     def _put_head(self, status: int, headers: Iterable[Header]) -> None:
