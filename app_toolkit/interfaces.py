@@ -226,9 +226,7 @@ class ProxySpec:
     """The node that it must run on."""
 
 
-# Without slots, because a location that a process of another version pickled may lack an attribute: then the default of
-# the class is used.
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Location:
     """The address and the node of a process."""
 
@@ -284,7 +282,7 @@ class Launcher(Protocol):
         ...
 
     def listen(self, emit: Emit, epoch: int) -> None:
-        """Register for events. Called once, before any other method.
+        """Register for events. Call this once, before any other method.
 
         Every order to a process carries `epoch`. A process refuses an order with a lower one.
         """

@@ -167,7 +167,7 @@ class Toolkit(FastAPI):
         return self._ingresses
 
     def take_up(self, configs: Mapping[str, DeploymentConfig], stream_log: str) -> None:
-        """Replace the options of the app and of every ingress before the first request. Called by the engine."""
+        """Replace the options of the app and of every ingress before the first request. The engine calls this."""
         self.stream_log = stream_log
         self._ingresses = dict(configs)
         self.default_ingress = self._ingresses[self.default_ingress.name]
@@ -179,7 +179,7 @@ class Toolkit(FastAPI):
     def serve_only(self, ingress: str) -> None:
         """Become a replica of one ingress: run only its lifespans, and answer 421 on the routes of others.
 
-        Route matching, `url_for` and OpenAPI remain those of the whole app. Called by the engine of a replica. It
+        Route matching, `url_for` and OpenAPI remain those of the whole app. For the engine of a replica. It
         cannot be undone.
 
         Raises:

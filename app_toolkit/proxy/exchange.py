@@ -136,7 +136,7 @@ class Exchange:
         request = self.request
         return not (request.complete or request.websocket or (request.expects and not self._response.continued))
 
-    # Called by the client's connection
+    # For the client's connection
 
     def begin(self) -> None:
         request, proxy = self.request, self._proxy
@@ -366,7 +366,7 @@ class Exchange:
         else:
             self._ask()
 
-    # Called by the replica's connection
+    # For the replica's connection
 
     def informed(self, head: ResponseHead) -> None:
         if head.status == 100 and not self.request.websocket:

@@ -177,7 +177,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._go_on()
 
-    # Called by uvicorn's server
+    # For uvicorn's server
 
     def shutdown(self) -> None:
         """Close the connection once the current request is answered."""
@@ -194,14 +194,14 @@ class ClientConnection(asyncio.Protocol):
     def dismiss(self) -> None:
         """End the current request with an error response, or the WebSocket with a close frame, and close.
 
-        Called when the drain timeout has passed. A connection without a request is aborted.
+        It is called when the drain timeout has passed. A connection without a request is aborted.
         """
         if self._exchange is not None:
             self._exchange.dismiss()
         elif not self._leaving:
             self.abort()
 
-    # Called by the exchange
+    # For the exchange
 
     @property
     def default_headers(self) -> list[Header]:
@@ -277,7 +277,7 @@ class ClientConnection(asyncio.Protocol):
         # the replica's close frame and waits only for that end, so close at once.
         self._leave(unread=bool(last) or (self.transport is not None and self.transport.can_write_eof()))
 
-    # Reading requests
+    # Read requests
 
     def _go_on(self) -> None:
         if not self._leaving and self.transport is not None:

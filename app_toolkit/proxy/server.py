@@ -166,7 +166,7 @@ class ProxyServer:
         await self._serving
 
     def sweep(self, now: float) -> None:
-        """Enforce all timeouts. Called every `SWEEP_S`. `now` is a time of `time.monotonic()`."""
+        """Enforce all timeouts. It runs every `SWEEP_S`. `now` is a time of `time.monotonic()`."""
         self.proxy.sweep(now)
         for connection in self.connections():
             connection.sweep(now)

@@ -268,7 +268,7 @@ class PooledConnection(asyncio.Protocol):
         else:
             self._read(data, listener)
 
-    # Reading a response
+    # Read a response
 
     def _read(self, data: bytes, listener: Listener) -> None:
         if self._response is None:

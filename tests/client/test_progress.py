@@ -24,7 +24,7 @@ def group(name: str, random: Random) -> ReplicaSetStatus:
         name=name,
         status=random.choice(WORST_FIRST),
         target=random.randrange(3),
-        revision="r",
+        template_hash="r",
         counts={"running": running} if running else {},
         replicas=random.choice([(), (LACKING,)]),
         restarts=random.randrange(3),
@@ -57,7 +57,7 @@ def test_each_group_has_one_line_as_soon_as_one_application_is_known(status: Ins
     found = rows(status, names)
     assert len({row.name for row in found}) == len(found)
     expected = [*status.proxies, *(group for each in known for group in each.deployments)] if known else []
-    assert [row.group for row in found] == expected
+    assert [row.replica_set for row in found] == expected
 
 
 @given(STATUSES, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
@@ -68,9 +68,9 @@ def test_several_applications_serve_where_each_of_them_does(status: InstanceStat
 
 @given(STATUSES, st.sampled_from(NAMES))
 def test_nothing_is_hopeless_unless_it_has_failed(status: InstanceStatus, name: str) -> None:
-    failed = [row for row in rows(status, [name]) if row.group.status == "failed"]
+    failed = [row for row in rows(status, [name]) if row.replica_set.status == "failed"]
     errors = list(failures(status, name))
-    assert [isinstance(error, PlacementError) for error in errors] == [bool(row.group.unplaced) for row in failed]
+    assert [isinstance(error, PlacementError) for error in errors] == [bool(row.replica_set.unplaced) for row in failed]
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
         with pytest.raises(StaleEpoch):
             await old.watch("a caller", {})
         kept = json.loads(decode_checkpoint("applications/shop", await store.get("applications/shop")).content)
-        assert kept["wanted"]["deployments"][1]["config"]["num_replicas"] == 2
+        assert kept["desired"]["deployments"][1]["config"]["num_replicas"] == 2
         assert h.world.refused == []
         assert not [action for action in h.world.performed if not isinstance(action, Probe)]
 

@@ -197,7 +197,7 @@ async def test_what_a_later_version_has_written_is_left_to_it():
 async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood():
     async with harness(deployed=application()) as h:
         for key in (KEY, COPIES + KEY):
-            h.store.values[key] = encode_checkpoint(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
+            h.store.values[key] = encode_checkpoint(KEY, Checkpoint(b'{"desired": "a secret"}', 1))
         await comes_back(h)
         [warning] = warnings(h)
         assert "its content does not have the format of this version" in warning

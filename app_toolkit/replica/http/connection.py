@@ -45,7 +45,7 @@ class CallerConnection(asyncio.Protocol):
         # The server closes these connections when it shuts down.
         self._connections = cast(set[Any], server_state.connections)
         self._loop = asyncio.get_running_loop()
-        # Reading
+        # Input
         self._parser: Any = HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._paused = False
@@ -65,7 +65,7 @@ class CallerConnection(asyncio.Protocol):
         self.writable.set()
         self.transport: CorkedTransport
 
-    # Called by the event loop
+    # For the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = CorkedTransport(cast(asyncio.Transport, transport))
@@ -103,7 +103,7 @@ class CallerConnection(asyncio.Protocol):
             self.transport.write(head(400, headers) + UNREADABLE)
             self.transport.close()
 
-    # Called by the server
+    # For the server
 
     def shutdown(self) -> None:
         """Accept no new request. A running request may end."""
@@ -113,7 +113,7 @@ class CallerConnection(asyncio.Protocol):
             assert self._current is not None
             self._current.keep_alive = False
 
-    # Called by the parser
+    # For the parser
 
     def on_message_begin(self) -> None:
         self._target = b""
@@ -154,7 +154,7 @@ class CallerConnection(asyncio.Protocol):
             arrived.more_body = False
             arrived.wake()
 
-    # Called by a transaction
+    # For a transaction
 
     def pause_reading(self) -> None:
         if not self._paused:

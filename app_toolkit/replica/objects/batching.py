@@ -282,7 +282,7 @@ class Item:
         self.over = False
         """Whether the item has its result, or its caller no longer waits."""
 
-    # Called by the item's caller
+    # For the item's caller
 
     @property
     def leaving(self) -> bool:
@@ -308,7 +308,7 @@ class Item:
         finally:
             self.error = None  # its traceback refers to the frame that refers to this item
 
-    # Called by the item's batch
+    # For the item's batch
 
     def end(self, result: Any = None, error: Exception | None = None) -> None:
         if not self.over:

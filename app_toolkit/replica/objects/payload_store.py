@@ -22,7 +22,7 @@ class PayloadStore:
         """Return how many exchanges wait: to receive a payload, or until theirs is taken."""
         return len(self._expected) + len(self._kept)
 
-    # Called by an exchange
+    # For an exchange
 
     @contextmanager
     def expected(self, key: str) -> "Iterator[Future[Sequence[Piece]]]":
@@ -43,7 +43,7 @@ class PayloadStore:
         finally:
             self._kept.pop(key, None)
 
-    # Called by the caller of the exchange
+    # For the caller of the exchange
 
     def put(self, key: str, pieces: Sequence[Piece]) -> None:
         came = self._expected.pop(key, None)
