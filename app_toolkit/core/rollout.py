@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app_toolkit.config.models import ApplicationSpec, Model
 from app_toolkit.core import restarts
@@ -38,36 +38,21 @@ class Reverted:
 
 
 class Rollout(Model):
-    """The revisions of one application, and the progress of its rollout.
-
-    Plain data. The state store keeps it as JSON under the aliases, which do not change: controllers of other versions
-    read and write the same values.
-    """
-
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    """The revisions of one application, and the progress of its rollout. Plain data, which the state store keeps."""
 
     schema_version: Literal[1] = 1
     revision: Annotated[int, Field(ge=1, description="counts what was applied under this name")]
-    desired: Annotated[ApplicationSpec, Field(alias="wanted", description="the revision that was applied last")]
-    stable: Annotated[
-        ApplicationSpec | None, Field(alias="good", description="the last available revision; None: none was yet")
-    ] = None
-    previous_stable: Annotated[
-        ApplicationSpec | None, Field(alias="before", description="the stable revision before that")
-    ] = None
-    stable_revision: Annotated[
-        int | None, Field(alias="good_revision", description="the number of `stable`; None: not known")
-    ] = None
-    previous_stable_revision: Annotated[
-        int | None, Field(alias="before_revision", description="the number of `previous_stable`; None: not known")
-    ] = None
-    published: Annotated[
-        ApplicationSpec, Field(alias="told", description="the revision whose route table is published to callers")
-    ]
+    desired: Annotated[ApplicationSpec, Field(description="the revision that was applied last")]
+    stable: Annotated[ApplicationSpec | None, Field(description="the last available revision; None: none was yet")] = (
+        None
+    )
+    previous_stable: Annotated[ApplicationSpec | None, Field(description="the stable revision before that")] = None
+    stable_revision: Annotated[int | None, Field(description="the number of `stable`")] = None
+    previous_stable_revision: Annotated[int | None, Field(description="the number of `previous_stable`")] = None
+    published: Annotated[ApplicationSpec, Field(description="the revision whose route table is published to callers")]
     outgoing: Annotated[
         ApplicationSpec | None,
         Field(
-            alias="leaving",
             description="the revision that is being replaced; a deployment that only this one has stays as long as "
             "replicas whose code may call it are sent requests",
         ),
@@ -153,7 +138,9 @@ def step(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> Rollout:
     changed = {name for revision in _known(rollout.outgoing, rollout.stable) for name in _changed(current, revision)}
     if all(_is_available(replica_sets[name], ready=name in changed) for name in replica_set_names(current)):
         return _available(rollout)
-    if rollout.published != current and (_same_table(rollout.published, current) or _answers(current, replica_sets)):
+    if rollout.published != current and (
+        _same_table(rollout.published, current) or _has_ready_ingresses(current, replica_sets)
+    ):
         return rollout.but(published=current)
     # Deployments that only the outgoing revision has may stop now: they are not published, and no replica can call
     # them. The replicas of the current revision may need their resources.
@@ -238,7 +225,7 @@ def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
     return (one.route_prefix, one.default, one.routes) == (other.route_prefix, other.default, other.routes)
 
 
-def _answers(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
+def _has_ready_ingresses(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
     """Return whether each ingress of this revision has a ready replica or a target of 0."""
     return all(_serves(replica_sets[f"{revision.name}/{name}"]) for name in revision.ingresses)
 
