@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
     frozenset({"transport", "observability", "userapp"}),
     frozenset({"proxy", "router", "replica", "controller"}),
-    frozenset({"client"}),
+    frozenset({"client", "host"}),
     frozenset({"engines"}),
     frozenset({"toolkit", "planning", "deployment", "running", "aio", "streaming", "chat", "dashboard", "testing"}),
     frozenset({"cli"}),

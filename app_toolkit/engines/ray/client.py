@@ -22,9 +22,9 @@ from app_toolkit.engines.ray import cluster
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.local import LocalRay
-from app_toolkit.engines.ray.runtime import check_runtime_folder
 from app_toolkit.engines.ray.token import make_token, restrict_token
 from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
+from app_toolkit.host.runtime_folder import check_runtime_folder
 
 R = TypeVar("R")
 

@@ -10,11 +10,10 @@ from ray.exceptions import RayError
 
 from app_toolkit.client.commands import Forget
 from app_toolkit.engines.local import OwnLoop
-from app_toolkit.engines.ray.actors import Reporting, node, watch
+from app_toolkit.engines.ray.actors import RayServices
 from app_toolkit.engines.ray.client import RayClient
-from app_toolkit.engines.ray.controller import SECRET
-from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ConfigError, InstanceEnded
+from app_toolkit.host.store import SECRET
 from app_toolkit.interfaces import Deployable
 from app_toolkit.router import handle
 from app_toolkit.router.remote import Callers, RemoteCaller
@@ -41,11 +40,12 @@ class Driver:
         handle.use(self)
 
     async def _begin(self) -> tuple[Callers, "asyncio.Task[None]"]:
-        secret = await RayStore().get(SECRET)
+        services = RayServices()
+        secret = await services.store.get(SECRET)
         if secret is None:
             raise InstanceEnded("the instance was shut down")
-        callers = Callers(secret, node=node())
-        life = callers.run(partial(watch, self._name), Reporting(self._name))
+        callers = Callers(secret, node=services.node)
+        life = callers.run(partial(services.watch, self._name), partial(services.report, self._name))
         return callers, asyncio.get_running_loop().create_task(life)
 
     def serve(self, application: str, deployments: Iterable[Deployable]) -> None:
