@@ -6,27 +6,26 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from ray.exceptions import RayError
-
+from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Forget
 from app_toolkit.engines.local import OwnLoop
-from app_toolkit.engines.ray.actors import RayServices
-from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.errors import ConfigError, InstanceEnded
+from app_toolkit.host.services import Services
 from app_toolkit.host.store import SECRET
 from app_toolkit.interfaces import Deployable
 from app_toolkit.router import handle
 from app_toolkit.router.remote import Callers, RemoteCaller
 
 
-class Driver:
+class LoopDriver:
     """The client of an instance, and the callers of the handles of this process, on an event loop in its own thread.
 
     Until `close`, every handle of this process calls through it. Its methods are safe in any thread.
     """
 
-    def __init__(self, client: RayClient) -> None:
+    def __init__(self, client: Client, services: Services) -> None:
         self.client = client
+        self._services = services
         #: The name by which the controller identifies this caller.
         self._name = f"driver-{secrets.token_hex(6)}"
         #: The applications that this process has deployed, by deployment.
@@ -40,7 +39,7 @@ class Driver:
         handle.use(self)
 
     async def _begin(self) -> tuple[Callers, "asyncio.Task[None]"]:
-        services = RayServices()
+        services = self._services
         secret = await services.store.get(SECRET)
         if secret is None:
             raise InstanceEnded("the instance was shut down")
@@ -66,9 +65,12 @@ class Driver:
         """Cancel the calls of the handles, delete the applications of this process, and wait for that."""
         handle.use(None)
         self._own.close(self._end())
-        with suppress(InstanceEnded, RayError):
-            self.client.execute(Forget(self._name))
+        self._forget()
         self.client.leave()
+
+    def _forget(self) -> None:
+        with suppress(InstanceEnded):
+            self.client.execute(Forget(self._name))
 
     async def _end(self) -> None:
         self._following.cancel()
