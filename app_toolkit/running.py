@@ -47,9 +47,13 @@ MOST_CODE = 16 * 1024 * 1024
 
 _driver: Driver | None = None
 _lock = threading.Condition()
-"""Held while this process joins or leaves a cluster and while a command is planned, but not while a client waits."""
+"""Held while this process joins or leaves a cluster and while a command is planned, but not while a client waits. The
+driver of `run` and `get_handle` starts after the commands that use `_connection` have ended."""
+_connection: tuple[Client, str | None] | None = None
+"""The client and the address of commands in progress, if there is no driver. Its last user disconnects it."""
 _users: list[int] = []
-"""The threads that use the client of `_driver`, once for each use. `shutdown` waits for those of other threads."""
+"""The threads that use the client of `_driver` or `_connection`, once for each use. `shutdown` waits for those of other
+threads."""
 
 
 class RunKeywords(TypedDict, total=False):
@@ -115,7 +119,7 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
             _warn(spec)
             manifest = Manifest([spec], {**code, **sources}, chosen.part(HTTPOptions), named)
             driver = _running(manifest, chosen, options)
-            client = stack.enter_context(_used(driver))
+            client = stack.enter_context(_used(driver.client))
         is_new = client.execute(GetStatus()).application(spec.name) is None
         revisions = launch.apply(client, launch.commands_with_lease(client, manifest))
         try:
@@ -235,6 +239,7 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
     """
     command = GetMethods(application, deployment)
     with _lock:
+        _lock.wait_for(lambda: _connection is None)
         if _driver is not None:
             methods = _driver.client.execute(command)
         else:
@@ -267,6 +272,7 @@ def shutdown() -> None:
 
 def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Driver:
     """Return the driver of this process, and start it if necessary. `options`: those that the caller gave."""
+    _lock.wait_for(lambda: _connection is None)
     if _driver is not None:
         _check_log_level(options, applies=_driver.client.is_local and chosen.log_level == log_level())
         _driver.client.acquire_lease()
@@ -332,33 +338,43 @@ def _address(given: str | None, default: str | None = None) -> str | None:
 def _client(given: str | None, default: str | None = None, *, begin: bool = False) -> Iterator[Client]:
     """Yield the client of this process's driver, or one that is connected to the address while the context is open.
 
-    `begin`: start an instance if none runs there.
+    `begin`: start an instance if none runs there. Threads share the connection, because a process belongs to one
+    cluster at a time: a command for another address waits until the others have ended.
     """
+    global _connection
     with ExitStack() as stack:
         with _lock:
-            driver = _driver
-            if driver is not None:
-                client = stack.enter_context(_used(driver))
+            _lock.wait_for(lambda: _connection is None or (given or "auto") in ("auto", _connection[1]))
+            if _driver is not None:
+                client = _driver.client
             else:
-                stack.enter_context(_lock)  # nobody else joins or leaves a cluster meanwhile
-                address = _address(given, default)
-                engine = select.engine()
-                start = engine.start(address=address or "auto", with_lease=False) if begin else engine.connect(address)
-                client = stack.enter_context(start)
+                if _connection is None:
+                    address, engine = _address(given, default), select.engine()
+                    if begin:
+                        client = engine.start(address=address or "auto", with_lease=False)
+                    else:
+                        client = engine.connect(address)
+                    _connection = client, address
+                client, _ = _connection
+            stack.enter_context(_used(client))
         yield client
 
 
 @contextmanager
-def _used(driver: Driver) -> Iterator[Client]:
-    """Yield the client of the driver. `shutdown` in another thread waits until the context is left."""
+def _used(client: Client) -> Iterator[Client]:
+    """Yield the client. `shutdown` in another thread waits until the context is left."""
+    global _connection
     with _lock:
         _users.append(threading.get_ident())
     try:
-        yield driver.client
+        yield client
     finally:
         with _lock:
             _users.remove(threading.get_ident())
             _lock.notify_all()
+            if not _users and _connection is not None:
+                _connection = None
+                client.close()
 
 
 def _serve_until_signal(client: Client, sentences: Iterable[str]) -> None:
