@@ -7,7 +7,7 @@ from app_toolkit.client.client import Client, Engine
 from app_toolkit.client.commands import Deploy, GetApplications
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.applications import proxy_options
-from app_toolkit.core.diff import Diff, difference, options_changed
+from app_toolkit.core.diff import Change, Diff, difference, options_changed
 from app_toolkit.planning import logical_cpus, shared_logs
 from app_toolkit.proxy import addresses
 
@@ -45,7 +45,7 @@ class Changes:
     """The commands that deploy a manifest to a running instance, and what they change."""
 
     applications: Sequence[tuple[Deploy, Diff]]
-    proxies: Sequence[object]
+    proxies: Sequence[Change]
     """The options of running proxies that change. The proxies restart if there are any."""
 
     @property
@@ -79,7 +79,7 @@ def changes(client: Client | None, manifest: Manifest, only: Iterable[str] = ())
     all. Raises `ConfigError` if it has no such deployment, or if the application does not run.
     """
     running, listening = ({}, None) if client is None else client.execute(GetApplications())
-    proxies = [] if listening is None else options_changed(listening, proxy_options(listening, manifest.named))
+    proxies = () if listening is None else options_changed(listening, proxy_options(listening, manifest.named))
     if only and client is not None:
         return Changes([client.partial_deploy(command, only) for command in manifest.commands()], proxies)
     commands = [*manifest.logs(running), *manifest.commands()]
