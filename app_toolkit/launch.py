@@ -76,7 +76,7 @@ def changes(client: Client | None, manifest: Manifest, only: Iterable[str] = ())
     """Return what deploying the manifest changes. `client`: that of the running instance; None: there is none.
 
     `only`: these deployments of the only application, by their names or by endpoints such as `"POST /embed"`; empty:
-    all. Raises `ConfigError` if it has no such deployment, or if the application does not run.
+    all. It needs a client. Raises `ConfigError` if the application does not run or has no such deployment.
     """
     running, listening = ({}, None) if client is None else client.execute(GetApplications())
     proxies = () if listening is None else options_changed(listening, proxy_options(listening, manifest.named))
