@@ -14,7 +14,7 @@ from app_toolkit.host.services import Services
 from app_toolkit.host.store import SECRET
 from app_toolkit.interfaces import Deployable
 from app_toolkit.router import handle
-from app_toolkit.router.remote import Callers, RemoteCaller
+from app_toolkit.router.remote import RemoteDataPlane, RemoteDeploymentClient
 
 
 class LoopDriver:
@@ -38,12 +38,12 @@ class LoopDriver:
             raise
         handle.use(self)
 
-    async def _begin(self) -> tuple[Callers, "asyncio.Task[None]"]:
+    async def _begin(self) -> tuple[RemoteDataPlane, "asyncio.Task[None]"]:
         services = self._services
         secret = await services.store.get(SECRET)
         if secret is None:
             raise InstanceEnded("the instance was shut down")
-        callers = Callers(secret, node=services.node)
+        callers = RemoteDataPlane(secret, node=services.node)
         life = callers.run(partial(services.watch, self._name), partial(services.report, self._name))
         return callers, asyncio.get_running_loop().create_task(life)
 
@@ -51,7 +51,7 @@ class LoopDriver:
         """Make the handles of these deployments call this application from now on."""
         self._applications.update((each, application) for each in deployments)
 
-    def caller(self, deployment: Deployable) -> RemoteCaller:
+    def client_of(self, deployment: Deployable) -> RemoteDeploymentClient:
         """Return the caller of a deployment. Its calls wait while the deployment has no replicas.
 
         Raises `ConfigError` if the deployment names no application and this process has not deployed it.
@@ -59,7 +59,7 @@ class LoopDriver:
         application = deployment.application or self._applications.get(deployment)
         if application is None:
             raise ConfigError(f"{deployment.name!r} is not deployed from this process: run() it, or what depends on it")
-        return self._callers.caller_of(application, deployment.name)
+        return self._callers.client_named(application, deployment.name)
 
     def close(self) -> None:
         """Cancel the calls of the handles, delete the applications of this process, and wait for that."""

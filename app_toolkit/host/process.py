@@ -38,7 +38,7 @@ from app_toolkit.replica.breakpoints import Breakpoints
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
-from app_toolkit.router.remote import Callers, CallLoad
+from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp import sources
@@ -188,7 +188,7 @@ class ReplicaProcess(ControlledProcess):
     def calling(self) -> Mapping[str, CallLoad]:
         """Return the calls of the handles of this replica that wait or are ongoing, by deployment."""
         plane = handle.data_plane()
-        return plane.call_loads() if isinstance(plane, Callers) else {}
+        return plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
 
 
 class ProxyProcess(ControlledProcess):
@@ -229,7 +229,7 @@ def _write_out(lines: str) -> None:
 async def _calling(spec: ReplicaSpec, secret: bytes, services: Services) -> AsyncIterator[None]:
     """Let the handles of a replica call other deployments, on the event loop that serves the replica."""
     with services.payloads() as payloads:
-        callers = Callers(secret, spec.application, spec.callees, services.node, payloads)
+        callers = RemoteDataPlane(secret, spec.application, spec.callees, services.node, payloads)
         handle.use(callers)  # until the process ends: a handle must never call objects in this process instead
         life = callers.run(partial(services.watch, spec.id), partial(services.report, spec.id))
         following = asyncio.get_running_loop().create_task(life)

@@ -89,12 +89,12 @@ class _Replica(_Supervised, ReplicaProcess):
         return super().start(spec, replica_set, template_hash, secret, epoch)
 
     @payload
-    def deposit(self, key: str, pieces: Sequence[memoryview]) -> None:
-        self.server.deposits.put(key, pieces)
+    def put_payload(self, key: str, pieces: Sequence[memoryview]) -> None:
+        self.server.payloads.put(key, pieces)
 
     @payload
-    def collect(self, key: str) -> list[Lent] | None:
-        pieces = self.server.deposits.take(key)
+    def get_payload(self, key: str) -> list[Lent] | None:
+        pieces = self.server.payloads.take(key)
         return None if pieces is None else [Lent(piece) for piece in pieces]
 
 

@@ -173,16 +173,16 @@ class RayLauncher:
     async def _report_if_unplaceable(self, action: Start, handle: Handle) -> None:
         replica = action.replica
         here: asyncio.Future[int] = asyncio.ensure_future(handle.here.remote())
-        told, since = False, time.monotonic()
+        reported, since = False, time.monotonic()
         try:
             while not (await asyncio.wait([here], timeout=PLACED_S))[0]:
                 lacks = await asyncio.to_thread(self._lack, action, time.monotonic() - since)
                 if lacks is not None:
-                    told = True
+                    reported = True
                     self._emit(Unplaceable(replica, lacks.asks, lacks.free, lacks.for_ever))
             if here.exception() is None:  # `_until_gone` reports a process that has ended
                 self._placed.add(replica)
-                if told:
+                if reported:
                     self._emit(Placed(replica))
         finally:
             here.cancel()
