@@ -172,6 +172,18 @@ class DataPlane(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """The resources that one process reserves, and how an engine starts it."""
+
+    num_cpus: float = 0.0
+    num_gpus: float = 0.0
+    memory: int | None = None
+    """Bytes; None: no reservation."""
+    engine_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Further options, which only the engine reads. They may contain secrets."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReloadableOptions:
     """The options that a replica applies at its start, and again when they change. Plain data, compared by value."""
 

@@ -6,16 +6,16 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from fastapi import FastAPI, Request
 
-from app_toolkit.client.client import WAIT_S, Client
-from app_toolkit.client.commands import Delete, Deploy, GetMethods, GetStatus, Scale
+from app_toolkit import launch
+from app_toolkit.client.client import WAIT_S, Client, Driver
+from app_toolkit.client.commands import Delete, GetMethods, GetStatus, Scale
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
@@ -24,27 +24,16 @@ from app_toolkit.config.project import named_proxy_options, read_project, resolv
 from app_toolkit.config.settings import log_level, read_settings, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, NamedDeployment, of_function, pack
+from app_toolkit.engines import select
 from app_toolkit.errors import ConfigError, InstanceEnded, Superseded, TargetError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.planning import (
-    logical_cpus,
-    plan,
-    plan_bound,
-    shared_logs,
-    stream_log_warnings,
-    with_files,
-    with_sources,
-)
-from app_toolkit.proxy import addresses
+from app_toolkit.launch import Manifest
+from app_toolkit.planning import plan, plan_bound, stream_log_warnings, with_files, with_sources
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.graph import find
 from app_toolkit.userapp.target import Function, served
-
-if TYPE_CHECKING:
-    from app_toolkit.engines.ray.client import RayClient
-    from app_toolkit.engines.ray.driver import Driver
 
 logger = logging.getLogger("app_toolkit.running")
 
@@ -56,11 +45,15 @@ App = FastAPI | ASGIApp | Callable[[Request], Any] | Callable[[], Any]
 MOST_CODE = 16 * 1024 * 1024
 """Maximum size of a packed deployment in bytes. The cluster's control store keeps it in memory."""
 
-_driver: "Driver | None" = None
+_driver: Driver | None = None
 _lock = threading.Condition()
-"""Held while this process joins or leaves a cluster and while a command is planned, but not while a client waits."""
+"""Held while this process joins or leaves a cluster and while a command is planned, but not while a client waits. The
+driver of `run` and `get_handle` starts after the commands that use `_connection` have ended."""
+_connection: tuple[Client, str | None] | None = None
+"""The client and the address of commands in progress, if there is no driver. Its last user disconnects it."""
 _users: list[int] = []
-"""The threads that use the client of `_driver`, once for each use. `shutdown` waits for those of other threads."""
+"""The threads that use the client of `_driver` or `_connection`, once for each use. `shutdown` waits for those of other
+threads."""
 
 
 class RunKeywords(TypedDict, total=False):
@@ -124,12 +117,11 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
                 )
             spec, sources = _snapshot(spec, served)
             _warn(spec)
-            driver = _running(spec, chosen, options)
-            client = stack.enter_context(_used(driver))
+            manifest = Manifest([spec], {**code, **sources}, chosen.part(HTTPOptions), named)
+            driver = _running(manifest, chosen, options)
+            client = stack.enter_context(_used(driver.client))
         is_new = client.execute(GetStatus()).application(spec.name) is None
-        command = Deploy(spec, named, {**code, **sources}, client.owner, initial=chosen.part(HTTPOptions))
-        revisions = _deploy_shared_log(client, command)
-        revisions[spec.name] = client.execute(command)
+        revisions = launch.apply(client, launch.commands_with_lease(client, manifest))
         try:
             serving = client.wait_until_serving(revisions)
         except Superseded:
@@ -178,14 +170,9 @@ def deploy(
         _, spec, code = _planned(app, chosen)
         spec, files = with_files(spec)
         _warn(spec)
-    command = Deploy(spec, named, {**code, **files}, initial=chosen.part(HTTPOptions))
+    manifest = Manifest([spec], {**code, **files}, chosen.part(HTTPOptions), named)
     with _client(options.get("address"), chosen.address, begin=not only) as client:
-        revisions = {}
-        if only:
-            command, _ = client.partial_deploy(command, only)
-        else:
-            revisions = _deploy_shared_log(client, command)
-        revisions[spec.name] = client.execute(command)
+        revisions = launch.apply(client, launch.changes(client, manifest, only).commands)
         if wait:
             client.wait_until_serving(revisions, wait_timeout_s)
 
@@ -252,13 +239,12 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
     """
     command = GetMethods(application, deployment)
     with _lock:
+        _lock.wait_for(lambda: _connection is None)
         if _driver is not None:
             methods = _driver.client.execute(command)
         else:
-            from app_toolkit.engines.ray.client import RayClient
-
             inside = handles.chosen  # a replica
-            client = RayClient.connect(_address(address))
+            client = select.engine().connect(_address(address))
             try:
                 methods = client.execute(command)
                 if not inside:
@@ -284,31 +270,28 @@ def shutdown() -> None:
             driver.close()
 
 
-def _running(spec: ApplicationSpec, chosen: Options, options: RunKeywords) -> "Driver":
+def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Driver:
     """Return the driver of this process, and start it if necessary. `options`: those that the caller gave."""
+    _lock.wait_for(lambda: _connection is None)
     if _driver is not None:
         _check_log_level(options, applies=_driver.client.is_local and chosen.log_level == log_level())
         _driver.client.acquire_lease()
         return _driver
     if handles.chosen:
         raise ConfigError(
-            f"run() was called in a replica, which imports {spec.target!r}: put the call below "
+            f"run() was called in a replica, which imports {manifest.specs[0].target!r}: put the call below "
             '`if __name__ == "__main__":`'
         )
     set_plain_logs(colour=sys.stdout.isatty())
     set_normal_priority()
-    from app_toolkit.engines.ray import cluster
-    from app_toolkit.engines.ray.client import RayClient, is_driver
-
-    address = options.get("address") if is_driver() else chosen.address
-    _check_log_level(options, applies=address is None and not is_driver())
+    engine = select.engine()
+    is_joined = engine.is_joined()
+    address = options.get("address") if is_joined else chosen.address
+    _check_log_level(options, applies=address is None and not is_joined)
     set_log_level(chosen.log_level)
-    if not is_driver():
-        if address is None:
-            addresses.check(chosen.part(HTTPOptions))
-        else:
-            cluster.check(address)
-    client = RayClient.start(address=address, num_cpus=None if address else logical_cpus([spec]))
+    if not is_joined:
+        launch.check(engine, address, manifest.http)
+    client = launch.start(engine, manifest.specs, address)
     try:
         return _drive(client)
     except BaseException:
@@ -321,17 +304,6 @@ def _warn(spec: ApplicationSpec) -> None:
         logger.warning(warning)
 
 
-def _deploy_shared_log(client: Client, command: Deploy) -> dict[str, int]:
-    """Deploy the shared stream log, if the application of a command needs it and the instance has none.
-
-    Return its revision. The log does not change proxies that run, because it serves no HTTP.
-    """
-    log = replace(command, http=HTTPOptions(), code={}, expected=0)
-    status = client.execute(GetStatus())
-    missing = [each for each in shared_logs([command.spec]) if status.application(each.name) is None]
-    return {each.name: client.execute(replace(log, spec=each)) for each in missing}
-
-
 def _check_log_level(options: RunKeywords, *, applies: bool) -> None:
     """Raise `ConfigError` if the caller gave a log level that Ray, which runs already, would not apply."""
     if "log_level" in options and not applies:
@@ -341,12 +313,10 @@ def _check_log_level(options: RunKeywords, *, applies: bool) -> None:
         )
 
 
-def _drive(client: "RayClient") -> "Driver":
+def _drive(client: Client) -> Driver:
     global _driver
-    from app_toolkit.engines.ray.driver import Driver
-
-    _driver = Driver(client)
-    atexit.register(shutdown)  # runs before Ray's own exit handler, because that is registered already
+    _driver = select.engine().drive(client)
+    atexit.register(shutdown)  # runs before the engine's own exit handler, because that is registered already
     return _driver
 
 
@@ -361,43 +331,50 @@ def _address(given: str | None, default: str | None = None) -> str | None:
 
     `default`: the address from the environment or the project. A process that belongs to a cluster ignores it.
     """
-    from app_toolkit.engines.ray.client import is_driver
-
-    return given if given is not None or is_driver() else default or read_settings().address
+    return given if given is not None or select.engine().is_joined() else default or read_settings().address
 
 
 @contextmanager
-def _client(given: str | None, default: str | None = None, *, begin: bool = False) -> "Iterator[RayClient]":
+def _client(given: str | None, default: str | None = None, *, begin: bool = False) -> Iterator[Client]:
     """Yield the client of this process's driver, or one that is connected to the address while the context is open.
 
-    `begin`: start an instance if none runs there.
+    `begin`: start an instance if none runs there. Threads share the connection, because a process belongs to one
+    cluster at a time: a command for another address waits until the others have ended.
     """
+    global _connection
     with ExitStack() as stack:
         with _lock:
-            driver = _driver
-            if driver is not None:
-                client = stack.enter_context(_used(driver))
+            _lock.wait_for(lambda: _connection is None or (given or "auto") in ("auto", _connection[1]))
+            if _driver is not None:
+                client = _driver.client
             else:
-                from app_toolkit.engines.ray.client import RayClient
-
-                stack.enter_context(_lock)  # nobody else joins or leaves a cluster meanwhile
-                address = _address(given, default)
-                start = partial(RayClient.start, address=address or "auto", with_lease=False)
-                client = stack.enter_context(start() if begin else RayClient.connect(address))
+                if _connection is None:
+                    address, engine = _address(given, default), select.engine()
+                    if begin:
+                        client = engine.start(address=address or "auto", with_lease=False)
+                    else:
+                        client = engine.connect(address)
+                    _connection = client, address
+                client, _ = _connection
+            stack.enter_context(_used(client))
         yield client
 
 
 @contextmanager
-def _used(driver: "Driver") -> "Iterator[RayClient]":
-    """Yield the client of the driver. `shutdown` in another thread waits until the context is left."""
+def _used(client: Client) -> Iterator[Client]:
+    """Yield the client. `shutdown` in another thread waits until the context is left."""
+    global _connection
     with _lock:
         _users.append(threading.get_ident())
     try:
-        yield driver.client
+        yield client
     finally:
         with _lock:
             _users.remove(threading.get_ident())
             _lock.notify_all()
+            if not _users and _connection is not None:
+                _connection = None
+                client.close()
 
 
 def _serve_until_signal(client: Client, sentences: Iterable[str]) -> None:

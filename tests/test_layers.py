@@ -19,9 +19,11 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
     frozenset({"transport", "observability", "userapp"}),
     frozenset({"proxy", "router", "replica", "controller"}),
-    frozenset({"client"}),
+    frozenset({"client", "host"}),
     frozenset({"engines"}),
-    frozenset({"toolkit", "planning", "deployment", "running", "aio", "streaming", "chat", "dashboard", "testing"}),
+    frozenset(
+        {"toolkit", "planning", "deployment", "launch", "running", "aio", "streaming", "chat", "dashboard", "testing"}
+    ),
     frozenset({"cli"}),
 )
 """From the bottom up. A file imports from layers below its own, and from its own package."""

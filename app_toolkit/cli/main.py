@@ -25,10 +25,10 @@ from app_toolkit.cli.dev import dev as serve_in_one_process
 from app_toolkit.cli.new import create_project
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
 from app_toolkit.cli.run import RunOptions
-from app_toolkit.cli.run import run as serve_on_ray
+from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
-from app_toolkit.client.client import WAIT_S, Client, Engine
+from app_toolkit.client.client import WAIT_S, Client
 from app_toolkit.client.commands import Delete, GetStatus, Scale
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
@@ -39,7 +39,7 @@ from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import read_variables, set_log_level, set_normal_priority, set_plain_logs
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.status import InstanceStatus
-from app_toolkit.engines.ray import cluster
+from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.planning import stream_log_warnings
 
@@ -209,7 +209,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
             "--log-level does not change the replicas of a running cluster: set APP_TOOLKIT_LOG_LEVEL in the "
             "environment of its nodes."
         )
-    serve_on_ray(options, Screen(), ray_engine)
+    serve_on_cluster(options, Screen(), engine())
 
 
 @app.command()
@@ -246,7 +246,7 @@ def deploy(
         wait=wait,
         timeout_s=wait_timeout_s,
     )
-    deploy_on_cluster(options, Screen(), ray_engine)
+    deploy_on_cluster(options, Screen(), engine())
 
 
 @app.command()
@@ -452,13 +452,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(ConfigError.exit_code)
 
 
-def ray_engine() -> Engine:
-    # Imported here, because `plan` and `dev` do not need Ray, and `run` imports the apps in other processes meanwhile.
-    from app_toolkit.engines.ray.client import RayClient
-
-    return RayClient
-
-
 @contextmanager
 def _connected(context: typer.Context) -> Iterator[Client]:
     """Connect to the instance on the cluster.
@@ -476,9 +469,10 @@ def _connected(context: typer.Context) -> Iterator[Client]:
 
 def connect(context: typer.Context) -> Client:
     address = _chosen(context, read_project(Path.cwd())).address or "auto"
-    cluster.check(address)
+    on = engine()
+    on.check(address)
     with connecting(address):
-        return ray_engine().connect(address)
+        return on.connect(address)
 
 
 def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None]) -> None:

@@ -1,24 +1,24 @@
 """The command `run`: serves apps on Ray in the foreground, until a signal asks it to stop."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
+from app_toolkit import launch
 from app_toolkit.cli.plan import Planning, planning_of, plannings_of, results
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import Client, Engine
-from app_toolkit.client.commands import Deploy, GetApplications
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import ended, is_serving, rows, serving_at
 from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.engines.ray import cluster
 from app_toolkit.errors import InstanceEnded
-from app_toolkit.planning import logical_cpus, shared_logs, stream_log_warnings, with_sources
-from app_toolkit.proxy import addresses
+from app_toolkit.launch import Manifest
+from app_toolkit.planning import shared_logs, stream_log_warnings, with_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,14 @@ class RunOptions:
         return spec if self.file is None else applied(spec, self.variables)
 
 
-def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> None:
+def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
     """Plan, start, deploy and serve until Ctrl-C, SIGTERM or SIGHUP, and then drain.
 
     Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained.
     """
-    if options.address is None:
-        addresses.check(options.http)
-    else:
-        cluster.check(options.address)
+    launch.check(engine, options.address, options.http)
     with Interrupts() as interrupts, plannings(options) as planned:
-        ray = engine()  # imports Ray, while child processes import the apps
+        engine.preload()  # while child processes import the apps
         try:
             with screen.working("Importing the app"):
                 specs = results(planned, interrupts.not_interrupted)
@@ -60,14 +57,16 @@ def run(options: RunOptions, screen: Screen, engine: Callable[[], Engine]) -> No
             specs, code, warnings = with_sources(specs)
             for warning in (*warnings, *stream_log_warnings(specs)):
                 screen.say(warning)
-            num_cpus = None if options.address is not None else _logical_cpus([*shared_logs(specs), *specs], screen)
+            if options.address is None:
+                _warn_of_few_cpus([*shared_logs(specs), *specs], screen)
+            manifest = Manifest([options.applied(spec) for spec in specs], code, options.http, options.named)
             with screen.working("Starting Ray" if options.address is None else "Joining the cluster"):
-                client = ray.start(address=options.address, num_cpus=num_cpus)
+                client = launch.start(engine, specs, options.address)
         except KeyboardInterrupt:
             return
-        interrupts.listen()  # Ray replaces the handler of SIGTERM when a process joins
+        interrupts.listen()  # the engine may have replaced the handlers
         try:
-            _deploy_and_serve(client, specs, code, options, screen, interrupts)
+            _deploy_and_serve(client, manifest, screen, interrupts)
             _drain(client, screen)
         except KeyboardInterrupt:
             is_local = options.address is None
@@ -93,33 +92,18 @@ def plannings(options: RunOptions) -> Iterator[Iterable[Planning]]:
             yield [planning]
 
 
-def _logical_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> float:
+def _warn_of_few_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> None:
     available, reserved = os.cpu_count() or 1, sum(spec.num_cpus for spec in specs)
     if reserved > available:
         screen.say(
             f"The replicas reserve {reserved:g} CPUs; this machine has {available}. The replicas will share them. "
             "Reduce `num_replicas` or `num_cpus` if the app is slow."
         )
-    return logical_cpus(specs)
 
 
-def _deploy_and_serve(
-    client: Client,
-    specs: Sequence[ApplicationSpec],
-    code: Mapping[str, bytes],
-    options: RunOptions,
-    screen: Screen,
-    interrupts: Interrupts,
-) -> None:
-    logs = [each for each in shared_logs(specs) if each.name not in client.execute(GetApplications())[0]]
-    commands = [Deploy(spec, owner=client.owner, expected=0, initial=options.http) for spec in logs]
-    for spec in map(options.applied, specs):
-        packed = {hash: code[hash] for hash in spec.packed}
-        commands.append(Deploy(spec, options.named, packed, client.owner, initial=options.http))
-    revisions = {}
-    for command in commands:
-        if interrupts.not_interrupted():
-            revisions[command.spec.name] = client.execute(command)
+def _deploy_and_serve(client: Client, manifest: Manifest, screen: Screen, interrupts: Interrupts) -> None:
+    commands = launch.commands_with_lease(client, manifest)
+    revisions = launch.apply(client, takewhile(lambda _: interrupts.not_interrupted(), commands))
     names, serving = [*revisions], False
     with screen.progress() as show:
         for status in client.watch(interrupts.not_interrupted):
@@ -133,8 +117,8 @@ def _deploy_and_serve(
                 if error := ended(status, name, revision):
                     raise error
             if serving := is_serving(status, names):
-                for spec in (*logs, *specs):
-                    for sentence in serving_at(status, spec):
+                for command in commands:
+                    for sentence in serving_at(status, command.spec):
                         screen.say(sentence)
                 screen.say("Press Ctrl-C to drain and stop.")
 

@@ -16,6 +16,7 @@ from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.errors import InstanceEnded, WaitTimeout
+from app_toolkit.interfaces import Deployable
 
 R = TypeVar("R")
 
@@ -32,12 +33,19 @@ class Client(ABC):
     owner: str | None = None
     """The lease that holds the applications of this process; None: this process has no lease."""
 
+    is_local = False
+    """Whether the instance runs on a local cluster, which ends with this client."""
+
     @abstractmethod
     def execute(self, command: Command[R]) -> R:
         """Have the controller perform a command, and return its result.
 
         Raises the error of the command, and `InstanceEnded` if the instance was shut down.
         """
+
+    @abstractmethod
+    def acquire_lease(self) -> None:
+        """Take a lease, and renew it from then on. Does nothing if this client has one."""
 
     @abstractmethod
     def load(self) -> Mapping[str, Load]:
@@ -47,16 +55,16 @@ class Client(ABC):
     def leave(self) -> None:
         """Delete the applications that this process holds, wait for that, and disconnect.
 
-        On a local Ray, shut the instance down and end that Ray.
+        On a local cluster, shut the instance down and end the cluster.
         """
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Drain everything, wait for that, and disconnect. A local Ray ends, too."""
+        """Drain everything, wait for that, and disconnect. A local cluster ends, too."""
 
     @abstractmethod
     def close(self) -> None:
-        """Disconnect. The applications continue, unless they run on a local Ray."""
+        """Disconnect. The applications continue, unless they run on a local cluster."""
 
     def __enter__(self) -> Self:
         return self
@@ -134,20 +142,50 @@ class Client(ABC):
                     return
 
 
-class Engine(Protocol):
-    """Connects to instances."""
+class Driver(Protocol):
+    """A process outside an instance whose handles call deployments in it. Its methods are safe in any thread."""
 
-    def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> Client:
-        """Join the Ray cluster at `address`, or with None, start a local Ray with `num_cpus` logical CPUs.
+    client: Client
+
+    def serve(self, application: str, deployments: Iterable[Deployable]) -> None:
+        """Make the handles of these deployments call this application from now on."""
+        ...
+
+    def close(self) -> None:
+        """Cancel the calls of the handles, delete the applications of this process, and wait for that."""
+        ...
+
+
+class Engine(ABC):
+    """Starts instances and connects to them. A *cluster* is what an instance runs on."""
+
+    @abstractmethod
+    def check(self, address: str) -> None:
+        """Raise `ConfigError` if no cluster answers at this address, without `preload`."""
+
+    @abstractmethod
+    def preload(self) -> None:
+        """Import what the engine needs, which may take a second."""
+
+    @abstractmethod
+    def is_joined(self) -> bool:
+        """Return whether this process belongs to a cluster already."""
+
+    @abstractmethod
+    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+        """Join the cluster at `address`, or with None, start a local one with `num_cpus` logical CPUs.
 
         If no instance runs there, start one. `with_lease=False`: the instance continues when this process has ended.
         """
-        ...
 
+    @abstractmethod
     def find(self, address: str | None) -> Client | None:
         """Connect to the instance, or return None if there is none. Raises `ConfigError` if there is no cluster."""
-        ...
 
+    @abstractmethod
     def connect(self, address: str | None) -> Client:
         """Connect to the instance. Raises `ConfigError` if there is none."""
-        ...
+
+    @abstractmethod
+    def drive(self, client: Client) -> Driver:
+        """Let the handles of this process call through the connection of this client, until `Driver.close`."""

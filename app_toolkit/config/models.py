@@ -27,7 +27,7 @@ from pydantic import (
 
 from app_toolkit.config.fields import SecretValue, merge, sentence
 from app_toolkit.errors import ConfigError
-from app_toolkit.interfaces import ReloadableOptions
+from app_toolkit.interfaces import ReloadableOptions, Resources
 from app_toolkit.types import Kind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
@@ -142,6 +142,12 @@ class RayActorOptions(Model):
         if not isinstance(variables, Mapping) or not all(isinstance(value, str) for value in variables.values()):
             raise ValueError("env_vars of the runtime_env should be a table of texts; put numbers in quotes")
         return self
+
+    def to_resources(self) -> Resources:
+        """Translate these options for everything below the option models. Only the engine on Ray reads the rest."""
+        of_every_engine = {"num_cpus", "num_gpus", "memory"}
+        rest = self.model_dump(exclude=of_every_engine, exclude_none=True)
+        return Resources(self.num_cpus, self.num_gpus, self.memory, rest)
 
 
 class Policy(Model):

@@ -5,7 +5,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from app_toolkit.config.models import HTTPOptions, RayActorOptions
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.reconcile import ReplicaSetSpec, proxies_of
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
@@ -93,7 +93,6 @@ class Proxies:
             template_hash=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
             target=target,
             template=ProxySpec(ReplicaId(""), {**options, "port": self.http.port or self.port}, node),
-            options=RayActorOptions(num_cpus=0),
             apart=True,  # old and new proxies use the same port, and may have different options for sharing it
             routed=False,  # clients do not watch snapshots, so a proxy drains at once
         )

@@ -140,7 +140,7 @@ def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSp
         ),
         policy=config.policy,
         idempotent=deployment.idempotent if deployment.kind == "class" else (),
-        options=config.ray_actor_options,
+        resources=config.ray_actor_options.to_resources(),
         max_per_node=config.max_replicas_per_node,
         max_surge=config.max_surge,
         max_unavailable=config.max_unavailable,

@@ -16,7 +16,7 @@ controller before it would have planned. A *replica set* is the set of replicas 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from app_toolkit.config.models import AutoscalingConfig, Policy, RayActorOptions
+from app_toolkit.config.models import AutoscalingConfig, Policy
 from app_toolkit.core import restarts
 from app_toolkit.core.replica_state import (
     DrainSent,
@@ -33,7 +33,7 @@ from app_toolkit.core.replica_state import (
     StopSent,
     apply,
 )
-from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.types import NodeId, ReplicaId
 
 PROXIES = "proxy@"
@@ -73,7 +73,7 @@ class Start:
     """Start a process with the name `spec.id`. Answered by `Unplaceable`, `Placed`, `Started` or `Exited`."""
 
     spec: ReplicaSpec | ProxySpec
-    options: RayActorOptions
+    resources: Resources
     replica_set: str
     template_hash: str
     max_per_node: int | None = None
@@ -153,7 +153,7 @@ class ReplicaSetSpec:
     """The options for its callers; None for proxies, which have no callers."""
     idempotent: tuple[str, ...] = ()
     """The methods of a class that callers may call again if a replica is lost."""
-    options: RayActorOptions = field(default_factory=RayActorOptions)
+    resources: Resources = field(default_factory=Resources)
     max_per_node: int | None = None
     startup_timeout_s: float = 60.0
     graceful_shutdown_timeout_s: float = 20.0
@@ -394,7 +394,7 @@ def plan(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float, epoc
         for number in range(moves.starts):
             id = replica_id(record.name, epoch, record.starts + 1 + number)
             template = replace(desired.template, id=id)
-            actions.append(Start(template, desired.options, record.name, desired.template_hash, desired.max_per_node))
+            actions.append(Start(template, desired.resources, record.name, desired.template_hash, desired.max_per_node))
     return actions
 
 

@@ -176,7 +176,7 @@ class World:
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
         if self.room is not None and sum(other.placed for other in self.processes.values()) >= self.room:
-            asks, free = f"{process.order.options.num_cpus:g} CPU", "0 CPU"
+            asks, free = f"{process.order.resources.num_cpus:g} CPU", "0 CPU"
             self._emit_event(Unplaceable(id, asks, free, for_ever=self.room == 0))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return

@@ -22,6 +22,7 @@ from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.router.router import Router
 from app_toolkit.running import deploy, run
+from tests.client.scripted import Unloaded
 from tests.proxy.certificates import certificate
 
 VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for name in Options.model_fields))
@@ -43,7 +44,7 @@ def options_of(project: Path, monkeypatch: pytest.MonkeyPatch):
 
     def options_of(*arguments: str) -> RunOptions:
         taken: list[RunOptions] = []
-        monkeypatch.setattr(command_line, "serve_on_ray", lambda options, screen, engine: taken.append(options))
+        monkeypatch.setattr(command_line, "serve_on_cluster", lambda options, screen, engine: taken.append(options))
         with pytest.raises(SystemExit) as ended:
             command_line.main(["run", *arguments])
         assert ended.value.code == 0
@@ -238,7 +239,7 @@ def test_a_mistake_names_its_flag(
 def test_a_certificate_that_is_none_is_told_before_anything_starts(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "ray_engine", lambda: pytest.fail("Ray was started"))
+    monkeypatch.setattr(command_line, "engine", Unloaded)
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "--port", "0", "--ssl-certfile", "absent.pem"])
     assert ended.value.code == 2

@@ -11,7 +11,6 @@ from rich.console import Console
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.deploy import DeployOptions, deploy
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.client import Client
 from app_toolkit.client.commands import (
     Command,
     Delete,
@@ -29,7 +28,7 @@ from app_toolkit.core.applications import proxy_options
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.userapp.artifact import Unpacked
-from tests.client.scripted import FAILED, PROXY, STARTING, UP, Scripted
+from tests.client.scripted import FAILED, PROXY, STARTING, UP, OneInstance, Scripted, Unloaded
 
 APP = """
 from fastapi import APIRouter
@@ -45,7 +44,7 @@ def status(*groups: ReplicaSetStatus, revision: int = 1) -> InstanceStatus:
     return InstanceStatus(1, 1, "starting", (shop,), (PROXY,), ())
 
 
-class Cluster(Client):
+class Cluster(OneInstance):
     """A cluster on which an instance runs once somebody has started one."""
 
     def __init__(self) -> None:
@@ -59,10 +58,7 @@ class Cluster(Client):
         assert address == "auto"
         return self if self.runs else None
 
-    def connect(self, address: str | None) -> "Cluster":
-        return self
-
-    def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> "Cluster":
+    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> "Cluster":
         assert (address, num_cpus, with_lease) == ("auto", None, False)
         self.did.append("start")
         self.runs = True
@@ -93,12 +89,6 @@ class Cluster(Client):
     def load(self) -> Any:
         raise AssertionError("deploy shows no load")
 
-    def leave(self) -> None:
-        raise AssertionError("what is deployed stays")
-
-    def shutdown(self) -> None:
-        raise AssertionError("what is deployed stays")
-
     def close(self) -> None:
         self.did.append("close")
 
@@ -116,7 +106,7 @@ def deployed(cluster: Cluster, target: Path, **more: Any) -> list[str]:
     output = io.StringIO()
     options = {"http": HTTPOptions(), "plan": PlanOptions(name="shop", route_prefix="/shop"), **more}
     screen = Screen(Console(file=output, highlight=False, soft_wrap=True))
-    deploy(DeployOptions(target=str(target), app_dir=None, address="auto", **options), screen, lambda: cluster)
+    deploy(DeployOptions(target=str(target), app_dir=None, address="auto", **options), screen, cluster)
     return output.getvalue().splitlines()
 
 
@@ -234,7 +224,7 @@ def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> Non
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def run(instance: object, *arguments: str) -> int:
-        monkeypatch.setattr(command_line, "ray_engine", lambda: instance)
+        monkeypatch.setattr(command_line, "engine", lambda: instance)
         with pytest.raises(SystemExit) as ended:
             command_line.main(arguments)
         assert isinstance(ended.value.code, int)
@@ -309,7 +299,7 @@ def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_run
 def test_where_no_cluster_answers_nothing_is_planned(app: Path) -> None:
     options = DeployOptions(str(app), None, HTTPOptions(), PlanOptions(), address="127.0.0.1:1")
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
-        deploy(options, Screen(), lambda: pytest.fail("Ray was loaded"))
+        deploy(options, Screen(), Unloaded())
 
 
 def test_what_is_named_is_of_one_application_of_a_file(

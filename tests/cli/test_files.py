@@ -22,6 +22,7 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.errors import TargetError
+from tests.client.scripted import Unloaded
 
 from .test_run import PROXY, Scripted, ctrl_c, group
 
@@ -196,7 +197,7 @@ def test_a_folder_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
 def test_a_variable_that_is_not_set_is_told_before_anything_starts(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "ray_engine", lambda: pytest.fail("Ray was started"))
+    monkeypatch.setattr(command_line, "engine", Unloaded)
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "app.yaml"])
     assert ended.value.code == 2
@@ -237,7 +238,7 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
     variables = {"SECRET_TOKEN": "s3cret"}
     options = RunOptions(None, None, HTTPOptions(port=0), PlanOptions(), file=file, variables=variables)
 
-    run(options, Screen(Console(file=output, soft_wrap=True, highlight=False)), lambda: engine)
+    run(options, Screen(Console(file=output, soft_wrap=True, highlight=False)), engine)
     lines = output.getvalue().splitlines()
     assert [line for line in lines if "this machine has" not in line] == [
         "proxy: healthy, 1 of 1 running",

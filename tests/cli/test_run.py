@@ -13,12 +13,12 @@ from rich.console import Console
 
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.errors import ConfigError, PlacementError, StartupError
+from tests.client.scripted import OneInstance
 
 APP = """
 from fastapi import APIRouter
@@ -72,7 +72,7 @@ def ready() -> InstanceStatus:
 APP_UP = group("default/app", 1, 1, "healthy")
 
 
-class Scripted(Client):
+class Scripted(OneInstance):
     """An engine and its one client: each look at the status takes the script's next step."""
 
     owner = "the lease of this process"
@@ -92,16 +92,10 @@ class Scripted(Client):
         self.running: dict[str, ApplicationSpec] = {}
         self.number = -1
 
-    def start(self, *, address: str | None, num_cpus: float | None, with_lease: bool = True) -> "Scripted":
+    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> "Scripted":
         self.did.append("start")
         self.on_start()
         self.num_cpus = num_cpus
-        return self
-
-    def find(self, address: str | None) -> "Scripted":
-        return self
-
-    def connect(self, address: str | None) -> "Scripted":
         return self
 
     def execute(self, command: Command[Any]) -> Any:
@@ -128,9 +122,6 @@ class Scripted(Client):
     def leave(self) -> None:
         self.did.append("leave")
         self.on_leave()
-
-    def shutdown(self) -> None:
-        raise AssertionError("run takes back what is its own, and nothing else")
 
     def close(self) -> None:
         self.did.append("close")
@@ -159,7 +150,7 @@ def ran(app: str, engine: Scripted, *, terminal: bool = False, **more: Any) -> s
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, width=100, highlight=False, soft_wrap=not terminal)
 
-    run(options(app, **more), Screen(console), lambda: engine)
+    run(options(app, **more), Screen(console), engine)
     return output.getvalue()
 
 

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus
 from app_toolkit.core.status import (
     ApplicationStatus,
@@ -21,6 +20,7 @@ from app_toolkit.core.status import (
     ScalingStatus,
 )
 from app_toolkit.errors import ConfigError
+from tests.client.scripted import OneInstance
 from tests.docs.pages import page
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
@@ -60,7 +60,7 @@ FULL = {
 LOAD = {"shop/app": Load(3, 0, 100, 0, reached=FULL), "shop/chat": Load(0, 2, 16, 7)}
 
 
-class Running(Client):
+class Running(OneInstance):
     """An engine on whose cluster one instance runs."""
 
     def __init__(self) -> None:
@@ -79,9 +79,6 @@ class Running(Client):
     def load(self) -> dict[str, Load]:
         return self.loads
 
-    def leave(self) -> None:
-        raise AssertionError("nothing was deployed here")
-
     def shutdown(self) -> None:
         self.did.append("shutdown")
 
@@ -89,7 +86,10 @@ class Running(Client):
         self.did.append("close")
 
 
-class Nothing:
+class Nothing(OneInstance):
+    def execute(self, command: Command[Any]) -> Any:
+        raise AssertionError("there is no client")
+
     def connect(self, address: str | None) -> Running:
         raise ConfigError("no instance runs here")
 
@@ -97,7 +97,7 @@ class Nothing:
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Running:
     running = Running()
-    monkeypatch.setattr(command_line, "ray_engine", lambda: running)
+    monkeypatch.setattr(command_line, "engine", lambda: running)
     return running
 
 
@@ -229,7 +229,7 @@ def test_shutdown_drains_and_lets_go(running: Running) -> None:
 def test_where_nothing_runs_that_is_said(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "ray_engine", Nothing)
+    monkeypatch.setattr(command_line, "engine", Nothing)
     assert command(name) == 2
     assert capsys.readouterr().err == "Error: no instance runs here\n"
 

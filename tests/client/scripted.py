@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from app_toolkit.client.client import Client
+from app_toolkit.client.client import Client, Driver, Engine
 from app_toolkit.client.commands import Command, Deploy, GetApplication, GetStatus, Rollback, Scale
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus, ReplicaStatus
+from app_toolkit.engines.ray.engine import RayEngine
 
 LISTENING = ReplicaStatus("proxy@3f20-1-1", "running", 1.0, "r", "tcp:127.0.0.1:8000", 0, None, None)
 PROXY = ReplicaSetStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (LISTENING,), 0, None)
@@ -18,7 +19,50 @@ FAILED = ReplicaSetStatus(
 )
 
 
-class Scripted(Client):
+class OneInstance(Client, Engine):
+    """An engine, and the client of its only instance. A test overrides what may be used."""
+
+    def check(self, address: str) -> None: ...
+
+    def preload(self) -> None: ...
+
+    def is_joined(self) -> bool:
+        return False
+
+    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+        raise AssertionError("the instance runs already")
+
+    def find(self, address: str | None) -> Client | None:
+        return self
+
+    def connect(self, address: str | None) -> Client:
+        return self
+
+    def drive(self, client: Client) -> Driver:
+        raise AssertionError("no handle calls from here")
+
+    def acquire_lease(self) -> None: ...
+
+    def load(self) -> dict[str, Load]:
+        return {}
+
+    def leave(self) -> None:
+        raise AssertionError("nothing was deployed with a lease")
+
+    def shutdown(self) -> None:
+        raise AssertionError("what runs goes on")
+
+    def close(self) -> None: ...
+
+
+class Unloaded(RayEngine):
+    """The engine on Ray, which a command must not load."""
+
+    def preload(self) -> None:
+        raise AssertionError("Ray was loaded")
+
+
+class Scripted(OneInstance):
     """An engine and its one client. Its status takes the next step of the script whenever somebody looks."""
 
     revision = 1
@@ -27,9 +71,6 @@ class Scripted(Client):
     def __init__(self, *script: InstanceStatus | Exception) -> None:
         self.script = iter(script)
         self.did: list[object] = []
-
-    def connect(self, address: str | None) -> "Scripted":
-        return self
 
     def execute(self, command: Command[Any]) -> Any:
         match command:
@@ -48,15 +89,6 @@ class Scripted(Client):
                 return self.revision
             case _:
                 self.did.append(command)
-
-    def load(self) -> dict[str, Load]:
-        return {}
-
-    def leave(self) -> None:
-        raise AssertionError("nothing was deployed here")
-
-    def shutdown(self) -> None:
-        raise AssertionError("what runs goes on")
 
     def close(self) -> None:
         self.did.append("close")

@@ -47,7 +47,7 @@ async def test_what_is_applied_comes_up_and_is_told():
         }
         assert h.proxy.view["replicas/shop/shop"]["policy"]["max_queued_requests"] == 1_000
         [start] = h.performed(Start, SHOP)
-        assert (start.spec.target, start.spec.root_path, start.options.num_cpus) == ("shop:app", "", 0.1)
+        assert (start.spec.target, start.spec.root_path, start.resources.num_cpus) == ("shop:app", "", 0.1)
         assert json.dumps(asdict(h.controller.status()))
 
 

@@ -430,7 +430,7 @@ async def test_wherever_in_an_update_the_controller_dies_and_whatever_is_lost_wi
                 await h.clock.advance(60.0)
                 applied = True
             assert h.word() == "healthy"
-            cpus = [h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT)]
+            cpus = [h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT)]
             assert cpus in ([0.1, 0.1], [0.5, 0.5]) if applied is None else cpus == [0.5, 0.5]
             assert Counter(start.template_hash for start in h.performed(Start, CHAT)).most_common(1)[0][1] == 2
             if not died:
@@ -531,8 +531,8 @@ async def test_in_any_world_what_served_goes_on_whatever_somebody_does_to_the_st
         await deploy(*specs)
         await h.clock.advance(200.0)
         for name, spec in specs.items():
-            there = [h.world.processes[id].order.options for id in h.world.of(f"{name}/chat")]
-            assert there == [spec.deployments[1].config.ray_actor_options] * 2
+            there = [h.world.processes[id].order.resources for id in h.world.of(f"{name}/chat")]
+            assert there == [spec.deployments[1].config.ray_actor_options.to_resources()] * 2
             assert h.proxy.replicas(f"{name}/chat") == sorted(h.world.of(f"{name}/chat"))
         assert h.controller.status().status == "healthy"
         assert len(h.proxies("running")) == 2

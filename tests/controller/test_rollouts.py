@@ -124,12 +124,12 @@ async def test_who_rolls_back_has_the_last_good_version_and_may_change_his_mind(
         await up(h, application(cpus=0.5))
         assert await h.controller.rollback("shop") == Reverted("shop", 2, 1, 3)
         await h.until_healthy()
-        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")} == {0.1}
+        assert {h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT, "running")} == {0.1}
         with pytest.raises(RevisionConflict, match="has revision 3, and revision 2 was expected"):
             await h.controller.rollback("shop", 2)
         assert await h.controller.rollback("shop", 3) == Reverted("shop", 3, 2, 4)
         await h.until_healthy()
-        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")} == {0.5}
+        assert {h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT, "running")} == {0.5}
         with pytest.raises(ConfigError, match="there is no application 'shoe'"):
             await h.controller.rollback("shoe")
 
@@ -143,7 +143,7 @@ async def test_an_update_that_is_under_way_is_rolled_back_by_hand():
         least = []
         await h.until(lambda: least.append(len(h.world.of(CHAT, "running"))) or h.word() == "healthy", within_s=90)
         assert min(least) >= 4
-        assert {h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")} == {0.1}
+        assert {h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT, "running")} == {0.1}
 
 
 async def test_a_deployment_is_scaled_and_restarts_nothing():
@@ -225,7 +225,7 @@ async def test_in_any_world_a_rollout_ends_with_what_is_good_whenever_the_contro
             target = h.replica_set(CHAT).target
             number_of = target if bad else rng.randint(2, 4)
             spec = application(chat=number_of, cpus=cpus, startup_timeout_s=15.0)
-            last = [h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT, "running")]
+            last = [h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT, "running")]
             h.world.broken = {CHAT: ERROR} if bad else {}
             await h.controller.apply(spec)
             least = min(target, number_of)
@@ -244,7 +244,7 @@ async def test_in_any_world_a_rollout_ends_with_what_is_good_whenever_the_contro
                 assert len(serving) >= least, "nobody died, and fewer serve than must"
             h.world.lost, h.world.late = set(), {}
             await h.clock.advance(180.0)
-            there = Counter(h.world.processes[id].order.options.num_cpus for id in h.world.of(CHAT))
+            there = Counter(h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT))
             if bad:
                 assert h.word() == "rolled_back"
                 assert there == Counter(last)

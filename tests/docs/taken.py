@@ -74,7 +74,7 @@ def only_taken(folder: Path) -> Iterator[None]:
     variables = dict(os.environ)  # the command line sets some for what it would start
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(argparse.ArgumentParser, "parse_args", parse)
-        patched.setattr(command_line, "serve_on_ray", lambda *_: None)
+        patched.setattr(command_line, "serve_on_cluster", lambda *_: None)
         patched.setattr(command_line, "deploy_on_cluster", lambda *_: None)
         patched.setattr(command_line, "serve_in_one_process", lambda *_, **__: None)
         patched.setattr(command_line, "create_project", take_answers)

@@ -120,7 +120,7 @@ def test_the_defaults_of_the_page_are_taken(folder: Path, monkeypatch: pytest.Mo
     (folder / "pyproject.toml").unlink()
     (folder / "pyproject.toml").write_text(shown)
     taken: list[Any] = []
-    monkeypatch.setattr(command_line, "serve_on_ray", lambda options, *_: taken.append(options))
+    monkeypatch.setattr(command_line, "serve_on_cluster", lambda options, *_: taken.append(options))
     with pytest.raises(SystemExit):
         command_line.main(["run"])
     (options,) = taken

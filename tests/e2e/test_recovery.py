@@ -100,7 +100,7 @@ def test_a_controller_that_never_answers_begins_anew(
         for module, name in ((actors, "SILENT_S"), (ray_client, "SILENT_S"), (actors, "ANSWER_S")):
             monkeypatch.setattr(module, name, 1.0)
         if who == "a caller":
-            assert asyncio.run(actors.watch("a caller", {})) == {}
+            assert asyncio.run(actors.RayServices().watch("a caller", {})) == {}
         monkeypatch.setattr(actors, "ANSWER_S", 10.0)  # the next one begins meanwhile
         assert cluster.status()["epoch"] > epoch
         assert client.get("/pid").status_code == 200

@@ -5,11 +5,12 @@ import asyncio
 import pytest
 from pydantic import JsonValue
 
-from app_toolkit.config.models import HTTPOptions, RayActorOptions
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Exited
-from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
-from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.engines.ray.launcher import RayLauncher
+from app_toolkit.host.store import new_secret
+from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.types import NodeId, ReplicaId
 from tests.cluster import Cluster
 from tests.patience import PATIENCE_S
@@ -24,7 +25,7 @@ async def test_a_proxy_for_a_node_that_is_gone_exits_and_is_started_nowhere_else
     gone = NodeId("ab" * 28)
     proxy = ProxySpec(ReplicaId(f"proxy@{gone}-1-1"), HTTPOptions(port=0).model_dump(), gone)
     try:
-        launcher.perform(Start(proxy, RayActorOptions(num_cpus=0), f"proxy@{gone}", "v1"))
+        launcher.perform(Start(proxy, Resources(), f"proxy@{gone}", "v1"))
         async with asyncio.timeout(PATIENCE_S):
             event = await told.get()
         assert isinstance(event, Exited), event
@@ -51,7 +52,7 @@ async def test_a_replica_whose_runtime_env_ray_refuses_exits_with_the_reason(
         ReplicaId("refused-1-1"), "shop", "refused", "v1", "shop:app", ".", "", ReloadableOptions(1), 1.0
     )
     try:
-        launcher.perform(Start(replica, RayActorOptions(runtime_env=environment), "refused", "v1"))
+        launcher.perform(Start(replica, Resources(0.1, engine_options={"runtime_env": environment}), "refused", "v1"))
         async with asyncio.timeout(PATIENCE_S):
             event = await told.get()
         assert isinstance(event, Exited), event

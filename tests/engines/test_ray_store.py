@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from ray.experimental import internal_kv
 
-from app_toolkit.engines.ray import actors
 from app_toolkit.engines.ray import store as ray_store
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict, TargetError
+from app_toolkit.host.store import last_epoch, packed_code
 from app_toolkit.interfaces import code_key
 from tests.cluster import Cluster
 
@@ -96,13 +96,13 @@ async def test_code_is_what_its_name_is_the_hash_of(store: RayStore) -> None:
     key = code_key(name)
     try:
         await store.compare_and_set(key, None, b"what was packed")
-        assert await asyncio.to_thread(actors.packed_code, name) == b"what was packed"
+        assert await asyncio.to_thread(packed_code, store, name) == b"what was packed"
         await store.compare_and_set(key, b"what was packed", b"what was put there")
         with pytest.raises(TargetError, match=f"the store's value of '{key}' does not match its hash"):
-            await asyncio.to_thread(actors.packed_code, name)
+            await asyncio.to_thread(packed_code, store, name)
     finally:
         await store.delete(key)
 
 
 async def test_a_process_knows_the_last_epoch(cluster: Cluster) -> None:
-    assert await asyncio.to_thread(actors.last_epoch) == cluster.status()["epoch"]
+    assert await asyncio.to_thread(last_epoch, RayStore()) == cluster.status()["epoch"]

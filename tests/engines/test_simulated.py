@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app_toolkit.clock import ManualClock
-from app_toolkit.config.models import RayActorOptions
 from app_toolkit.core.reconcile import Drain, Kill, Probe, Start, Stop
 from app_toolkit.core.replica_state import (
     Drained,
@@ -21,7 +20,7 @@ from app_toolkit.core.replica_state import (
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import Conflict
-from app_toolkit.interfaces import Location, ReloadableOptions, ReplicaSpec
+from app_toolkit.interfaces import Location, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.types import Address, ReplicaId
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +30,7 @@ A, B = ReplicaId("shop.chat-1-1"), ReplicaId("shop.chat-1-2")
 
 def start(id=A):
     spec = ReplicaSpec(id, "shop", "chat", "v1", "shop:app", "/srv", "", ReloadableOptions(100), 20.0)
-    return Start(spec, RayActorOptions(), "shop/chat", "v1")
+    return Start(spec, Resources(0.1), "shop/chat", "v1")
 
 
 class Bench:

@@ -18,13 +18,14 @@ from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
 from app_toolkit.config import settings
 from app_toolkit.core.status import Load
+from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.ray import cluster
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, RayServices, revive
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.local import LocalRay
-from app_toolkit.engines.ray.runtime import check_runtime_folder
 from app_toolkit.engines.ray.token import make_token, restrict_token
 from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
+from app_toolkit.host.runtime_folder import check_runtime_folder
 
 R = TypeVar("R")
 
@@ -54,6 +55,7 @@ class RayClient(Client):
         """`joined`: this client made the process a driver, so `close` disconnects it from Ray."""
         self._controller = controller
         self._local = local
+        self.is_local = local is not None
         self._joined = joined
         self._lease_thread: threading.Thread | None = None
         self._lease_released = threading.Event()
@@ -117,11 +119,6 @@ class RayClient(Client):
             if joined:
                 ray.shutdown()
             return None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the instance runs on a local Ray, which ends with this client."""
-        return self._local is not None
 
     def execute(self, command: Command[R]) -> R:
         """Have the controller perform a command, and return the result.
@@ -207,7 +204,6 @@ class RayClient(Client):
             local.close()
 
     def acquire_lease(self) -> None:
-        """Take a lease, and renew it from then on. Does nothing if this client has one."""
         if self.owner is not None:
             return
         self.owner = uuid.uuid4().hex
@@ -226,6 +222,15 @@ class RayClient(Client):
         if self._lease_thread is not None:
             self._lease_thread.join()
             self._lease_thread = None
+
+
+class RayDriver(LoopDriver):
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, RayServices())
+
+    def _forget(self) -> None:
+        with suppress(RayError):  # the controller ends
+            super()._forget()
 
 
 def _ask_all(question: str, processes: Sequence[str]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The actor of the controller, with its state store, its launcher and the secret of the instance."""
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ from app_toolkit.clock import SystemClock
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.actors import remote
-from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
+from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.ray.store import RayStore
-from app_toolkit.errors import Conflict
+from app_toolkit.host.store import create_secret
 from app_toolkit.interfaces import Snapshot, Version
 
 R = TypeVar("R")
@@ -25,9 +24,6 @@ log = logging.getLogger("app_toolkit.ray")
 
 AGAIN_S = 1.0
 """Seconds for which a controller that could not start answers calls with its error, before Ray restarts it."""
-
-SECRET = "secret"
-"""The key of the secret in the state store."""
 
 
 class _Controller:
@@ -48,7 +44,7 @@ class _Controller:
     async def _live(self) -> None:
         try:
             store = RayStore()
-            launcher = RayLauncher(await _secret(store))
+            launcher = RayLauncher(await create_secret(store))
             controller = Controller(store, launcher, SystemClock())
             await controller.start()
         except Exception as error:
@@ -82,14 +78,3 @@ class _Controller:
 
 
 ControllerActor: Any = remote(num_cpus=0, max_restarts=-1, max_concurrency=10_000)(_Controller)
-
-
-async def _secret(store: RayStore) -> bytes:
-    """Return the secret of the instance. The first controller creates it, and later ones read it from the store."""
-    known = await store.get(SECRET)
-    if known is None:
-        with contextlib.suppress(Conflict):  # another controller created it at the same time
-            await store.compare_and_set(SECRET, None, new_secret())
-        known = await store.get(SECRET)
-    assert known is not None
-    return known

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Coroutine
@@ -19,7 +18,6 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from app_toolkit.config.models import RayActorOptions
 from app_toolkit.core.placement import Lack, Node, lack, may_be_granted
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
 from app_toolkit.core.replica_state import (
@@ -36,7 +34,7 @@ from app_toolkit.core.replica_state import (
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
 from app_toolkit.errors import NotWell, StaleEpoch, Unresponsive
-from app_toolkit.interfaces import Emit, Location, ProxySpec, ReloadableOptions
+from app_toolkit.interfaces import Emit, Location, ProxySpec, ReloadableOptions, Resources
 from app_toolkit.types import NodeId, ReplicaId
 
 Handle = Any
@@ -131,7 +129,7 @@ class RayLauncher:
         except (RayError, TypeError, ValueError) as error:  # the last two: Ray does not accept the options
             self._emit(Exited(spec.id, _sentence(error)))
             return
-        self._amounts[spec.id] = _amounts(action.options)
+        self._amounts[spec.id] = _amounts(action.resources)
         self._watch_process(spec.id, handle)
         placed = asyncio.create_task(self._report_if_unplaceable(action, handle))
         try:
@@ -170,7 +168,7 @@ class RayLauncher:
             # A proxy serves the clients of its node, so it never runs on another one.
             there = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)
             return ProxyActor.options(**options, scheduling_strategy=there).remote(action.spec.id)
-        return ReplicaActor.options(**options, **_resources(action)).remote(action.spec.id)
+        return ReplicaActor.options(**options, **_actor_options(action)).remote(action.spec.id)
 
     async def _report_if_unplaceable(self, action: Start, handle: Handle) -> None:
         replica = action.replica
@@ -194,7 +192,7 @@ class RayLauncher:
         kind = action.replica_set, action.template_hash
         mine = Counter(node for other, node in self._nodes.copy().values() if other == kind)
         nodes = [Node(node["Resources"], mine[node["NodeID"]]) for node in state.nodes() if node["Alive"]]
-        asks, free = _amounts(action.options), state.available_resources()
+        asks, free = _amounts(action.resources), state.available_resources()
         found = lack(asks, free, nodes, action.max_per_node)
         if found is None or found.for_ever or action.max_per_node is not None or waited_s >= GRANTED_S:
             return found
@@ -236,7 +234,7 @@ class RayLauncher:
             return
         self._watch_process(replica, handle)
         try:
-            about = await handle.describe.remote(self._epoch)
+            about: Found | None = await handle.describe.remote(self._epoch)
         except StaleEpoch:
             return  # the process belongs to a later controller
         except ActorUnavailableError:  # not reachable at the moment, but may be alive
@@ -246,26 +244,16 @@ class RayLauncher:
         except RayError:
             return  # the process has ended, which `_until_gone` reports
         self._placed.add(replica)
-        if about["replica_set"] is None:
+        if about is None:
             # The controller that created the actor ended before it ordered the start.
             self._emit(Exited(replica, "the process had received no order to start before the controller restarted"))
             await self._kill(replica)
             return
-        self._emit(
-            Found(
-                replica,
-                replica_set=about["replica_set"],
-                template_hash=about["template_hash"],
-                phase_name=about["phase_name"],
-                location=about["location"],
-                live=about["live"],
-                running_s=about["running_s"],
-            )
-        )
-        if about["location"] is not None:
-            self._at(replica, about["replica_set"], about["template_hash"], about["location"].node)
-        if about["phase_name"] == "starting":
-            await self._until_started(replica, about["replica_set"], about["template_hash"], handle.started.remote())
+        self._emit(about)
+        if about.location is not None:
+            self._at(replica, about.replica_set, about.template_hash, about.location.node)
+        if about.phase_name == "starting":
+            await self._until_started(replica, about.replica_set, about.template_hash, handle.started.remote())
 
     async def _probe(self, replica: ReplicaId, timeout_s: float) -> None:
         try:
@@ -337,22 +325,23 @@ class RayLauncher:
         return True
 
 
-def new_secret() -> bytes:
-    """Return a new secret for callers and replicas: 256 bits, in characters that a header field can contain."""
-    return secrets.token_urlsafe(32).encode()
+def _amounts(resources: Resources) -> dict[str, float]:
+    named = {"CPU": resources.num_cpus, "GPU": resources.num_gpus, "memory": resources.memory or 0.0}
+    accelerator = resources.engine_options.get("accelerator_type")
+    if accelerator is not None:
+        named[f"{ACCELERATOR}{accelerator}"] = ACCELERATOR_SHARE
+    named.update(resources.engine_options.get("resources", {}))
+    return {name: float(amount) for name, amount in named.items() if amount}
 
 
-def _amounts(options: RayActorOptions) -> dict[str, float]:
-    named = {"CPU": options.num_cpus, "GPU": options.num_gpus, "memory": options.memory or 0.0}
-    if options.accelerator_type is not None:
-        named[f"{ACCELERATOR}{options.accelerator_type}"] = ACCELERATOR_SHARE
-    return {name: float(amount) for name, amount in {**named, **options.resources}.items() if amount}
-
-
-def _resources(action: Start) -> dict[str, Any]:
-    options = action.options.model_dump(exclude_none=True)
+def _actor_options(action: Start) -> dict[str, Any]:
+    resources = action.resources
+    options = {"num_cpus": resources.num_cpus, "num_gpus": resources.num_gpus, **resources.engine_options}
+    if resources.memory is not None:
+        options["memory"] = resources.memory
     if action.max_per_node is not None:
-        options["resources"][f"{IMPLICIT}{action.replica_set}:{action.template_hash}"] = share(action.max_per_node)
+        one = {f"{IMPLICIT}{action.replica_set}:{action.template_hash}": share(action.max_per_node)}
+        options["resources"] = {**options.get("resources", {}), **one}
     return options
 
 

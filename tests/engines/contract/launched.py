@@ -12,13 +12,13 @@ import pytest
 import ray
 
 from app_toolkit.clock import ManualClock
-from app_toolkit.config.models import RayActorOptions
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Started
 from app_toolkit.engines.ray import launcher as on_ray
-from app_toolkit.engines.ray.launcher import RayLauncher, new_secret
+from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.simulated import SimulatedLauncher, World
-from app_toolkit.interfaces import Launcher, ReloadableOptions, ReplicaSpec
+from app_toolkit.host.store import new_secret
+from app_toolkit.interfaces import Launcher, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.transport import hop
 from app_toolkit.types import Address, ReplicaId
 from tests.engines.contract import bad, lone
@@ -70,7 +70,7 @@ def start(id: ReplicaId, ground: Path, replica_set: str = GOOD) -> Start:
         graceful_shutdown_timeout_s=5.0,
         working_dir=str(ground),
     )
-    return Start(spec, RayActorOptions(), replica_set, spec.template_hash)
+    return Start(spec, Resources(0.1), replica_set, spec.template_hash)
 
 
 class Simulated:

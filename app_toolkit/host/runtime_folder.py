@@ -1,4 +1,4 @@
-"""The files that the processes of one Ray session keep on one host."""
+"""The files that the processes of one session of an engine keep on one host."""
 
 import fcntl
 import logging

@@ -1,4 +1,4 @@
-"""The private folder of each Ray session: its own, not another user's, and gone some time after the session."""
+"""The private folder of each session of an engine: its own, not another user's, and gone some time after it."""
 
 import os
 import re
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.config.settings import runtime_folder
-from app_toolkit.engines.ray.runtime import LOGS, LOGS_KEPT_S, RuntimeFolder, check_runtime_folder
 from app_toolkit.errors import InsecurePath
+from app_toolkit.host.runtime_folder import LOGS, LOGS_KEPT_S, RuntimeFolder, check_runtime_folder
 from tests.security.other_user import NOBODY, needs_root, other_user, shared_folder
 
 
@@ -50,7 +50,7 @@ def test_it_is_removed_by_the_next_session_once_all_processes_have_ended(base: P
 
 
 def test_a_process_that_was_killed_holds_it_no_longer(base: Path) -> None:
-    program = "import sys; from pathlib import Path; from app_toolkit.engines.ray.runtime import RuntimeFolder;"
+    program = "import sys; from pathlib import Path; from app_toolkit.host.runtime_folder import RuntimeFolder;"
     program += "folder = RuntimeFolder('one', Path(sys.argv[1])); print(folder.path, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program, base], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -143,7 +143,7 @@ UNREMOVABLE = """
 @needs_root
 def test_what_cannot_be_removed_of_an_ended_session_stays_and_fails_no_start(shared: Path) -> None:
     shared.chmod(0o1777)  # as a user that is not root, which may remove everything
-    imports = "from pathlib import Path; from app_toolkit.engines.ray.runtime import RuntimeFolder\n"
+    imports = "from pathlib import Path; from app_toolkit.host.runtime_folder import RuntimeFolder\n"
     with other_user(UNREMOVABLE, shared / "base", imports=imports) as other:
         assert other.says() == ["one", "three"]
 

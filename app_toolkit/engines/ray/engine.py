@@ -1,0 +1,37 @@
+"""The engine on Ray, as the engine-independent code sees it. Each method imports Ray when it is called."""
+
+from app_toolkit.client.client import Client, Driver, Engine
+from app_toolkit.engines.ray import cluster
+
+
+class RayEngine(Engine):
+    def check(self, address: str) -> None:
+        cluster.check(address)
+
+    def preload(self) -> None:
+        import app_toolkit.engines.ray.client  # noqa: F401
+
+    def is_joined(self) -> bool:
+        from app_toolkit.engines.ray.client import is_driver
+
+        return is_driver()
+
+    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+        from app_toolkit.engines.ray.client import RayClient
+
+        return RayClient.start(address=address, num_cpus=num_cpus, with_lease=with_lease)
+
+    def find(self, address: str | None) -> Client | None:
+        from app_toolkit.engines.ray.client import RayClient
+
+        return RayClient.find(address)
+
+    def connect(self, address: str | None) -> Client:
+        from app_toolkit.engines.ray.client import RayClient
+
+        return RayClient.connect(address)
+
+    def drive(self, client: Client) -> Driver:
+        from app_toolkit.engines.ray.client import RayDriver
+
+        return RayDriver(client)

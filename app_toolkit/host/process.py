@@ -1,0 +1,254 @@
+"""A replica or proxy process: the orders of the controller that it obeys, and its statistics.
+
+An engine constructs one object on the main thread of a new process, because the signal handlers of user code can be
+installed only there. It calls the methods from several threads: a start, a reconfiguration, a drain and a stop may
+block at the same time, while probes continue. Requests are served on another thread.
+
+No method is a coroutine: Ray would run all methods on one event loop.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from app_toolkit.config import settings
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.core.replica_state import Found
+from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
+from app_toolkit.host.runtime_folder import LOGS
+from app_toolkit.host.services import Services
+from app_toolkit.host.store import last_epoch, packed, packed_code
+from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.observability.access import AccessLog, LogFile
+from app_toolkit.observability.logs import show_logs
+from app_toolkit.observability.tracebacks import shorten_paths
+from app_toolkit.proxy.state import ProxyState
+from app_toolkit.proxy.thread import ProxyThread
+from app_toolkit.replica.breakpoints import Breakpoints
+from app_toolkit.replica.server import ReplicaServer
+from app_toolkit.replica.signals import Signals
+from app_toolkit.router import handle
+from app_toolkit.router.remote import CallLoad, RemoteDataPlane
+from app_toolkit.router.router import Router
+from app_toolkit.types import Address, ReplicaId
+from app_toolkit.userapp import sources
+from app_toolkit.userapp.artifact import Unpacked
+from app_toolkit.userapp.loading import users_traceback
+
+
+class ControlledProcess:
+    """The methods by which the controller controls a replica or a proxy.
+
+    An order with an earlier epoch than that of a previous order raises `StaleEpoch`.
+    """
+
+    server: ReplicaServer | ProxyThread
+
+    def __init__(self, name: ReplicaId, services: Services) -> None:
+        self.name = name
+        self.services = services
+        self.epoch = 0
+        self.phase = "starting"
+        #: When the process began to serve, on its monotonic clock; None: it has not.
+        self.running_since: float | None = None
+        #: None until `run_as` is called.
+        self.replica_set: str | None = None
+        self.template_hash = ""
+        self.location: Future[Location] = Future()
+
+    @property
+    def live(self) -> ReloadableOptions | None:
+        """The reloadable options that a replica uses now; None: it is a proxy, or the options are not known."""
+        return None
+
+    def heed(self, epoch: int) -> None:
+        """Raise `StaleEpoch` if the epoch is an earlier one."""
+        if epoch < self.epoch:
+            raise StaleEpoch(f"an order of epoch {epoch} came after one of epoch {self.epoch}")
+        self.epoch = epoch
+
+    def describe(self, epoch: int) -> Found | None:
+        """Return the state of this process, for a controller that did not start it. None: it has no order to start."""
+        self.heed(epoch)
+        if self.replica_set is None:
+            return None
+        return Found(
+            self.name,
+            self.replica_set,
+            self.template_hash,
+            phase_name=self.phase,
+            location=self.location.result() if self.phase != "starting" else None,
+            live=self.live,
+            running_s=0.0 if self.running_since is None else time.monotonic() - self.running_since,
+        )
+
+    def started(self) -> Location:
+        """Wait until the process serves, and return its location. Raises the error of a failed start."""
+        return self.location.result()
+
+    def run_as(self, replica_set: str, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
+        """Start serving. A second call only returns the result of the first one."""
+        self.heed(epoch)
+        if self.replica_set is None:
+            self.replica_set, self.template_hash = replica_set, template_hash
+            try:
+                if last_epoch(self.services.store) > epoch:
+                    # The controller that ordered the start was replaced meanwhile. The later one does not know this
+                    # process.
+                    os._exit(0)
+                location = start()
+            except BaseException as error:
+                self.location.set_exception(error)
+            else:
+                # The objects that exist now live as long as the process. Without a freeze every full garbage
+                # collection traverses them, which stops all requests for 0.1 s.
+                gc.collect()
+                gc.freeze()
+                self.phase = "running"
+                self.running_since = time.monotonic()
+                self.location.set_result(location)
+        return self.location.result()
+
+    def probe(self, timeout_s: float, epoch: int) -> None:
+        self.heed(epoch)
+        try:
+            self.server.probe(timeout_s)
+        except (Unresponsive, ReplicaGone, NotWell):
+            raise
+        except Exception as error:
+            raise NotWell(users_traceback(error)) from error
+
+    def drain(self, timeout_s: float, epoch: int) -> None:
+        self.heed(epoch)
+        self.phase = "draining"
+        self.server.drain(timeout_s)
+
+    def stop(self, timeout_s: float, epoch: int) -> None:
+        self.heed(epoch)
+        self.phase = "stopping"
+        self.server.stop(timeout_s)
+
+    def statistics(self) -> Any:
+        """Return the current statistics, or None if this process does not serve yet or any more."""
+        if self.phase == "starting":
+            return None
+        try:
+            return self.server.statistics()
+        except ReplicaGone:
+            return None
+
+
+class ReplicaProcess(ControlledProcess):
+    server: ReplicaServer
+
+    def __init__(self, name: ReplicaId, services: Services) -> None:
+        super().__init__(name, services)
+        self.server = ReplicaServer(Signals())
+
+    @property
+    def live(self) -> ReloadableOptions | None:
+        return self.server.live
+
+    def start(self, spec: ReplicaSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
+
+    def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+        show_logs(settings.log_level())
+        folder, store = self.services.folder.path, self.services.store
+        # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
+        file = folder / sha256(spec.id.encode()).hexdigest()[:16]
+        Breakpoints(file.with_suffix(".pdb") if settings.wants_debugger() else None).install()
+        here = _with_files(spec, self.services)
+        if here.sources:
+            sources.use(here.app_dir, sources.read(here.sources, packed(store, here.sources)))
+        with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
+            os.chdir(here.working_dir or os.curdir)
+        # On a cluster with one node, no port is opened.
+        remote_host = self.services.address if len(self.services.nodes()) > 1 else None
+        around = partial(_calling, here, secret, self.services)
+        local = self.server.start(
+            here, secret, Address(f"unix:{file}.sock"), remote_host, around, packed_code(store, here.code)
+        )
+        return Location(local, self.services.node, self.server.remote_address)
+
+    def reconfigure(self, live: ReloadableOptions, timeout_s: float, epoch: int) -> None:
+        self.heed(epoch)
+        self.server.reconfigure(live, timeout_s)
+
+    def calling(self) -> Mapping[str, CallLoad]:
+        """Return the calls of the handles of this replica that wait or are ongoing, by deployment."""
+        plane = handle.data_plane()
+        return plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
+
+
+class ProxyProcess(ControlledProcess):
+    server: ProxyThread
+
+    def start(self, spec: ProxySpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
+
+    def _serve(self, spec: ProxySpec, secret: bytes) -> Location:
+        options, services = HTTPOptions(**spec.options), self.services
+        here = services.node
+        shared = options.proxies_per_node > 1 or list(services.nodes()).count(services.address) > 1
+        self.server = ProxyThread(
+            lambda: ProxyState(secret, Router, here, self._access(options)),
+            options,
+            partial(services.watch, self.name),
+            services.folder.path if shared else None,
+            partial(services.report, self.name),
+        )
+        return Location(self.server.start(), here)
+
+    def _access(self, options: HTTPOptions) -> AccessLog | None:
+        if not options.access_log:
+            return None
+        if options.access_log == "-":
+            return AccessLog(_write_out)
+        if isinstance(options.access_log, str):
+            return AccessLog(LogFile(Path(options.access_log), most=sys.maxsize).write)
+        return AccessLog(LogFile(self.services.folder.folder(LOGS) / f"access-{self.name}.log").write)
+
+
+def _write_out(lines: str) -> None:
+    sys.stdout.write(lines)
+    sys.stdout.flush()
+
+
+@contextlib.asynccontextmanager
+async def _calling(spec: ReplicaSpec, secret: bytes, services: Services) -> AsyncIterator[None]:
+    """Let the handles of a replica call other deployments, on the event loop that serves the replica."""
+    with services.payloads() as payloads:
+        callers = RemoteDataPlane(secret, spec.application, spec.callees, services.node, payloads)
+        handle.use(callers)  # until the process ends: a handle must never call objects in this process instead
+        life = callers.run(partial(services.watch, spec.id), partial(services.report, spec.id))
+        following = asyncio.get_running_loop().create_task(life)
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await callers.aclose()
+
+
+def _with_files(spec: ReplicaSpec, services: Services) -> ReplicaSpec:
+    """Unpack the artifact on this node, and return the spec with the unpacked folders.
+
+    The files stay until this process ends.
+    """
+    if not spec.artifact:
+        return spec
+    archive = partial(packed, services.store, spec.artifact)
+    folder = Unpacked(spec.artifact, archive, services.folder.path / "artifacts").folder
+    shorten_paths(folder)
+    return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(folder / spec.working_dir))

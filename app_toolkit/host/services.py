@@ -1,0 +1,58 @@
+"""What an engine provides to each of its processes."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from app_toolkit.core.reports import Loads
+from app_toolkit.host.runtime_folder import RuntimeFolder
+from app_toolkit.interfaces import Payloads, Snapshot, Store, Version
+from app_toolkit.types import NodeId
+
+
+class Services(Protocol):
+    """The connection of one process to the engine and to the controller.
+
+    The coroutines are awaited on an event loop that serves requests. All other methods may block.
+    """
+
+    @property
+    def store(self) -> Store:
+        """The store of the controller."""
+        ...
+
+    @property
+    def node(self) -> NodeId:
+        """The node that this process runs on."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """The address at which other nodes reach this one."""
+        ...
+
+    def nodes(self) -> Sequence[str]:
+        """Return the addresses of the nodes that are alive. Several nodes may have the same address."""
+        ...
+
+    @property
+    def folder(self) -> RuntimeFolder:
+        """The private folder of this session on this host, locked until this process ends. Raises `InsecurePath`."""
+        ...
+
+    def payloads(self) -> AbstractContextManager[Payloads | None]:
+        """Return a context with the transfer of large payloads; None: they are sent over sockets like all others."""
+        ...
+
+    async def watch(
+        self, name: str, seen: Mapping[str, Version], prefix: str | tuple[str, ...] = ""
+    ) -> Mapping[str, Snapshot]:
+        """Return the snapshots that the controller has published since `seen`, for the client process of this name.
+
+        Return an empty mapping after a while if there are none, or if no controller answers.
+        """
+        ...
+
+    async def report(self, name: str, loads: Loads) -> bool:
+        """Report the loads of the process of this name. Return whether the controller has taken all of them."""
+        ...

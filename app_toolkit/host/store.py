@@ -1,0 +1,57 @@
+"""What the processes of an instance read from its store."""
+
+import asyncio
+import contextlib
+import secrets
+from hashlib import sha256
+
+from app_toolkit.controller.checkpoint import decode_checkpoint
+from app_toolkit.controller.state_store import EPOCH
+from app_toolkit.errors import Conflict, CorruptValue, TargetError
+from app_toolkit.interfaces import Store, code_key
+
+SECRET = "secret"
+"""The key of the secret of the instance."""
+
+
+def new_secret() -> bytes:
+    """Return a new secret for callers and replicas: 256 bits, in characters that a header field can contain."""
+    return secrets.token_urlsafe(32).encode()
+
+
+async def create_secret(store: Store) -> bytes:
+    """Return the secret of the instance. The first controller creates it, and later ones read it."""
+    known = await store.get(SECRET)
+    if known is None:
+        with contextlib.suppress(Conflict):  # another controller created it at the same time
+            await store.compare_and_set(SECRET, None, new_secret())
+        known = await store.get(SECRET)
+    assert known is not None
+    return known
+
+
+def packed(store: Store, hash: str) -> bytes | None:
+    """Return what the store has under this hash, or None.
+
+    The store keeps the code and files of an application until the application is deleted.
+    """
+    return asyncio.run(store.get(code_key(hash))) if hash else None
+
+
+def packed_code(store: Store, hash: str) -> bytes | None:
+    """Return pickled code from the store, or None. Raises `TargetError` if the code does not match its hash."""
+    code = packed(store, hash)
+    if code is not None and sha256(code).hexdigest() != hash:
+        raise TargetError(
+            f"the store's value of {code_key(hash)!r} does not match its hash: deploy the application again"
+        )
+    return code
+
+
+def last_epoch(store: Store) -> int:
+    """Return the epoch of the latest controller; 0 if the store has no readable epoch."""
+    value = asyncio.run(store.get(EPOCH))
+    try:
+        return 0 if value is None else decode_checkpoint(EPOCH, value).epoch
+    except CorruptValue:
+        return 0

@@ -1,0 +1,100 @@
+"""Starts instances and deploys applications, for the command line and for Python."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app_toolkit.client.client import Client, Engine
+from app_toolkit.client.commands import Deploy, GetApplications
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.applications import proxy_options
+from app_toolkit.core.diff import Change, Diff, difference, options_changed
+from app_toolkit.planning import logical_cpus, shared_logs
+from app_toolkit.proxy import addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Applications to deploy together, with everything that their replicas and proxies need."""
+
+    specs: Sequence[ApplicationSpec] = field(repr=False)  # may contain secrets
+    code: Mapping[str, bytes] = field(repr=False)
+    """The code and files to which the specs refer, by hash."""
+    http: HTTPOptions
+    """The options of the proxies if the instance has none yet."""
+    named: HTTPOptions
+    """Those of them that a source sets for app_toolkit. Only these change proxies that run already."""
+
+    def logs(self, running: Collection[str], owner: str | None = None) -> list[Deploy]:
+        """Return the command for the shared stream log, if an application needs it and it does not run.
+
+        It does not change proxies that run, because it serves no HTTP.
+        """
+        missing = [spec for spec in shared_logs(self.specs) if spec.name not in running]
+        return [Deploy(spec, owner=owner, expected=0, initial=self.http) for spec in missing]
+
+    def commands(self, owner: str | None = None) -> list[Deploy]:
+        """Return the commands for the applications, without the shared stream log."""
+        return [
+            Deploy(spec, self.named, {hash: self.code[hash] for hash in spec.packed}, owner, initial=self.http)
+            for spec in self.specs
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The commands that deploy a manifest to a running instance, and what they change."""
+
+    applications: Sequence[tuple[Deploy, Diff]]
+    proxies: Sequence[Change]
+    """The options of running proxies that change. The proxies restart if there are any."""
+
+    @property
+    def commands(self) -> list[Deploy]:
+        return [command for command, _ in self.applications]
+
+
+def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
+    """Raise `ConfigError` if no instance can be started or found, before anything is imported.
+
+    `address`: that of a cluster; None: a local cluster will be started, and its proxy listens as `http` says.
+    """
+    if address is None:
+        addresses.check(http)
+    else:
+        engine.check(address)
+
+
+def start(engine: Engine, specs: Sequence[ApplicationSpec], address: str | None) -> Client:
+    """Join the cluster at `address`, or with None, start a local one with enough CPUs for these applications.
+
+    Start an instance if none runs there, and take a lease.
+    """
+    return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None)
+
+
+def changes(client: Client | None, manifest: Manifest, only: Iterable[str] = ()) -> Changes:
+    """Return what deploying the manifest changes. `client`: that of the running instance; None: there is none.
+
+    `only`: these deployments of the only application, by their names or by endpoints such as `"POST /embed"`; empty:
+    all. It needs a client. Raises `ConfigError` if the application does not run or has no such deployment.
+    """
+    running, listening = ({}, None) if client is None else client.execute(GetApplications())
+    proxies = () if listening is None else options_changed(listening, proxy_options(listening, manifest.named))
+    if only and client is not None:
+        return Changes([client.partial_deploy(command, only) for command in manifest.commands()], proxies)
+    commands = [*manifest.logs(running), *manifest.commands()]
+    return Changes([(each, difference(running.get(each.spec.name), each.spec)) for each in commands], proxies)
+
+
+def apply(client: Client, commands: Iterable[Deploy]) -> dict[str, int]:
+    """Have the instance perform the commands, in their order. Return the number of each new revision by application.
+
+    `Client.wait_until_serving` waits for these revisions.
+    """
+    return {command.spec.name: client.execute(command) for command in commands}
+
+
+def commands_with_lease(client: Client, manifest: Manifest) -> list[Deploy]:
+    """Return the commands that deploy the manifest with the lease of this client."""
+    running, _ = client.execute(GetApplications())
+    return [*manifest.logs(running, client.owner), *manifest.commands(client.owner)]

@@ -1,0 +1,125 @@
+"""A replica or proxy process, without an engine that starts it."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.errors import StaleEpoch
+from app_toolkit.host import process
+from app_toolkit.host.process import ProxyProcess
+from app_toolkit.host.services import Services
+from app_toolkit.interfaces import ProxySpec
+from app_toolkit.types import NodeId, ReplicaId
+from tests.patience import PATIENCE_S
+from tests.running import ROOT
+
+
+class LoneServices:
+    """The services of a process on one node, without a controller."""
+
+    node, address = NodeId("n"), "127.0.0.1"
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+
+    def nodes(self) -> list[str]:
+        return [self.address]
+
+    def payloads(self) -> nullcontext[None]:
+        return nullcontext()
+
+    async def watch(self, name: str, seen: object, prefix: object = "") -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def report(self, name: str, loads: object) -> bool:
+        return False
+
+
+def proxy() -> ProxyProcess:
+    return ProxyProcess(ReplicaId("proxy@n-1"), cast(Services, LoneServices()))
+
+
+def start(proxy: ProxyProcess, epoch: int) -> Any:
+    return proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", epoch)
+
+
+def test_a_stale_order_to_start_changes_nothing() -> None:
+    started = proxy()
+    started.heed(7)
+    with pytest.raises(StaleEpoch, match="an order of epoch 6 came after one of epoch 7"):
+        start(started, 6)
+    assert not hasattr(started, "server")
+    assert started.describe(7) is None
+
+
+def test_a_process_ends_if_a_later_controller_has_replaced_the_one_that_ordered_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gone(Exception):
+        pass
+
+    def leave(code: int) -> None:
+        raise Gone(code)
+
+    monkeypatch.setattr(process.os, "_exit", leave)
+    monkeypatch.setattr(process, "last_epoch", lambda store: 7)
+    started = proxy()
+    with pytest.raises(Gone, match="0"):
+        start(started, 6)
+    assert not hasattr(started, "server")
+
+
+REPLICA = """
+import json, os, sys
+from pathlib import Path
+from app_toolkit.host.process import ReplicaProcess
+from app_toolkit.host.runtime_folder import RuntimeFolder
+from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
+from app_toolkit.types import ReplicaId
+from tests.host.test_process import LoneServices
+
+services = LoneServices()
+services.folder = RuntimeFolder("session", Path(sys.argv[1]))
+live = ReloadableOptions(10)
+id = ReplicaId("shop.shop-1-1")
+spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0)
+replica = ReplicaProcess(id, services)
+location = replica.start(spec, "shop/shop", "v1", b"secret", 1)
+replica.probe(30, 1)
+phases = [replica.describe(1).phase_name]
+replica.reconfigure(ReloadableOptions(20), 30, 2)
+slots = replica.describe(2).live.max_ongoing_requests
+ongoing = replica.statistics().ongoing
+replica.drain(5, 2)
+phases.append(replica.describe(2).phase_name)
+replica.stop(5, 2)
+print(json.dumps([location.address, phases, slots, ongoing, replica.statistics(), "ray" in sys.modules]), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "served.py").write_text("from fastapi import FastAPI\napp = FastAPI()\n")
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICA, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    address, *rest = json.loads(done.stdout)
+    assert address.startswith(f"unix:{tmp_path}/session/")
+    assert rest == [["running", "draining"], 20, 0, None, False]
