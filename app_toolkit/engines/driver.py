@@ -18,7 +18,7 @@ from app_toolkit.router.remote import RemoteDataPlane, RemoteDeploymentClient
 
 
 class LoopDriver:
-    """The client of an instance, and the callers of the handles of this process, on an event loop in its own thread.
+    """The client of an instance, and the data plane of the handles of this process, on an event loop in its own thread.
 
     Until `close`, every handle of this process calls through it. Its methods are safe in any thread.
     """
@@ -32,7 +32,7 @@ class LoopDriver:
         self._applications: dict[Deployable, str] = {}
         self._own = OwnLoop("app-toolkit calls")
         try:
-            self._callers, self._following = asyncio.run_coroutine_threadsafe(self._begin(), self._own.loop).result()
+            self._data_plane, self._following = asyncio.run_coroutine_threadsafe(self._begin(), self._own.loop).result()
         except BaseException:
             self._own.close()
             raise
@@ -43,9 +43,9 @@ class LoopDriver:
         secret = await services.store.get(SECRET)
         if secret is None:
             raise InstanceEnded("the instance was shut down")
-        callers = RemoteDataPlane(secret, node=services.node)
-        life = callers.run(partial(services.watch, self._name), partial(services.report, self._name))
-        return callers, asyncio.get_running_loop().create_task(life)
+        data_plane = RemoteDataPlane(secret, node=services.node)
+        life = data_plane.run(partial(services.watch, self._name), partial(services.report, self._name))
+        return data_plane, asyncio.get_running_loop().create_task(life)
 
     def serve(self, application: str, deployments: Iterable[Deployable]) -> None:
         """Make the handles of these deployments call this application from now on."""
@@ -59,7 +59,7 @@ class LoopDriver:
         application = deployment.application or self._applications.get(deployment)
         if application is None:
             raise ConfigError(f"{deployment.name!r} is not deployed from this process: run() it, or what depends on it")
-        return self._callers.client_named(application, deployment.name)
+        return self._data_plane.client_named(application, deployment.name)
 
     def close(self) -> None:
         """Cancel the calls of the handles, delete the applications of this process, and wait for that."""
@@ -76,4 +76,4 @@ class LoopDriver:
         self._following.cancel()
         with suppress(asyncio.CancelledError):
             await self._following
-        await self._callers.aclose()
+        await self._data_plane.aclose()
