@@ -27,13 +27,12 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.controller.checkpoint import decode_checkpoint
-from app_toolkit.controller.state_store import EPOCH
+from app_toolkit.controller.state_store import EPOCH, read_epoch
 from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.runtime import LOGS, RuntimeFolder
 from app_toolkit.engines.ray.store import RayStore
-from app_toolkit.errors import ControlError, CorruptValue, NotWell, ReplicaGone, StaleEpoch, TargetError, Unresponsive
+from app_toolkit.errors import ControlError, NotWell, ReplicaGone, StaleEpoch, TargetError, Unresponsive
 from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec, Snapshot, Version, code_key
 from app_toolkit.observability.access import AccessLog, LogFile
 from app_toolkit.observability.logs import show_logs
@@ -400,12 +399,8 @@ def packed_code(hash: str) -> bytes | None:
 
 
 def last_epoch() -> int:
-    """Return the epoch of the latest controller; 0 if the store has no readable epoch."""
-    value = asyncio.run(RayStore().get(EPOCH))
-    try:
-        return 0 if value is None else decode_checkpoint(EPOCH, value).epoch
-    except CorruptValue:
-        return 0
+    """Return the epoch of the latest controller; 0 if the store has none."""
+    return read_epoch(asyncio.run(RayStore().get(EPOCH)))
 
 
 def _with_files(spec: ReplicaSpec) -> ReplicaSpec:
