@@ -203,7 +203,7 @@ class Controller:
         for name in replica_set_names(spec):
             self._replica_sets.lift(name)
 
-    def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+    def current(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         """Return the current revision of each application by name, and the options of the proxies."""
         return dict(self.desired.applications), self.desired.proxies.http
 
@@ -443,8 +443,8 @@ class Controller:
             self._shutdown_deadline = self._clock.now() + shutdown.longest(self._replica_sets.known)
         specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
-        told = [each.published for each in self.desired.rollouts.values()]
-        self.publisher.publish(ROUTES, route_tables(told))
+        published = [each.published for each in self.desired.rollouts.values()]
+        self.publisher.publish(ROUTES, route_tables(published))
         self._changes.notify()
         self.inbox.wake()
 

@@ -60,7 +60,7 @@ async def test_a_running_controller_changes_nothing_while_the_epoch_cannot_be_re
 async def test_the_error_says_what_to_do_and_does_not_quote_the_value():
     async with harness(deployed=application()) as h:
         await h.controller_dies()
-        h.store.values[KEY] = encode_checkpoint(KEY, b'{"wanted": "a secret"}')
+        h.store.values[KEY] = encode_checkpoint(KEY, b'{"desired": "a secret"}')
         with pytest.raises(CorruptValue) as raised:
             await h.controller_starts()
         assert str(raised.value) in page("docs/operations.md").text
