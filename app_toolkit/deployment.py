@@ -324,35 +324,7 @@ class Deployment:
     The class remains an ordinary class. A subclass inherits the options, except `name`.
 
     Parameters:
-        name: Letters, digits, `-` and `_`; unique within its application. Default: from the class.
-        num_replicas: Number of replicas; auto: set by autoscaling. Default: 1.
-        autoscaling_config: Options of autoscaling; if given, `num_replicas` is auto. Default: None.
-        max_ongoing_requests: Maximum calls that one replica runs at a time; by default 16, or as many as its batches
-            need. Default: 16.
-        max_queued_requests: Maximum requests that wait in one caller; further ones are refused with 503. Default: 1000.
-        max_queue_wait_s: Seconds a request may wait for a replica before it is refused with 503. Default: 30.0.
-        request_timeout_s: Seconds that a request may take, including its wait; then the client gets 504, or the
-            response is aborted. Default: None.
-        retry: Lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent`
-            methods. Default: idempotent.
-        max_body_size: Maximum bytes of a request body; a larger one is refused with 413. Default: None.
-        max_open_streams: Maximum open streams of one replica that do not count against `max_ongoing_requests`; further
-            streams count. Default: 1000.
-        on_disconnect: Whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and
-            HEAD. Default: auto.
-        max_replicas_per_node: Maximum replicas on one node; further ones wait for another node. None: no limit.
-            Default: None.
-        max_surge: Extra replicas during an update; a share, "25%", is rounded up. Default: 25%.
-        max_unavailable: Replicas that may be missing during an update; a share is rounded down. Default: 0.
-        startup_timeout_s: Seconds from placement until a replica must be ready. Default: 60.0.
-        graceful_shutdown_timeout_s: Seconds that a draining replica has to finish; then it is killed. Default: 20.0.
-        health_check_period_s: Seconds between two health checks. Default: 5.0.
-        health_check_timeout_s: Seconds that a health check may take. Default: 5.0.
-        health_check_failure_threshold: Failed health checks in a row after which a replica is replaced. Default: 3.
-        ray_actor_options: Resources that one replica asks of the cluster. Default: one CPU.
-        sync_threads: Threads that run the constructor and the `def` methods of one replica. Default: 1.
-        user_config: Value that `reconfigure` receives, at the start and after each change. Default: None.
-        batch: Limits of `@batch` endpoints or methods, by name of the function; they override the code. Default: {}.
+        **options: The options of `DeploymentKeywords`, which has a sentence and the default of each.
 
     Raises:
         ConfigError: An option is unknown or out of bounds.

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel, ValidationError
 
 from app_toolkit import ConfigError, Deployment, DeploymentConfig, Toolkit, batch, deployment
-from app_toolkit.config.models import AutoscalingConfig, BatchLimits, CallOptions, ClassActorOptions, ClassConfig
+from app_toolkit.config.models import BatchLimits, ClassActorOptions, ClassConfig
 from app_toolkit.core.batch import BOUNDS
-from app_toolkit.deployment import ActorKeywords, AutoscalingKeywords, BatchKeywords, Bound, DeploymentKeywords, pack
-from app_toolkit.router.handle import CallKeywords, deployment_of
+from app_toolkit.deployment import Bound, pack
+from app_toolkit.router.handle import deployment_of
 from tests.router.deployments import served_elsewhere
 
 T = TypeVar("T")
@@ -208,15 +208,6 @@ def test_a_batch_limit_has_the_same_bounds_wherever_it_is_said(limit: str) -> No
 def test_what_only_classes_have_is_no_option_of_an_ingress() -> None:
     with pytest.raises(ConfigError, match=r"^DeploymentConfig has no option 'sync_threads'$"):
         DeploymentConfig(name="chat", sync_threads=2)  # type: ignore[call-arg]
-
-
-def test_type_checkers_know_every_option_and_no_other() -> None:
-    ingresses_only = {"max_open_websockets"}
-    assert DeploymentKeywords.__annotations__.keys() == ClassConfig.model_fields.keys() - ingresses_only
-    assert BatchKeywords.__annotations__.keys() == BatchLimits.model_fields.keys() == BOUNDS.keys()
-    assert AutoscalingKeywords.__annotations__.keys() == AutoscalingConfig.model_fields.keys()
-    assert ActorKeywords.__annotations__.keys() == ClassActorOptions.model_fields.keys()
-    assert CallKeywords.__annotations__.keys() == CallOptions.model_fields.keys()
 
 
 # Ordinary classes

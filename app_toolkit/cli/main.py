@@ -149,13 +149,8 @@ OPTIONS: dict[str, Any] = {
     **{name: _option(name) for name in Options.model_fields},
     "no_access_log": Annotated[bool, typer.Option("--no-access-log", help="The same as `--access-log false`.")],
 }
-PLAN_OPTIONS = ("num_replicas", "name", "route_prefix", "stream_log")
-PROXY_OPTIONS = (
-    *("host", "port", "ssl_certfile", "ssl_keyfile", "forwarded_allow_ips", "proxies_per_node", "max_connections"),
-    *("max_requests_per_client", "keep_alive_timeout_s", "head_timeout_s", "min_body_rate", "body_grace_s"),
-    *("access_log", "no_access_log"),
-)
-"""The options of the proxies, in the order of the help."""
+PLAN_OPTIONS = tuple(PlanOptions.model_fields)
+SERVE_OPTIONS = (*PLAN_OPTIONS, *InstanceOptions.model_fields, "no_access_log")
 
 
 def takes(*names: str, **types: Any) -> Callable[[F], F]:
@@ -196,7 +191,7 @@ class Format(StrEnum):
 
 
 @app.command()
-@takes(*PROXY_OPTIONS, "log_level", "num_replicas", "address", "name", "route_prefix", "stream_log")
+@takes(*SERVE_OPTIONS, "log_level")
 def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
     """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
@@ -213,7 +208,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
 
 
 @app.command()
-@takes(*PROXY_OPTIONS, "num_replicas", "address", "name", "route_prefix", "stream_log", address=RunningAddress)
+@takes(*SERVE_OPTIONS, address=RunningAddress)
 def deploy(
     context: typer.Context,
     target: ServedArgument = None,

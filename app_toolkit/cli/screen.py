@@ -116,8 +116,6 @@ class Screen:
 
         For deployments that are not healthy, or with `replicas` for all, also show each replica and the last error.
         """
-        for warning in status.warnings:
-            self.say(warning)
         for application in status.applications:
             self.say(f"application {application.name}{_where(application, status.url)}")
             if error := rolled_back(application):
@@ -203,8 +201,6 @@ class Screen:
 def _where(application: ApplicationStatus, url: str | None) -> str:
     """Return the URL of an application and its latest revision, for the line that names the application."""
     revision, prefix = application.revision, application.route_prefix
-    if not revision:
-        return "; its stored state cannot be read: deploy it again"
     if prefix is None:
         return f", which serves no HTTP, revision {revision}"
     return f" at {prefix if url is None else url + prefix.rstrip('/')}, revision {revision}"

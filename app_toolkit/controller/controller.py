@@ -66,7 +66,7 @@ class Controller:
         self._launcher = launcher
         self._clock = clock
         self._changes = Changes(clock)
-        self.state_store = StateStore(store, self.event_log, self._end_replaced)
+        self.state_store = StateStore(store, self._end_replaced)
         self.desired = DesiredState(self.state_store, launcher.home, clock, self.event_log, self._respecify)
         self._scaling = Scaling(self.event_log)
         self.ticked = clock.now()
@@ -78,7 +78,10 @@ class Controller:
     # Lifecycle
 
     async def start(self) -> None:
-        """Take the next epoch, read the desired state from the state store, and find the running replicas."""
+        """Take the next epoch, read the desired state from the state store, and find the running replicas.
+
+        Raises `CorruptValue` if a stored value cannot be read.
+        """
         self.epoch = await self.state_store.take_epoch()
         self.publisher = Publisher(self.epoch, self._clock)
         self.inbox = Inbox(self._clock)
@@ -293,8 +296,6 @@ class Controller:
             home=self.desired.proxies.home,
             stopping=self._shutdown_deadline is not None,
             scaling=self._scaling.status(self._clock.now()),
-            corrupt=self.desired.corrupt,
-            warnings=tuple(self.state_store.warnings.values()),
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
@@ -349,7 +350,7 @@ class Controller:
         for id in self._endpoints.released(self._replica_sets.known):
             self._replica_sets.take(Unrouted(id), now)
         await self._advance()
-        if self._endpoints.end_recovery(self._replica_sets.known, now, self.desired.corrupt):
+        if self._endpoints.end_recovery(self._replica_sets.known, now):
             self._replica_sets.touch()
             self._scaling.settle(self._replica_sets.known, now)
         for name, target in self._scaling.decide(self._replica_sets.known, now):
@@ -442,9 +443,8 @@ class Controller:
             self._shutdown_deadline = self._clock.now() + shutdown.longest(self._replica_sets.known)
         specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
-        self._replica_sets.set_unmanaged(self.desired.unmanaged(self._replica_sets.known))
         published = [each.published for each in self.desired.rollouts.values()]
-        self.publisher.publish(ROUTES, route_tables(published, self.desired.corrupt))
+        self.publisher.publish(ROUTES, route_tables(published))
         self._changes.notify()
         self.inbox.wake()
 

@@ -1,7 +1,7 @@
 """The desired state, and everything that changes it: commands, expired leases, and the nodes that have replicas."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,9 @@ from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
-from app_toolkit.controller.state_store import HTTP, StateStore, StoredState, application_key, application_of_key
+from app_toolkit.controller.state_store import StateStore, StoredState
 from app_toolkit.core import applications, rollout, shutdown
-from app_toolkit.core.applications import application_of
-from app_toolkit.core.reconcile import ReplicaSetSpec, are_proxies
+from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.core.shutdown import ShutdownStep
@@ -36,8 +35,6 @@ class DesiredState:
     * A change is checked and stored in the state store before it takes effect. `changed` is called after each change.
     * Changes are serialized.
     * During a shutdown, `rollouts` keeps the applications for the status. The state store has already deleted them.
-    * If a value in the state store is corrupt, its desired state is not known. The replica sets that belong to it stay
-      as they are until the application or the options of the proxies are applied again.
     """
 
     def __init__(
@@ -66,48 +63,25 @@ class DesiredState:
         self._changing = asyncio.Lock()
         self.in_progress: set[str] = set()
         """The applications whose rollout is not settled."""
-        self._corrupt: dict[str, str] = {}
-        """The keys of the state store that cannot be read, each with the reason."""
 
     def begin(self, stored: StoredState, now: float) -> None:
         """Take over the state that the previous controller stored. Every lease begins anew."""
-        self._corrupt = dict(stored.corrupt)
         self.rollouts = stored.rollouts
         self.in_progress = {name for name, each in stored.rollouts.items() if not each.is_settled}
         if stored.http is not None:
             self.proxies.move(stored.http)
-        self._has_served = bool(stored.port or self._is_any)  # a shutdown deletes the port from the state store
-        self._is_http_chosen = self._has_served or stored.http is not None or bool(self._corrupt)
+        self._has_served = bool(stored.port or self.rollouts)  # a shutdown deletes the port from the state store
+        self._is_http_chosen = self._has_served or stored.http is not None
         self.proxies.port = self._stored_port = stored.port
         self._stored_leases = stored.leases
         self.leases.read(stored.leases, now)
 
     def specs(self) -> dict[str, ReplicaSetSpec]:
         """Return the specs of the replica sets that are desired now, by name."""
-        self._followed = self._proxies()
+        self._followed = self.proxies.specs()
         self._specs = {name: self._specs_of(each) for name, each in self.rollouts.items()}
         deployments = {name: spec for each in self._specs.values() for name, spec in each.specs.items()}
         return shutdown.desired(self.shutdown_step, deployments, self._followed if self._has_served else {})
-
-    def _proxies(self) -> dict[str, ReplicaSetSpec]:
-        return {} if HTTP in self._corrupt else self.proxies.specs()
-
-    @property
-    def corrupt(self) -> dict[str, str]:
-        """The applications that cannot be read from the state store, each with the reason."""
-        return {name: why for key, why in self._corrupt.items() if (name := application_of_key(key)) is not None}
-
-    @property
-    def _is_any(self) -> bool:
-        """Whether there is any application."""
-        return bool(self.rollouts or self.corrupt)
-
-    def unmanaged(self, replica_sets: Iterable[str]) -> dict[str, str]:
-        """Return those of these replica sets whose desired state cannot be read, each with the reason."""
-        if not self._corrupt:
-            return {}
-        keys = {name: HTTP if are_proxies(name) else application_key(application_of(name)) for name in replica_sets}
-        return {name: self._corrupt[key] for name, key in keys.items() if key in self._corrupt}
 
     def _specs_of(self, stands: Rollout) -> "_Specs":
         """Compute the replica sets of an application, or reuse those from before: computing them takes a while."""
@@ -122,12 +96,7 @@ class DesiredState:
         return {name: each.current for name, each in self.rollouts.items()}
 
     def rollout(self, name: str) -> Rollout:
-        """Return the rollout of an application.
-
-        Raises `ConfigError` if there is no such application, or if it cannot be read from the state store.
-        """
-        if name in self.corrupt:
-            raise ConfigError(f"application {name!r} must be deployed again first: {self.corrupt[name]}")
+        """Return the rollout of an application. Raises `ConfigError` if there is no such application."""
         if name not in self.rollouts:
             raise ConfigError(f"there is no application {name!r}")
         return self.rollouts[name]
@@ -161,23 +130,19 @@ class DesiredState:
                 raise RevisionConflict(
                     f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
                 )
-            old, anew = self.proxies.http, HTTP in self._corrupt and bool(http.model_fields_set)
-            present = old if self._is_http_chosen and not anew else initial or HTTPOptions()
-            new = applications.proxy_options(present, http)
+            old = self.proxies.http
+            new = applications.proxy_options(old if self._is_http_chosen else initial or HTTPOptions(), http)
             there = rollout.active_revisions(self.rollouts.values())
-            was = new if anew else old
-            applications.check(spec, new, owner, there, self.corrupt, was, self.leases.holder(spec.name))
-            if anew or new != old:
+            applications.check(spec, new, owner, there, old, self.leases.holder(spec.name))
+            if new != old:
                 await self._state_store.put_http(new)
-                self.proxies.move(new, stay=anew)
-                self._corrupt.pop(HTTP, None)
+                self.proxies.move(new)
             self._is_http_chosen = self._has_served = True
             after = rollout.applied(last, spec)
-            if owner is not None and last is None and spec.name not in self.corrupt:
+            if owner is not None and last is None:
                 # First: without a stored lease, the application would stay forever.
                 await self._store_lease(owner, spec.name)
             await self._state_store.put_application(after, code)
-            self._corrupt.pop(application_key(spec.name), None)
             self._store_rollout(after)
             self._event_log.append(spec.name, "Applied", cause=f"revision {after.revision}")
             self._changed()
@@ -190,11 +155,9 @@ class DesiredState:
     async def delete(self, name: str) -> None:
         async with self._changing:
             self._check_open()
-            if name not in self.corrupt:
-                self.rollout(name)
+            self.rollout(name)
             await self._state_store.delete_application(name)
-            self.rollouts.pop(name, None)
-            self._corrupt.pop(application_key(name), None)
+            del self.rollouts[name]
             self.in_progress.discard(name)
             self.leases.discard(name)
             self._event_log.append(name, "Deleted")
@@ -208,7 +171,6 @@ class DesiredState:
             if self.shutdown_step is not None:
                 return
             await self._state_store.delete_all()
-            self._corrupt.clear()
             self._event_log.append("", "ShutdownBegun", cause=why)
             self.shutdown_step = ShutdownStep.REQUESTS
             self._changed()
@@ -250,16 +212,12 @@ class DesiredState:
             self._event_log.append(after.name, "Available", cause=f"revision {after.revision}")
 
     async def _delete_code(self) -> None:
-        if self.corrupt:
-            return  # a corrupt application may use any of the stored code
         await self._state_store.delete_code_except_of(
             [spec for each in self.rollouts.values() for spec in each.revisions]
         )
 
     async def keep(self) -> None:
         """Delete the applications of expired leases, and store the leases and the port of the proxies."""
-        if self._is_http_lost:
-            await self._forget_http()
         if self.shutdown_step is None:
             await self._end_leases()
         if self.shutdown_step is None:
@@ -274,29 +232,13 @@ class DesiredState:
             now: The time on the clock of the controller.
         """
         self.proxies.follow(occupied, active, now)
-        if self._proxies() != self._followed or self._is_http_lost:
+        if self.proxies.specs() != self._followed:
             self._changed()
 
     def continue_shutdown(self, step: ShutdownStep) -> None:
         """Set the step of the shutdown, if one has begun."""
         if self.shutdown_step is not None and step is not self.shutdown_step:
             self.shutdown_step = step
-            self._changed()
-
-    @property
-    def _is_http_lost(self) -> bool:
-        """Whether the options of the proxies cannot be read, and no proxy is left that runs with them."""
-        return HTTP in self._corrupt and not self.proxies.any_active
-
-    async def _forget_http(self) -> None:
-        async with self._changing:
-            if not self._is_http_lost:
-                return  # the options were applied again meanwhile
-            await self._state_store.delete_http()
-            del self._corrupt[HTTP]
-            http = self.proxies.http
-            cause = f"no running proxy is left; new proxies listen on {http.host}:{http.port}, the default"
-            self._event_log.append("", "HTTPForgotten", cause=cause)
             self._changed()
 
     async def _end_leases(self) -> None:
@@ -310,11 +252,11 @@ class DesiredState:
         for held in over.values():
             for name in held:
                 # The previous controller may have deleted the application and died before it stored the leases.
-                if name in self.rollouts or name in self.corrupt:
+                if name in self.rollouts:
                     await self.delete(name)
         still = self.leases.expired(now)  # an owner may have renewed its lease meanwhile
         over = {owner: held for owner, held in over.items() if owner in still}
-        if over and not self._is_any and len(over) == len(self.leases):
+        if over and not self.rollouts and len(over) == len(self.leases):
             await self.begin_shutdown(f"all leases have expired: {', '.join(sorted(over))}")
         for owner, held in over.items():
             self.leases.remove(owner)

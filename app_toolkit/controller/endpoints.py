@@ -1,6 +1,6 @@
 """Publishes the endpoints of each deployment, and waits until callers have acknowledged the removal of a replica."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from app_toolkit.controller.publisher import Publisher
 from app_toolkit.core import replica_sets, snapshots
@@ -20,8 +20,6 @@ class EndpointPublisher:
         """When the recovery ends, in which found replicas report their state; None: it has ended."""
         self._unrouting: dict[ReplicaId, Version] = {}
         """The replicas that are no longer published, with the version of the first snapshot without them."""
-        self._unknown: set[str] = set()
-        """The corrupt applications, whose endpoints may not be known."""
 
     @property
     def due(self) -> float | None:
@@ -70,18 +68,17 @@ class EndpointPublisher:
                 gone.append(id)
         return gone
 
-    def end_recovery(self, known: Mapping[str, ReplicaSet], now: float, corrupt: Collection[str] = ()) -> bool:
+    def end_recovery(self, known: Mapping[str, ReplicaSet], now: float) -> bool:
         """End the recovery once all replicas have reported their state or the time is over.
 
-        From then on, every replica set is published, and callers are notified of the removal of all other keys. Callers
-        keep the endpoints of applications that are `corrupt`. Returns whether the recovery has ended in this call.
+        From then on, every replica set is published, and callers are notified of the removal of all other keys. Returns
+        whether the recovery has ended in this call.
         """
         if self._recover_until is not None and now < self._recover_until and replica_sets.recovering(known):
             return False
         ends, self._recover_until = self._recover_until is not None, None
-        if ends or self._unknown != set(corrupt):
-            self._unknown = set(corrupt)
-            self._publisher.settle(tuple(_key(f"{name}/") for name in corrupt))
+        if ends:
+            self._publisher.settle()
         return ends
 
 

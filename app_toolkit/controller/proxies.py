@@ -33,9 +33,9 @@ class Proxies:
         """The other nodes that have proxies, and until when; None: as long as a replica runs there."""
         self._active: dict[NodeId, int] = {}
 
-    def move(self, http: HTTPOptions, *, stay: bool = False) -> None:
-        """Set the options. `stay`: keep the present port if the options allow any free port."""
-        self.http, self.port = http, self.port if stay else 0
+    def move(self, http: HTTPOptions) -> None:
+        """Set the options. The proxies then listen on another port if these allow any free port."""
+        self.http, self.port = http, 0
 
     def learn(self, address: Address) -> None:
         """Store the port of a proxy that has started at this address."""
@@ -65,11 +65,6 @@ class Proxies:
     def due(self) -> float | None:
         """When the next node loses its proxies, if nothing happens before; None: none does."""
         return min((until for until in self._until.values() if until is not None), default=None)
-
-    @property
-    def any_active(self) -> bool:
-        """Whether any proxy serves or may serve clients."""
-        return bool(self._active)
 
     @property
     def spread(self) -> bool:

@@ -46,7 +46,6 @@ class Publisher:
         self._snapshots: dict[str, Snapshot] = {}
         self._removed: dict[str, Snapshot] = {}
         self._settled: Version | None = None
-        self._unsettled: tuple[str, ...] = ()
         self._callers: dict[str, _Caller] = {}
         self._watches: set[asyncio.Future[None]] = set()
         # Callers of the previous controller are alive, but this publisher does not know them until they watch again.
@@ -72,12 +71,9 @@ class Publisher:
             del self._removed[next(iter(self._removed))]
         self._wake()
 
-    def settle(self, but: tuple[str, ...] = ()) -> None:
-        """Declare that all keys are published. Callers that have a snapshot of another key are notified of its removal.
-
-        Keys with one of the prefixes `but` are excepted.
-        """
-        self._settled, self._unsettled = self._next(), but
+    def settle(self) -> None:
+        """Declare that all keys are published. Callers that have another key are notified of its removal."""
+        self._settled = self._next()
         self._wake()
 
     def version(self, key: str) -> Version | None:
@@ -167,7 +163,7 @@ class Publisher:
                 continue
             removed = self._removed.get(key)
             if removed is None and self._settled is not None and version.epoch < self.epoch:
-                removed = None if key.startswith(self._unsettled) else Snapshot(self._settled, None)
+                removed = Snapshot(self._settled, None)
             if removed is not None and version < removed.version:
                 news[key] = removed
         return news

@@ -50,7 +50,6 @@ class ReplicaSets:
         self._touched: set[str] = set()
         self._due: dict[str, float] = {}
         self._minted = 0
-        self._unmanaged: set[str] = set()
 
     # Desired state
 
@@ -66,14 +65,6 @@ class ReplicaSets:
         assert replica_set.spec is not None
         self._happened(name, replace(replica_set, spec=replace(replica_set.spec, target=target)))
         self._changes.notify()
-
-    def set_unmanaged(self, why: Mapping[str, str]) -> None:
-        """Quarantine exactly the replica sets in `why`, whose desired state is not known: the reasons by name."""
-        for name in self._unmanaged - why.keys():
-            self.lift(name)
-        for name in why.keys() - self._unmanaged:
-            self._happened(name, replace(self.known[name], quarantine=why[name]))
-        self._unmanaged = set(why)
 
     def lift(self, name: str) -> None:
         """End the quarantine of a replica set, and clear the backoff of its restarts."""

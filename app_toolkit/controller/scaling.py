@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.autoscale import Autoscaler, Decision, Report
@@ -161,7 +160,7 @@ class Scaling:
         return {name: _status(there, now) for name, there in self._scaled.items()}
 
 
-def _shares(spec: ReplicaSetSpec) -> tuple[Fraction, Fraction]:
+def _shares(spec: ReplicaSetSpec) -> tuple[float, float]:
     """Return the weights of an open WebSocket and of an open stream, in requests.
 
     The weight is `max_ongoing_requests` divided by the maximum number of open WebSockets or streams. If that number is
@@ -169,9 +168,9 @@ def _shares(spec: ReplicaSetSpec) -> tuple[Fraction, Fraction]:
     """
     live = spec.live
     if live is None:
-        return Fraction(0), Fraction(0)
+        return 0.0, 0.0
     places = live.max_open_websockets, live.max_open_streams
-    websocket, stream = (Fraction(live.max_ongoing_requests, most) if most else Fraction(0) for most in places)
+    websocket, stream = (live.max_ongoing_requests / most if most else 0.0 for most in places)
     return websocket, stream
 
 

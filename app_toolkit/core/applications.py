@@ -15,31 +15,19 @@ def check(
     http: HTTPOptions,
     owner: str | None,
     there: Collection[ApplicationSpec],
-    corrupt: Collection[str],
     listening: HTTPOptions,
     holder: str | None,
 ) -> None:
     """Raise `ConfigError` if `owner` may not apply this application.
 
-    `there`: every revision that runs or may be started again. `corrupt`: applications that cannot be read from the
-    state store. Their route prefixes are not known, so no other application may take a new prefix until they are
-    applied again or deleted.
-
-    `http`: the new options of the proxies, `listening`: the present ones. `holder`: the owner of the lease that holds
-    the application of this name.
+    `there`: every revision that runs or may be started again. `http`: the new options of the proxies, `listening`: the
+    present ones. `holder`: the owner of the lease that holds the application of this name.
     """
     for other in there:
         if other.name != spec.name and other.route_prefix == spec.route_prefix is not None:
             raise ConfigError(
                 f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: {other.name!r} has it"
             )
-    mine = [other.route_prefix for other in there if other.name == spec.name]
-    if corrupt and spec.name not in corrupt and spec.route_prefix not in (None, *mine):
-        raise ConfigError(
-            f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r} while the route "
-            f"prefixes of corrupt applications are not known: deploy or delete {', '.join(map(repr, sorted(corrupt)))} "
-            "first"
-        )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
     others = sorted({other.name for other in there if other.route_prefix is not None} - {spec.name})

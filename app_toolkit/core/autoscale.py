@@ -5,8 +5,9 @@ fixed share of a request. Each caller reports its own load. A report counts unti
 or until `FORGOTTEN_S` after it was taken, so the load of a caller that has died is dropped. At every moment, the load
 of the deployment is the sum over all callers.
 
-* The *average* is the integral of the load over the last `look_back_period_s`, divided by that period. It depends on
-  how long a load lasted, and not on how often it was reported. Before the first report it is 0.
+* The autoscaler computes in ticks of `TICK_S`. All periods and delays are counted in ticks.
+* The *average* is that of the load over the last `look_back_period_s`. It depends on how long a load lasted, and not on
+  how often it was reported. Before the first report it is 0.
 * The number of *needed* replicas is `average / target_ongoing_requests`, rounded up, within `min_replicas` and
   `max_replicas`. It is at least 1 while there is any load.
 * The target rises to the lowest number that was needed within the last `upscale_delay_s`. It falls to the highest
@@ -14,25 +15,24 @@ of the deployment is the sum over all callers.
   a constant target.
 * A scaling factor limits a change of the target to that share of the difference between the needed number and the
   target of one delay ago, but to no less than one replica.
-* A target of 0 becomes 1 as soon as there is any load. A target becomes 0 only from 1, after no replica was needed and
-  the target was 1 throughout `downscale_to_zero_delay_s`.
+* A target of 0 becomes 1 as soon as there is any load, without waiting for the tick. A target becomes 0 only from 1,
+  after no replica was needed and the target was 1 throughout `downscale_to_zero_delay_s`.
 * An unknown load does not lower the target. At the beginning, `max_replicas` counts as needed for scaling down until
   every caller has had `FORGOTTEN_S` to report and a complete look-back period has passed after that. The same holds
   again after a call that is more than `AWAY_S` late.
 
-These rules hold at every moment and not only when a method is called: a call applies all changes since the previous
-call, each at its own time. The result therefore does not depend on how often `decide` is called, as long as it is
-called when it is due. Time is counted in whole microseconds and the load in whole parts of a request. Sums are
-therefore exact, and a load that has left the look-back period leaves no rounding error.
+A call computes all ticks since the previous call, so the result does not depend on how often `decide` is called, as
+long as it is called when it is due.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from fractions import Fraction
-from math import ceil, floor, lcm
+from dataclasses import dataclass
+from math import ceil, floor, fsum, inf
 
 from app_toolkit.config.models import AutoscalingConfig
+
+TICK_S = 0.25
+"""Seconds between two computations of the target."""
 
 FORGOTTEN_S = 10.0
 """Seconds for which a report counts after it was taken. A caller with a load reports several times in this time."""
@@ -71,17 +71,12 @@ class Decision:
 class Autoscaler:
     """The autoscaler of one deployment. `now` is in seconds; an earlier `now` than before counts as the same time.
 
-    It keeps the load within the look-back period, and nothing that must be stored. For another config, create another
-    autoscaler with the target of the previous one.
+    It keeps the load of each tick within the look-back period, and nothing that must be stored. For another config,
+    create another autoscaler with the target of the previous one.
     """
 
     def __init__(
-        self,
-        config: AutoscalingConfig,
-        target: int,
-        now: float,
-        websocket: Fraction = Fraction(0),
-        stream: Fraction = Fraction(0),
+        self, config: AutoscalingConfig, target: int, now: float, websocket: float = 0.0, stream: float = 0.0
     ) -> None:
         """Start with the present number of desired replicas as `target`, brought within the bounds of the config.
 
@@ -89,260 +84,177 @@ class Autoscaler:
         """
         self.config = config
         self.shares = websocket, stream
-        #: The load is counted in parts of a request: the number of parts in a request, a WebSocket and a stream.
-        self._parts_of = lcm(websocket.denominator, stream.denominator)
-        self._websocket, self._stream = int(websocket * self._parts_of), int(stream * self._parts_of)
-        each = Fraction(str(config.target_ongoing_requests))  # the decimal number as written: 0.3 is exactly 3/10
-        self._now = _microseconds(now)
+        self._now = now
+        self._tick = floor(now / TICK_S)
+        """The last tick. Tick 0 is at time 0. As `TICK_S` is a power of two, conversions between both are exact."""
         self._target = min(max(target, config.min_replicas), config.max_replicas)
-        #: The last report of each caller: when it was taken, and its load.
-        self._reports: dict[str, tuple[int, int]] = {}
-        #: No report expires before this time; None: there is no report.
-        self._forget_at: int | None = None
-        self._window = _Window(_microseconds(config.look_back_period_s), self._now)
-        #: Areas of the window are load times time. `_request` is the area of an average of one request. Areas times
-        #: `_times` can be compared with `_each`, the load that one replica is meant to have, without fractions.
-        self._request = self._parts_of * self._window.length
-        self._each, self._times = each.numerator * self._request, each.denominator
-        self._up, self._down = _microseconds(config.upscale_delay_s), _microseconds(config.downscale_delay_s)
+        self._reports: dict[str, tuple[float, float]] = {}
+        """The last report of each caller: when it was taken, and its load."""
+        self._load = 0.0
+        self._correction = 0.0
+        """What to add to the present load for the average since the last tick; 0: the load has not changed since."""
+        self._up, self._down = _ticks(config.upscale_delay_s), _ticks(config.downscale_delay_s)
         to_zero = config.downscale_to_zero_delay_s
-        self._to_zero = self._down if to_zero is None else _microseconds(to_zero)
-        self._up_factor = Fraction(str(config.upscaling_factor))
-        self._down_factor = Fraction(str(config.downscaling_factor))
+        self._to_zero = self._down if to_zero is None else _ticks(to_zero)
+        ticks = max(_ticks(config.look_back_period_s), 1)
+        self._loads = deque([0.0] * ticks, ticks)
         self._least = _Least(self._up, config.min_replicas)
         self._most = _Least(self._down, -config.max_replicas)  # the numbers are negated to find their maximum
-        # Without a factor, the change does not depend on the target of one delay ago.
-        self._before_up = _Past(self._up if self._up_factor < 1 else 0, self._target)
-        self._before_down = _Past(self._down if self._down_factor < 1 else 0, self._target)
+        self._before_up, self._before_down = _Past(self._up, self._target), _Past(self._down, self._target)
         self._idle_since: int | None = None
-        self._seen_at: int | None = None
-        self._restart_observation(self._now)
-        self._decide()
+        """The tick since which the last replica is not needed; None: it is needed."""
+        self._seen_at: float | None = None
+        """When all callers have had time to report, and a look-back period has passed after that; None: in the past."""
+        self._restart_observation()
 
     def hear(self, report: Report, now: float) -> None:
-        """Take a report. Ignore it if it is too old or not newer than the last one of the same caller."""
+        """Take a report. Ignore it if it is too old, or older than the last one of the same caller."""
         self._advance_to(now)
-        taken, load = min(_microseconds(report.at), self._now), self._parts(report)
-        known, before = self._reports.get(report.source, (taken - 1, 0))
-        forget_at = taken + _FORGOTTEN
-        if taken <= known or forget_at <= self._now:
+        taken = min(report.at, self._now)
+        known, _ = self._reports.get(report.source, (-inf, 0.0))
+        if taken < known or taken + FORGOTTEN_S <= self._now:
             return
+        websocket, stream = self.shares
+        load = report.waiting + report.ongoing + report.websockets * websocket + report.streams * stream
         self._reports[report.source] = taken, load
-        self._forget_at = forget_at if self._forget_at is None else min(self._forget_at, forget_at)
-        self._window.put(self._window.load + load - before)
-        self._decide()
+        self._sum_up()
 
     def forget(self, source: str, now: float) -> None:
         """Remove the load of a caller that has ended."""
         self._advance_to(now)
         if self._reports.pop(source, None) is not None:
-            self._window.put(sum(load for _, load in self._reports.values()))
-            self._decide()
+            self._sum_up()
 
     def decide(self, now: float) -> Decision:
         """Return the decision for this time."""
         self._advance_to(now)
-        due = self._due()
-        return Decision(
-            target=self._target,
-            due=None if due is None else due / _SECOND,
-            load=self._window.load / self._parts_of,
-            average=self._window.area / self._request,
-            needed=self._needed(),
-        )
+        return Decision(self._target, self._due(), self._load, self._average(), self._needed())
 
-    def _parts(self, report: Report) -> int:
-        requests = report.waiting + report.ongoing
-        return requests * self._parts_of + report.websockets * self._websocket + report.streams * self._stream
+    def _sum_up(self) -> None:
+        """Set the load from now on."""
+        load = fsum(load for _, load in self._reports.values())
+        self._correction += (self._load - load) * (self._now / TICK_S - self._tick)
+        self._load = load
+        if load:
+            self._target = max(self._target, 1)
 
-    def _advance_to(self, now: float) -> None:
-        """Apply the changes until `now`. After a long gap, restart the observation."""
-        here = _microseconds(now)
-        if here <= self._now:
-            return
-        due = self._due()
-        if due is not None and here - due > _AWAY:
-            if self._forget_at is not None:
-                self._forget_at = here + _FORGOTTEN
-            self._restart_observation(here)
-            self._decide()
-        while (then := min(self._changes(), default=None)) is not None and then <= here:
-            self._pass(then)
-        self._move(here)
-
-    def _restart_observation(self, now: int) -> None:
-        """Scale nothing down until all callers have had time to report, and the window contains only their reports."""
-        self._seen_at = now + _FORGOTTEN + self._window.length
-
-    def _changes(self) -> Iterator[int]:
-        """Yield the times at which the state changes without another report."""
-        yield from self._target_changes_at()
-        yield from self._needed_changes_at()
-
-    def _target_changes_at(self) -> Iterator[int]:
-        """Yield the times at which the target itself may change."""
-        for past in (self._least, self._most, self._before_up, self._before_down):
-            if past.changes_at is not None:
-                yield past.changes_at
-        if self._idle_since is not None:
-            yield self._idle_since + self._to_zero
-        if self._forget_at is not None:
-            yield self._forget_at
-
-    def _needed_changes_at(self) -> Iterator[int]:
-        """Yield the times at which the needed number may change. The target may change one delay later."""
-        if self._seen_at is not None:
-            yield self._seen_at
-        if self._window.bends_at is not None:
-            yield self._window.bends_at
-        crosses_at = self._crosses_at()
-        if crosses_at is not None:
-            yield crosses_at
-
-    def _due(self) -> int | None:
-        soonest = min(self._up, self._down, self._to_zero)
-        return min([*self._target_changes_at(), *(bend + soonest for bend in self._needed_changes_at())], default=None)
-
-    def _move(self, now: int) -> None:
-        """Advance to a time until which only the average changes, and does so linearly."""
-        self._window.move(now)
-        self._now = now
-
-    def _pass(self, now: int) -> None:
-        """Advance to the next time at which the state changes, and decide."""
-        self._move(now)
-        if self._forget_at is not None and self._forget_at <= now:
-            self._reports = {source: report for source, report in self._reports.items() if report[0] + _FORGOTTEN > now}
-            self._forget_at = min((taken + _FORGOTTEN for taken, _ in self._reports.values()), default=None)
-            self._window.put(sum(load for _, load in self._reports.values()))
-        if self._seen_at is not None and self._seen_at <= now:
-            self._seen_at = None
-        self._decide()
-
-    def _decide(self) -> None:
-        now, needed = self._now, self._needed()
-        self._least.put(needed, now)
-        self._most.put(-(self.config.max_replicas if self._seen_at is not None else needed), now)
-        up, down = self._least.read(now), -self._most.read(now)
-        began = self._before_up.read(now)
-        if up > began:
-            up = began + ceil(self._up_factor * (up - began))
-        began = self._before_down.read(now)
-        if down < began:
-            down = began - max(floor(self._down_factor * (began - down)), 1)
-        # The lowest needed number is never above the highest, so the order of min and max does not matter.
-        target = min(max(self._target, up), max(down, 1))
-        idle = target == 1 and needed == 0 and self._seen_at is None
-        if not idle:
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = now
-        if self._idle_since is not None and self._idle_since + self._to_zero <= now:
-            target, self._idle_since = 0, None
-        if self._window.load:
-            target = max(target, 1)
-        self._target = target
-        self._before_up.put(target, now)
-        self._before_down.put(target, now)
+    def _average(self) -> float:
+        return fsum(self._loads) / len(self._loads)
 
     def _needed(self) -> int:
-        needed = max(self._whole(), 1 if self._window.load else 0)
+        needed = max(ceil(_rounded(self._average() / self.config.target_ongoing_requests)), 1 if self._load else 0)
         return min(max(needed, self.config.min_replicas), self.config.max_replicas)
 
-    def _whole(self) -> int:
-        """Return the number of replicas for the average alone, rounded up."""
-        return -(-self._window.area * self._times // self._each)
+    def _restart_observation(self) -> None:
+        """Scale nothing down until all callers have had time to report, and the window contains only their reports."""
+        self._seen_at = self._now + FORGOTTEN_S + self.config.look_back_period_s
 
-    def _crosses_at(self) -> int | None:
-        """Return when the needed number changes if the average continues to change at the same rate; None: never."""
-        slope = self._window.slope * self._times
-        if slope > 0:
-            number = max(self._whole(), self.config.min_replicas)  # enough until one microsecond before the result
-            if number < self.config.max_replicas:
-                return self._now + (number * self._each - self._window.area * self._times) // slope + 1
-        elif slope < 0:
-            number = min(self._whole(), self.config.max_replicas) - 1  # enough from the result on
-            if number >= self.config.min_replicas:
-                return self._now - (number * self._each - self._window.area * self._times) // -slope
-        return None
+    # Time
 
+    def _due(self) -> float | None:
+        tick = self._next_change()
+        return None if tick is None else tick * TICK_S
 
-@dataclass(slots=True)
-class _Window:
-    """The load of the last `length` microseconds as an area: parts of a request times microseconds."""
+    def _advance_to(self, now: float) -> None:
+        """Compute the ticks until `now`. After a long gap, restart the observation."""
+        if now <= self._now:
+            return
+        due, self._now = self._due(), now
+        if due is not None and now - due > AWAY_S:
+            self._reports = {source: (now, load) for source, (_, load) in self._reports.items()}
+            self._restart_observation()
+        while (tick := self._next_change()) is not None and tick * TICK_S <= now:
+            self._tick = tick
+            self._compute()
+        self._tick = floor(now / TICK_S)
 
-    length: int
-    now: int
-    load: int = 0
-    area: int = 0
-    #: The changes of the load within the window, oldest first: when, and by how much.
-    steps: deque[tuple[int, int]] = field(default_factory=deque)
-    left: int = 0
-    """The load at the beginning of the window."""
+    def _next_change(self) -> int | None:
+        """Return the next tick at which anything may change without another report; None: there is none."""
+        if self._correction or not min(self._loads) == max(self._loads) == self._load:
+            return self._tick + 1
+        times = [taken + FORGOTTEN_S for taken, load in self._reports.values() if load]
+        if self._seen_at is not None:
+            times.append(self._seen_at)
+        ticks = [ceil(at / TICK_S) for at in times]
+        pasts = (self._least, self._most, self._before_up, self._before_down)
+        ticks += [past.changes_at for past in pasts if past.changes_at is not None]
+        if self._idle_since is not None:
+            ticks.append(self._idle_since + self._to_zero)
+        return max(min(ticks), self._tick + 1) if ticks else None
 
-    @property
-    def slope(self) -> int:
-        return self.load - self.left
-
-    @property
-    def bends_at(self) -> int | None:
-        """When the oldest change leaves the window; None: there is no change."""
-        return self.steps[0][0] + self.length if self.steps else None
-
-    def put(self, load: int) -> None:
-        """Set the load from now on."""
-        change = load - self.load
-        if self.steps and self.steps[-1][0] == self.now:
-            change += self.steps.pop()[1]
-        if change:
-            self.steps.append((self.now, change))
-        self.load = load
-
-    def move(self, now: int) -> None:
-        """Advance to a time that is not after `bends_at`."""
-        self.area += self.slope * (now - self.now)
-        self.now = now
-        while self.steps and self.steps[0][0] + self.length <= now:
-            self.left += self.steps.popleft()[1]
+    def _compute(self) -> None:
+        """Compute the target at a tick."""
+        self._loads.append(self._load + self._correction)
+        self._correction = 0.0
+        now = self._tick * TICK_S
+        self._reports = {source: each for source, each in self._reports.items() if each[0] + FORGOTTEN_S > now}
+        self._load = fsum(load for _, load in self._reports.values())
+        if self._seen_at is not None and self._seen_at <= now:
+            self._seen_at = None
+        needed = self._needed()
+        up = self._least.put(needed, self._tick)
+        down = -self._most.put(-(self.config.max_replicas if self._seen_at is not None else needed), self._tick)
+        began = self._before_up.read(self._tick)
+        if up > began:
+            up = began + ceil(_rounded(self.config.upscaling_factor * (up - began)))
+        began = self._before_down.read(self._tick)
+        if down < began:
+            down = began - max(floor(_rounded(self.config.downscaling_factor * (began - down))), 1)
+        # The lowest needed number is never above the highest, so the order of min and max does not matter.
+        target = min(max(self._target, up), max(down, 1))
+        if target != 1 or needed or self._seen_at is not None:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = self._tick
+        if self._idle_since is not None and self._idle_since + self._to_zero <= self._tick:
+            target, self._idle_since = 0, None
+        self._target = max(target, 1) if self._load else target
+        self._before_up.put(self._target, self._tick)
+        self._before_down.put(self._target, self._tick)
 
 
 class _Past:
-    """The value of a number `span` microseconds ago."""
+    """The value of a number `span` ticks ago."""
 
     def __init__(self, span: int, number: int) -> None:
         self._span = span
         self._number = number
-        #: The earlier values, oldest first, and until when each was valid.
         self._past: deque[tuple[int, int]] = deque()
+        """The earlier values, oldest first, each with the tick at which the next one followed."""
 
     @property
     def changes_at(self) -> int | None:
         return self._past[0][1] + self._span if self._past else None
 
-    def put(self, number: int, now: int) -> None:
-        if number != self._number and self._span:
-            self._past.append((self._number, now))
-        self._number = number
+    def put(self, number: int, tick: int) -> int:
+        """Set the present value, and return that of `span` ticks ago."""
+        if number != self._number:
+            self._past.append((self._number, tick))
+            self._number = number
+        return self.read(tick)
 
-    def read(self, now: int) -> int:
-        while self._past and self._past[0][1] + self._span <= now:
+    def read(self, tick: int) -> int:
+        while self._past and self._past[0][1] + self._span <= tick:
             self._past.popleft()
         return self._past[0][0] if self._past else self._number
 
 
 class _Least(_Past):
-    """The lowest value of a number within the last `span` microseconds."""
+    """The lowest value of a number within the last `span` ticks."""
 
-    def put(self, number: int, now: int) -> None:
-        super().put(number, now)
+    def put(self, number: int, tick: int) -> int:
         while self._past and self._past[-1][0] >= number:
             self._past.pop()  # the new number is not higher, and stays within the span for longer
+        if number > self._number:
+            self._past.append((self._number, tick))
+        self._number = number
+        return self.read(tick)
 
 
-_SECOND = 1_000_000
-_FORGOTTEN = round(FORGOTTEN_S * _SECOND)
-_AWAY = round(AWAY_S * _SECOND)
+def _ticks(seconds: float) -> int:
+    return ceil(_rounded(seconds / TICK_S))
 
 
-def _microseconds(seconds: float) -> int:
-    return round(seconds * _SECOND)
+def _rounded(number: float) -> float:
+    """Return a number without the error of binary fractions: 33 / 0.3 needs 110 replicas, and not 111."""
+    return round(number, 6)

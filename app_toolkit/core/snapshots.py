@@ -10,11 +10,8 @@ from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.restarts import Failure
 
 
-def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the route tables of all applications with a route prefix, the longest route prefix first.
-
-    `as_before`: applications whose tables are not known. Callers keep the tables that they have for these.
-    """
+def route_tables(applications: Iterable[ApplicationSpec]) -> dict[str, Any]:
+    """Return the route tables of all applications with a route prefix, the longest route prefix first."""
     served = [(spec, spec.route_prefix) for spec in applications if spec.route_prefix is not None]
     longest_first = sorted(served, key=lambda each: (-len(each[1]), each[0].name))
     return {
@@ -27,7 +24,6 @@ def route_tables(applications: Iterable[ApplicationSpec], as_before: Iterable[st
             }
             for spec, prefix in longest_first
         ],
-        "as_before": sorted(as_before),
     }
 
 

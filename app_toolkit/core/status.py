@@ -140,9 +140,9 @@ class ApplicationStatus:
     route_prefix: str | None
     deployments: tuple[ReplicaSetStatus, ...]
     revision: int = 1
-    """The number of the revision that was applied last; 0: not known."""
+    """The number of the revision that was applied last."""
     last_error: str | None = None
-    """Why the revision that was applied last has failed, or why the application cannot be read from the state store."""
+    """Why the revision that was applied last has failed."""
     serving_revision: int = 0
     """The number of the revision that should run, which is lower than `revision` after an automatic rollback; 0: not
     known."""
@@ -160,8 +160,6 @@ class InstanceStatus:
     proxies: tuple[ReplicaSetStatus, ...]
     leaving: tuple[ReplicaSetStatus, ...]
     """Replica sets that are not in the current revision of any application."""
-    warnings: tuple[str, ...] = ()
-    """The corrupt values of the state store, a sentence for each."""
     stopping: bool = False
     """Whether the instance is being shut down."""
 
@@ -186,7 +184,6 @@ class InstanceStatus:
 
 
 NO_SCALING: Mapping[str, ScalingStatus] = {}
-NOTHING_CORRUPT: Mapping[str, str] = {}
 
 
 def instance_status(
@@ -199,13 +196,10 @@ def instance_status(
     home: NodeId,
     stopping: bool,
     scaling: Mapping[str, ScalingStatus] = NO_SCALING,
-    corrupt: Mapping[str, str] = NOTHING_CORRUPT,
-    warnings: tuple[str, ...] = (),
 ) -> InstanceStatus:
     """Return the status with the applications in the order of their names, and the proxies of `home` first.
 
-    `stopping`: whether a shutdown is in progress. `corrupt`: the applications that cannot be read from the state store,
-    each with the reason.
+    `stopping`: whether a shutdown is in progress.
     """
     by_name = {
         name: replica_set_status(replica_set.spec, replica_set.record, now, replica_set.quarantine, scaling.get(name))
@@ -233,9 +227,6 @@ def instance_status(
                 rollout.current_revision or 0,
             )
         )
-    for name, why in corrupt.items():
-        mine = tuple(replica_set for replica_set in by_name.values() if application_of(replica_set.name) == name)
-        of_applications.append(ApplicationStatus(name, FAILED, None, mine, 0, why))
     of_applications.sort(key=lambda each: each.name)
     first = proxies_of(home)
     proxies = tuple(
@@ -251,7 +242,6 @@ def instance_status(
         applications=tuple(of_applications),
         proxies=proxies,
         leaving=leaving,
-        warnings=warnings,
         stopping=stopping,
     )
 

@@ -5,9 +5,8 @@ import contextlib
 import secrets
 from hashlib import sha256
 
-from app_toolkit.controller.checkpoint import decode_checkpoint
-from app_toolkit.controller.state_store import EPOCH
-from app_toolkit.errors import Conflict, CorruptValue, TargetError
+from app_toolkit.controller.state_store import EPOCH, read_epoch
+from app_toolkit.errors import Conflict, TargetError
 from app_toolkit.interfaces import Store, code_key
 
 SECRET = "secret"
@@ -49,9 +48,5 @@ def packed_code(store: Store, hash: str) -> bytes | None:
 
 
 def last_epoch(store: Store) -> int:
-    """Return the epoch of the latest controller; 0 if the store has no readable epoch."""
-    value = asyncio.run(store.get(EPOCH))
-    try:
-        return 0 if value is None else decode_checkpoint(EPOCH, value).epoch
-    except CorruptValue:
-        return 0
+    """Return the epoch of the latest controller; 0 if the store has none."""
+    return read_epoch(asyncio.run(store.get(EPOCH)))

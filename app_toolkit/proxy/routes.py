@@ -178,8 +178,6 @@ class Routes:
             applications.append(
                 RoutedApplication(published["name"], published["prefix"], published["default"], rows, table)
             )
-        as_before = (value or {}).get("as_before", ())
-        applications += [application for application in self.applications if application.name in as_before]
         applications.sort(key=lambda application: len(application.prefix), reverse=True)
         self.applications = tuple(applications)
         self.ready = self.ready or value is not None

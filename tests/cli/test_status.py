@@ -202,17 +202,6 @@ def test_where_several_nodes_have_proxies_each_is_a_line(running: Running, capsy
     ]
 
 
-def test_what_of_the_store_cannot_be_believed_is_said_first(
-    running: Running, capsys: pytest.CaptureFixture[str]
-) -> None:
-    warning = "the value of 'applications/shop' in the state store is corrupt: it is missing; its copy is used instead"
-    unreadable = ApplicationStatus("shop", "failed", None, (), 0, warning)
-    running.status = replace(STATUS, warnings=(warning,), applications=(unreadable,))
-    assert command("status") == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[:2] == [warning, "application shop; its stored state cannot be read: deploy it again"]
-
-
 def test_status_as_json_is_all_that_is_known(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("status", "--json", "--address", "auto") == 0
     load = {name: asdict(each) for name, each in LOAD.items()}

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.controller import checkpoint
-from app_toolkit.controller.checkpoint import SCHEMA_VERSION, Checkpoint, decode_checkpoint, encode_checkpoint
+from app_toolkit.controller.checkpoint import SCHEMA_VERSION, decode_checkpoint, encode_checkpoint
 from app_toolkit.errors import CorruptValue
 
 KEY = "applications/shop"
-keys = st.sampled_from([KEY, "applications/shoe", "copies/applications/shop", "http", "epoch"])
-checkpoints = st.builds(Checkpoint, st.binary(max_size=200), st.integers(0, 10**18 - 1))
+keys = st.sampled_from([KEY, "applications/shoe", "http", "epoch"])
+checkpoints = st.binary(max_size=200)
 
 
 @given(keys, checkpoints)
@@ -54,7 +54,7 @@ def test_what_nobody_has_written_is_not_believed(value):
 
 def test_a_later_schema_is_named(monkeypatch):
     monkeypatch.setattr(checkpoint, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
-    later = encode_checkpoint(KEY, Checkpoint(b"{}", 3))
+    later = encode_checkpoint(KEY, b"{}")
     monkeypatch.undo()
-    with pytest.raises(CorruptValue, match="its schema version is 2, and this controller reads 1 at most"):
+    with pytest.raises(CorruptValue, match="its schema version is 2, and this version reads 1 at most"):
         decode_checkpoint(KEY, later)

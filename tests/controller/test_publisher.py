@@ -97,20 +97,6 @@ async def test_a_key_that_a_new_publisher_does_not_have_is_missed_only_once_it_i
     assert await again == {}
 
 
-async def test_a_publisher_may_be_settled_but_for_some_keys_and_later_for_these_as_well():
-    clock = ManualClock()
-    b = publisher(epoch=2, clock=clock)
-    watch = watching(b, "me", {"a/1": Version(1, 7), "b/1": Version(1, 8)})
-    b.settle(("a/",))
-    news = await watch
-    assert [(key, snapshot.value) for key, snapshot in news.items()] == [("b/1", None)]
-    again = watching(b, "me", {"a/1": Version(1, 7)})
-    await clock.advance(5.0)
-    assert not again.done()
-    b.settle()
-    assert [(key, snapshot.value) for key, snapshot in (await again).items()] == [("a/1", None)]
-
-
 async def test_a_snapshot_is_acknowledged_once_every_caller_has_come_back_with_it():
     clock = ManualClock()
     b = publisher(clock=clock)

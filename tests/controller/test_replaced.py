@@ -297,7 +297,7 @@ async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_cont
                 asked = asyncio.create_task(applied(old, 4))
             await h.clock.advance(0.01)
             if old.stopped_at is None:
-                assert steps > 6
+                assert steps > 5
                 await old.dies()
                 await h.world.aclose()
                 return

@@ -10,7 +10,7 @@ from app_toolkit.clock import ManualClock
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec
 from app_toolkit.controller.scaling import Scaling
 from app_toolkit.core.applications import replica_set_specs
-from app_toolkit.core.autoscale import FORGOTTEN_S
+from app_toolkit.core.autoscale import FORGOTTEN_S, TICK_S
 from app_toolkit.core.reconcile import Drain, Kill, ReplicaSetRecord, Start, Stop
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.observability.event_log import EventLog
@@ -85,7 +85,7 @@ async def test_replicas_follow_the_load_and_the_story_says_why():
             "from 3 to 4",
             "from 4 to 5",
         ]
-        assert scaled[0].cause.endswith(": the load is 10, on average 3.0, and one replica is meant to have 2")
+        assert scaled[0].cause.endswith(": the load is 10, on average 3.1, and one replica is meant to have 2")
         told = h.replica_set(CHAT).scaling
         assert (told.load, told.needed, told.min_replicas, told.max_replicas) == (10, 5, 1, 20)
         assert told.why == scaled[-1].cause
@@ -211,7 +211,7 @@ async def test_a_caller_that_says_nothing_any_more_is_forgotten_after_a_while():
         load.said.clear()
         await h.clock.advance(FORGOTTEN_S - 0.1)
         assert h.replica_set(CHAT).scaling.load == 6
-        await h.clock.advance(0.2)
+        await h.clock.advance(TICK_S + 0.1)
         assert h.replica_set(CHAT).scaling.load == 0
 
 
@@ -342,7 +342,7 @@ def test_a_report_that_changes_nothing_soon_wakes_nobody():
     scaling.hear("one", {CHAT: (0, 20, 0, 0)}, 40.0)
     assert scaling.is_stirred
     assert list(scaling.decide(known, 40.0)) == []
-    assert scaling.due == pytest.approx(40.0 + UP_S, abs=0.1)
+    assert scaling.due == pytest.approx(40.0 + TICK_S)
 
 
 def test_a_group_that_is_gone_has_no_target_and_comes_back_as_new():

@@ -7,7 +7,6 @@ from app_toolkit.controller.state_store import StateStore, StoredState
 from app_toolkit.core.rollout import applied
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import StaleEpoch
-from app_toolkit.observability.event_log import EventLog
 from tests.core.specs import application
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +17,7 @@ PACKED = applied(None, application("packed", prefix=None).model_copy(update={"co
 
 async def ours(store):
     told = []
-    state_store = StateStore(store, EventLog(lambda: 0.0), lambda: told.append("replaced"))
+    state_store = StateStore(store, lambda: told.append("replaced"))
     await state_store.take_epoch()
     return state_store, told
 
@@ -51,7 +50,7 @@ async def test_what_is_put_away_leaves_how_proxies_listen_and_the_epoch():
     await state_store.put_port(4711)
     await state_store.put_leases({})
     await state_store.delete_all()
-    assert await store.keys("") == ["copies/epoch", "copies/http", "epoch", "http"]
+    assert await store.keys("") == ["epoch", "http"]
 
 
 async def test_code_that_no_application_names_is_dropped():
@@ -89,7 +88,7 @@ async def test_whoever_is_replaced_is_told_when_it_asks():
 
 async def test_of_two_that_begin_at_once_each_has_an_epoch_of_its_own():
     store = MemoryStore()
-    first, second = StateStore(store, EventLog(lambda: 0.0), list), StateStore(store, EventLog(lambda: 0.0), list)
+    first, second = StateStore(store, list), StateStore(store, list)
     get = store.get
 
     async def overtaken(key):

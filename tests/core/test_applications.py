@@ -20,9 +20,9 @@ from tests.core.specs import application
 NOW = HTTPOptions(port=8000)
 
 
-def refusal(spec, *, there=(), corrupt=(), http=NOW, owner=None, holder=None):
+def refusal(spec, *, there=(), http=NOW, owner=None, holder=None):
     try:
-        check(spec, http, owner, there, corrupt, NOW, holder)
+        check(spec, http, owner, there, NOW, holder)
     except ConfigError as error:
         return str(error)
     return None
@@ -36,28 +36,6 @@ def refusal(spec, *, there=(), corrupt=(), http=NOW, owner=None, holder=None):
         ("its prefix is taken", application("b"), {"there": [application("a")]}, "route prefix '/': 'a' has it"),
         ("another prefix", application("b", prefix="/b"), {"there": [application("a")]}, None),
         ("no prefix, twice", application("b", prefix=None), {"there": [application("a", prefix=None)]}, None),
-        (
-            "it may be one's that nobody can read",
-            application("b"),
-            {"corrupt": ["a"]},
-            "deploy or delete 'a' first",
-        ),
-        (
-            "or one of several",
-            application("c", prefix="/c"),
-            {"corrupt": ["b", "a"]},
-            "deploy or delete 'a', 'b' first",
-        ),
-        ("the way out", application("a"), {"corrupt": ["a", "b"]}, None),
-        ("it had it before", application("b"), {"there": [application("b")], "corrupt": ["a"]}, None),
-        (
-            "it had another",
-            application("b"),
-            {"there": [application("b", prefix="/b")], "corrupt": ["a"]},
-            "'b' cannot have the route prefix '/' while the route prefixes of corrupt applications are not known: "
-            "deploy or delete 'a' first",
-        ),
-        ("it wants none", application("b", prefix=None), {"corrupt": ["a"]}, None),
         ("it is mine", application(), {"owner": "me", "holder": "me"}, None),
         ("nobody holds it", application(), {"owner": "me"}, None),
         ("somebody holds it", application(), {"owner": "me", "holder": "you"}, "'shop' is held by another run"),
@@ -87,18 +65,15 @@ def test_what_may_be_applied(why, spec, facts, said):
 @settings(derandomize=True)
 @given(st.data())
 def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_what_he_holds(data):
-    there, corrupt, holders, http = {}, {}, {}, NOW
+    there, holders, http = {}, {}, NOW
     for _ in range(data.draw(st.integers(1, 12))):
-        if there and data.draw(st.booleans()):
-            lost = data.draw(st.sampled_from(sorted(there)))
-            corrupt[lost] = there.pop(lost)
         name = data.draw(st.sampled_from(["a", "b", "c"]))
         spec = application(name, prefix=data.draw(st.sampled_from([None, "/", "/x"])))
         owner = data.draw(st.sampled_from([None, "me", "you"]))
         wish = data.draw(st.sampled_from([http, NOW, HTTPOptions(port=1)]))
         before = dict(there), dict(holders), http
         try:
-            check(spec, wish, owner, there.values(), corrupt, http, holders.get(name))
+            check(spec, wish, owner, there.values(), http, holders.get(name))
         except ConfigError:
             assert (there, holders, http) == before
             continue
@@ -108,10 +83,7 @@ def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_
         there[name], http = spec, wish
         if owner is not None:
             holders[name] = owner
-        if corrupt.pop(name, spec).route_prefix != spec.route_prefix:
-            return  # whoever deploys it again as another one may take what another one of these had
-        running = (*there.values(), *corrupt.values())
-        prefixes = [each.route_prefix for each in running if each.route_prefix is not None]
+        prefixes = [each.route_prefix for each in there.values() if each.route_prefix is not None]
         assert len(prefixes) == len(set(prefixes))
 
 

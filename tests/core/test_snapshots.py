@@ -29,11 +29,10 @@ def test_the_first_application_above_a_path_is_the_one_with_the_longest_prefix(w
 
 
 def test_an_application_is_posted_with_its_routes_in_the_apps_order():
-    assert route_tables([application()], ["unknown"]) == {
+    assert route_tables([application()]) == {
         "applications": [
             {"name": "shop", "prefix": "/", "default": "web", "routes": [["http", "^/$", ["GET"], "/", "web"]]}
         ],
-        "as_before": ["unknown"],
     }
 
 

@@ -217,9 +217,8 @@ def test_a_version_that_was_given_up_is_told_until_something_else_is_applied():
     assert back.status == "rolled_back"
 
 
-def test_an_application_of_which_nobody_knows_what_is_wanted_is_told_with_what_runs_of_it():
+def test_replica_sets_of_no_application_are_shown_as_leaving():
     replica_sets = {
-        "lost/web": replica_set("lost/web", RUN),
         "shop/web": replica_set("shop/web", RUN),
         "gone/web": replica_set("gone/web", RUN),
     }
@@ -232,12 +231,7 @@ def test_an_application_of_which_nobody_knows_what_is_wanted_is_told_with_what_r
         change=7,
         home=NEXT,
         stopping=False,
-        corrupt={"lost": "why"},
-        warnings=("why",),
     )
-    lost, shop = told.applications
-    assert (lost.name, lost.status, lost.revision, lost.last_error) == ("lost", "failed", 0, "why")
-    assert [each.name for each in lost.deployments] == ["lost/web"]
+    (shop,) = told.applications
     assert (shop.name, shop.status) == ("shop", "healthy")
     assert [each.name for each in told.leaving] == ["gone/web"]
-    assert (told.status, told.warnings) == ("failed", ("why",))

@@ -131,17 +131,6 @@ def test_an_application_that_goes_fails_those_who_wait_for_it(world: World) -> N
         assert raw.send(GET % b"/hello").answer().status == 404
 
 
-def test_the_routes_of_an_application_that_the_controller_does_not_know_stay_as_they_were(world: World) -> None:
-    replica = world.replica()
-    world.route(replica.endpoint())
-    with world.raw() as raw:
-        assert raw.send(GET % b"/hello").answer().status == 200
-        world.edge.post({"routes": {"applications": [], "as_before": ["shop", "never seen"]}})
-        assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
-        world.edge.post({"routes": {"applications": [], "as_before": []}})
-        assert raw.send(GET % b"/hello").answer().status == 404
-
-
 # Refusals: no user code ran
 
 

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 log = logging.getLogger("app_toolkit.ray")
 
-AGAIN_S = 1.0
+AGAIN_S = 5.0
 """Seconds for which a controller that could not start answers calls with its error, before Ray restarts it."""
 
 
