@@ -40,7 +40,7 @@ from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
-from app_toolkit.replica.breakpoints import Breakpoints
+from app_toolkit.replica import breakpoints
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
@@ -251,8 +251,7 @@ class _Replica(Controlled):
             show_logs(settings.log_level())
             # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
             address = Address(f"unix:{_runtime().path / sha256(spec.id.encode()).hexdigest()[:16]}.sock")
-            debugger = _runtime().path / f"{sha256(spec.id.encode()).hexdigest()[:16]}.pdb"
-            Breakpoints(debugger if settings.wants_debugger() else None).install()
+            breakpoints.install()
             here = _with_files(spec)
             if here.sources:
                 sources.use(here.app_dir, sources.read(here.sources, _packed(here.sources)))
