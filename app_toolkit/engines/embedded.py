@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import time
 import traceback
 import uuid
 import weakref
@@ -24,6 +25,7 @@ from app_toolkit.engines.local import CALLER, IN_PROCESS, Local, context_of
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError, ToolkitError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import REPLICA
+from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
 from app_toolkit.replica.admission.admitted_request import ANSWERS
 from app_toolkit.replica.admission.client import ClientMessages
@@ -171,39 +173,71 @@ class Ingress(Local):
         if (trace := trace_of(scope["headers"])) is not None:
             ours["trace"] = trace
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
-        answered = False
+        loop = asyncio.get_running_loop()
+        arrived, status, size, outcome = time.monotonic(), 0, 0, CLIENT_GONE
         outer = REPLICA.get()
         REPLICA.set(self._context)
 
         async def send_named(message: Message) -> None:
-            nonlocal answered
+            nonlocal status, size, outcome
             if message["type"] in ANSWERS:
-                answered = True
-                self._answers.note(asyncio.get_running_loop().time())
+                status = message.get("status", 101)
+                self._answers.note(loop.time())
                 headers = list(message.get("headers", ()))
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
                     headers.append((b"x-request-id", request_id.encode()))
                 message["headers"] = headers
             await send(message)
+            if message["type"] == "http.response.body":
+                size += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    outcome = OK
 
         try:
             if scope["type"] == "websocket":  # it counts as no ongoing request, and needs no permit
                 await self._accepted(scope, receive, send_named)
+                outcome = OK
             else:
                 await self._bounded(scope, receive, send_named)
         except RequestError as error:
-            if answered:
+            outcome = CUT if status else error.reason
+            if status:
                 raise  # the ASGI server closes the connection
+            status = error.status
             if error.retry_after_s is not None:
-                rate = self._answers.rate(asyncio.get_running_loop().time())
+                rate = self._answers.rate(loop.time())
                 error.retry_after_s = retry_after_s(self.router.waiting, rate)
             await _refusal(error, request_id)(scope, receive, send)
         except Exception:
+            if outcome != OK:
+                outcome, status = (CUT, status) if status else (OK, 500)
             # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
             logger.error("request %s failed in %s: %r", request_id, self.replica.name, scope["path"])
             raise
         finally:
             REPLICA.set(outer)
+            self._record(scope, request_id, arrived, status or CLIENT_CLOSED_REQUEST, outcome, size)
+
+    def _record(self, scope: Scope, request_id: str, arrived: float, status: int, outcome: str, size: int) -> None:
+        """Record the end of a request."""
+        client = scope.get("client")
+        IN_PROCESS.records.add(
+            Record(
+                arrived,
+                time.monotonic() - arrived,
+                "websocket" if status == 101 else "http",
+                self.router.name,
+                self.replica.name,
+                1,
+                outcome,
+                scope.get("method", "GET").encode(),
+                request_id.encode(),
+                b"- 0" if client is None else f"{client[0]} {client[1]}".encode(),
+                scope["path"].encode("latin-1", "replace")[:LONGEST_PATH],
+                status,
+                size,
+            )
+        )
 
     def _timeout_s(self, scope: Scope) -> float | None:
         asked = [value for name, value in scope["headers"] if name == TIMEOUT_FIELD]

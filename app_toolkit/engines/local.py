@@ -20,6 +20,8 @@ from app_toolkit.core.attempts import Attempt, Attempts, Reason, Result
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
+from app_toolkit.observability.counts import Counters
+from app_toolkit.observability.records import Records
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.admission.wait_queue import Position
 from app_toolkit.replica.objects.calls import Calls
@@ -272,6 +274,9 @@ class InProcess:
         #: The loops of apps whose lifespan runs, one entry for each app.
         self._homes: list[asyncio.AbstractEventLoop] = []
         self._own: OwnLoop | None = None
+        self.counters = Counters()
+        #: The records of the requests that have ended.
+        self.records = Records(self.counters.add)
         #: The lines that have been logged by `list_unapplied`, so that each is logged once.
         self.listed: set[str] = set()
 

@@ -11,21 +11,12 @@ from pathlib import Path
 
 from app_toolkit import private
 from app_toolkit.errors import InsecurePath
+from app_toolkit.observability.records import Record
 
 logger = logging.getLogger("app_toolkit.access")
 
-Entry = tuple[float, bytes, bytes, bytes, int, str, int, float, bytes, str, str, int]
-"""The time of arrival on `time.monotonic()`; the client's address and port, separated by a space (what follows is
-ignored); method; path; status; outcome; bytes of the response; seconds; request id; ingress; replica; attempts.
-
-A plain tuple without names, because one is created for each request.
-"""
-
 BATCH = 500
-"""Maximum number of entries that are kept before they are written. Formatting them takes about a millisecond."""
-
-LONGEST_PATH = 2_000
-"""Bytes of a path that are kept."""
+"""Maximum number of records that are kept before they are written. Formatting them takes about a millisecond."""
 
 MOST_BYTES = 64 * 1024 * 1024
 """Maximum size of a log file in bytes. The previous file is kept beside it."""
@@ -41,7 +32,7 @@ def _now() -> tuple[float, float]:
 
 
 class AccessLog:
-    """Collects entries and passes their lines to `write` in batches: at every `flush`, and when `BATCH` entries wait.
+    """Collects records of requests and passes their lines to `write`: at every `flush`, and when `BATCH` of them wait.
 
     If `write` raises an `OSError` (a full disk) or `InsecurePath` (another user has created a file at the path of the
     next log file), the batch is dropped. One warning says so, until a batch is written again. The first line of that
@@ -49,45 +40,47 @@ class AccessLog:
     """
 
     def __init__(self, write: Callable[[str], object], now: Callable[[], tuple[float, float]] = _now) -> None:
-        """`now` returns the current time twice: in seconds since 1970, and on the clock of the entries."""
+        """`now` returns the current time twice: in seconds since 1970, and on the clock of the records."""
         self.dropped = 0
         self._write = write
         self._now = now
-        self._entries: list[Entry] = []
+        self._records: list[Record] = []
         self._second = -1
         self._stamp = ""
 
-    def note(self, entry: Entry) -> None:
-        self._entries.append(entry)
-        if len(self._entries) >= BATCH:
+    def add(self, record: Record) -> None:
+        """Keep the record of a request until its line is written. Subscribes to `Records`."""
+        self._records.append(record)
+        if len(self._records) >= BATCH:
             self.flush()
 
     def flush(self) -> None:
-        """Write the entries that wait."""
-        if not self._entries:
+        """Write the records that wait."""
+        if not self._records:
             return
-        entries, self._entries = self._entries, []
+        records, self._records = self._records, []
         wall, monotonic = self._now()
         offset = wall - monotonic
         clients: dict[bytes, str] = {}
         lines = [f'{{"time":"{self._time(wall)}","dropped":{self.dropped}}}\n'] if self.dropped else []
-        for arrived, peers, method, path, status, outcome, size, seconds, identity, ingress, replica, tries in entries:
-            client = clients.get(peers)
+        for record in records:
+            client = clients.get(record.peers)
             if client is None:
-                client = clients[peers] = _client(peers)
+                client = clients[record.peers] = _client(record.peers)
             # The toolkit's own words and the values that were validated before contain nothing that JSON must escape.
             lines.append(
-                f'{{"time":"{self._time(arrived + offset)}",{client},'
-                f'"method":"{method.decode()}","path":"{_path(path)}","status":{status},"outcome":"{outcome}",'
-                f'"bytes":{size},"ms":{seconds * 1_000:.1f},"request_id":"{identity.decode()}",'
-                f'"ingress":"{ingress}","replica":"{replica}","tries":{tries}}}\n'
+                f'{{"time":"{self._time(record.arrived + offset)}",{client},'
+                f'"method":"{record.method.decode()}","path":"{_path(record.path)}","status":{record.status},'
+                f'"outcome":"{record.outcome}","bytes":{record.size},"ms":{record.seconds * 1_000:.1f},'
+                f'"request_id":"{record.id.decode()}","ingress":"{record.deployment}","replica":"{record.replica}",'
+                f'"tries":{record.tries}}}\n'
             )
         try:
             self._write("".join(lines))
         except (OSError, InsecurePath) as error:
             if not self.dropped:
                 logger.warning("lines of the access log are lost until it can be written again: %s", error)
-            self.dropped += len(entries)
+            self.dropped += len(records)
         else:
             self.dropped = 0
 

@@ -1,7 +1,9 @@
-"""Outcomes and latencies of requests as plain numbers, for metrics."""
+"""Outcomes and latencies of requests and calls as plain numbers, for metrics."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+
+from app_toolkit.observability.records import Record
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of the histogram's buckets in seconds. One more bucket counts longer requests."""
@@ -9,23 +11,19 @@ LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 @dataclass(slots=True)
 class Counts:
-    """The ended requests of one ingress at one proxy, since the proxy first routed to the ingress.
-
-    If the ingress is removed and deployed again, its counts start at zero.
-    """
+    """The ended requests or calls of one deployment in one process, since the process first sent one to it."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
-    """The number of requests by outcome, as named in the access log."""
+    """Their number by outcome, as named in the access log."""
     latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_S) + 1))
-    """The number of requests in each bucket. WebSockets are in none of them."""
+    """Their number in each bucket. WebSockets are in none of them."""
     latency_sum_s: float = 0.0
 
-    def note(self, outcome: str) -> None:
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-
-    def took(self, seconds: float) -> None:
-        self.latency[bisect_left(LATENCY_S, seconds)] += 1
-        self.latency_sum_s += seconds
+    def add(self, record: Record) -> None:
+        self.outcomes[record.outcome] = self.outcomes.get(record.outcome, 0) + 1
+        if record.kind != "websocket":
+            self.latency[bisect_left(LATENCY_S, record.seconds)] += 1
+            self.latency_sum_s += record.seconds
 
     def copy(self) -> "Counts":
         """Return a copy of the current values.
@@ -33,3 +31,24 @@ class Counts:
         Safe from any thread. The values of the copy may differ by a request that has just ended.
         """
         return Counts(dict(self.outcomes), list(self.latency), self.latency_sum_s)
+
+
+class Counters:
+    """The counts of each deployment. Subscribes to `Records`."""
+
+    def __init__(self) -> None:
+        self._by_deployment: dict[str, Counts] = {}
+
+    def add(self, record: Record) -> None:
+        counts = self._by_deployment.get(record.deployment)
+        if counts is None:
+            counts = self._by_deployment[record.deployment] = Counts()
+        counts.add(record)
+
+    def forget(self, deployment: str) -> None:
+        """Remove the counts of a deployment that is gone. If it is deployed again, they start at zero."""
+        self._by_deployment.pop(deployment, None)
+
+    def copy(self) -> dict[str, Counts]:
+        """Return a copy of the counts by deployment. Safe from any thread."""
+        return {deployment: counts.copy() for deployment, counts in list(self._by_deployment.items())}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from app_toolkit.errors import TooManyConnections
+from app_toolkit.observability.records import NOT_OWNED, Record
 from app_toolkit.proxy import builtin
 from app_toolkit.proxy.protocol import ClientConnection, ServedConnection, ServerState, Timeouts
 from app_toolkit.proxy.request import DISCARDED_BODY
@@ -199,7 +200,9 @@ class Refusal(asyncio.Protocol):
 
     def _answer(self) -> bytes:
         error = TooManyConnections(f"the proxy has {self._limiter.capacity.clients} clients, which is its limit")
-        self._limiter.proxy.unowned.counts.note(error.reason)
+        # Counted but not logged: no request has arrived, and there may be thousands of such connections.
+        record = Record(self._since, 0.0, "http", NOT_OWNED, "-", 0, error.reason, b"-", status=error.status)
+        self._limiter.proxy.counters.add(record)
         id = self._limiter.proxy.mint_id()
         own = builtin.failure(error, id.decode())
         lines = [own.status_line, *(b"%b: %b" % field for field in self._limiter.state.default_headers)]

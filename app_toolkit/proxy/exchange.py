@@ -18,7 +18,7 @@ from app_toolkit.errors import (
     ReplicaLost,
     RequestError,
 )
-from app_toolkit.observability.access import LONGEST_PATH
+from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.proxy import builtin
 from app_toolkit.proxy.assignment import Assignment
 from app_toolkit.proxy.deadlines import Deadline
@@ -43,14 +43,6 @@ DELAY_S = 1.0
 
 SLOW_BODY = b"\r\n%b: 1" % hop.SLOW_BODY
 """Appended to the value of the hop field of a request whose body arrives slowly."""
-
-OK = "ok"
-CUT = "cut"
-CLIENT_GONE = "client_gone"
-"""The outcomes of an exchange. An exchange that ends with an error has the error's `reason` as its outcome instead."""
-
-CLIENT_CLOSED_REQUEST = 499
-"""The status in the access log if the client disconnects. It is never sent."""
 
 
 class Exchange:
@@ -516,18 +508,28 @@ class Exchange:
             deadline.cancel()
 
     def _record(self, status: int, outcome: str) -> None:
-        """Count the outcome, and write it to the access log."""
+        """Record the end of the request. Its client may then send another one."""
         proxy, request, response, assignment = self._proxy, self.request, self._response, self._assignment
         answer, ingress_state = response.answer, assignment.ingress_state
         now = time.monotonic()
-        seconds = now - self._arrived
         if proxy.clients is not None:
             proxy.clients.leave(self._client.host, self)
-        tunnel = answer is not None and answer.status == 101
-        ingress_state.record(outcome, now, None if tunnel else seconds, answered=answer is not None and outcome == OK)
-        if proxy.access is not None:
-            peers, path, id = self._client.peers, request.raw_path[:LONGEST_PATH], request.id or b"-"
-            whose = ingress_state.name, assignment.replica, assignment.attempts.count
-            proxy.access.note(
-                (self._arrived, peers, request.method, path, status, outcome, response.size, seconds, id, *whose)
+        if answer is not None and outcome == OK:
+            ingress_state.responses.note(now)
+        proxy.records.add(
+            Record(
+                self._arrived,
+                now - self._arrived,
+                "websocket" if answer is not None and answer.status == 101 else "http",
+                ingress_state.name,
+                assignment.replica,
+                assignment.attempts.count,
+                outcome,
+                request.method,
+                request.id or b"-",
+                self._client.peers,
+                request.raw_path[:LONGEST_PATH],
+                status,
+                response.size,
             )
+        )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from app_toolkit.core.attempts import RetryBudget
 from app_toolkit.core.recent import Recent
 from app_toolkit.errors import ReplicaGone, RequestError
-from app_toolkit.observability.counts import Counts
 from app_toolkit.proxy.deadlines import Deadlines
 from app_toolkit.proxy.routes import RoutePermit
 from app_toolkit.types import ReplicaId
@@ -18,14 +17,13 @@ LOG_INTERVAL_S = 1.0
 
 
 class IngressState:
-    """The requests of one ingress: retry budget, rate of responses, outcomes, and open streams and WebSockets."""
+    """The requests of one ingress: retry budget, rate of responses, and open streams and WebSockets."""
 
     __slots__ = (
         "_deadlines",
         "_logged",
         "_newest",
         "budget",
-        "counts",
         "name",
         "responses",
         "streams",
@@ -36,7 +34,6 @@ class IngressState:
         self.name = name
         self.budget = RetryBudget()
         self.responses = Recent()
-        self.counts = Counts()
         #: The exchanges that are open WebSockets.
         self.websockets: set[object] = set()
         #: The exchanges that are open streams and hold no slot at their replica.
@@ -84,17 +81,6 @@ class IngressState:
         newest = self._newest.get(address)
         if newest is not None and newest is permit:
             del self._newest[address]
-
-    def record(self, outcome: str, now: float, seconds: float | None, *, answered: bool) -> None:
-        """Count a request that has ended.
-
-        `seconds` is its duration, None for a WebSocket. `answered`: the response came from the app.
-        """
-        self.counts.note(outcome)
-        if answered:
-            self.responses.note(now)
-        if seconds is not None:
-            self.counts.took(seconds)
 
     def log_failure(self, request_id: str, error: RequestError, now: float) -> None:
         """Log a server error. Refusals under load are logged at most once in `LOG_INTERVAL_S`."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from app_toolkit.core.reports import Loads
 from app_toolkit.interfaces import Join, Snapshot
 from app_toolkit.observability.access import AccessLog
-from app_toolkit.observability.counts import Counts
+from app_toolkit.observability.counts import Counters, Counts
+from app_toolkit.observability.records import NOT_OWNED, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.ingress_state import IngressState
@@ -54,8 +55,14 @@ class ProxyState:
         self.clients: Clients | None = None
         self.draining = False
         self.access = access
+        #: The outcomes and latencies of requests.
+        self.counters = Counters()
+        #: The records of the requests that have ended.
+        self.records = Records(self.counters.add)
+        if access is not None:
+            self.records.subscribe(access.add)
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
-        self.unowned = IngressState("-")
+        self.unowned = IngressState(NOT_OWNED)
         self._ingress_states: dict[str, IngressState] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
@@ -65,6 +72,7 @@ class ProxyState:
         self.routes.update(snapshots)
         for name in self._ingress_states.keys() - self.routes.routers.keys():
             del self._ingress_states[name]
+            self.counters.forget(name)
 
     def ingress_state(self, name: str) -> IngressState:
         """Return the ingress_state of an ingress. It is kept as long as the router of the ingress."""
@@ -85,8 +93,7 @@ class ProxyState:
 
     def counts(self) -> dict[str, Counts]:
         """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""
-        accounts = [self.unowned, *list(self._ingress_states.values())]
-        return {ingress_state.name: ingress_state.counts.copy() for ingress_state in accounts}
+        return self.counters.copy()
 
     def mint_id(self) -> bytes:
         """Return a new request id, which is unique but predictable."""

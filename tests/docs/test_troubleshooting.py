@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from app_toolkit import errors as tree
 from app_toolkit.errors import RequestError
-from app_toolkit.proxy.exchange import CLIENT_GONE, CUT, OK
+from app_toolkit.observability.records import CLIENT_GONE, CUT, OK
 
 from .pages import page
 

@@ -6,20 +6,23 @@ from hypothesis import strategies as st
 
 from app_toolkit.errors import InsecurePath
 from app_toolkit.observability.access import BATCH, AccessLog, LogFile
+from app_toolkit.observability.records import Record
 
 PEERS = b"192.0.2.7 50123 127.0.0.1 8000 http"
 
 
 def entry(arrived=100.0, path=b"/items/7", peers=PEERS):
-    return (arrived, peers, b"GET", path, 200, "ok", 12, 0.0042, b"id-1", "shop/catalog", "replica-1", 1)
+    return Record(
+        arrived, 0.0042, "http", "shop/catalog", "replica-1", 1, "ok", b"GET", b"id-1", peers, path, status=200, size=12
+    )
 
 
 def lines(*entries):
-    """What the log writes of these entries, where it is 1970-01-01T01:00:00Z and the entries' clock shows 100."""
+    """What the log writes of these entries, where it is 1970-01-01T01:00:00Z and the records' clock shows 100."""
     written = []
     log = AccessLog(written.append, lambda: (3_600.0, 100.0))
     for each in entries:
-        log.note(each)
+        log.add(each)
     log.flush()
     return [json.loads(line) for text in written for line in text.splitlines()]
 
@@ -48,7 +51,7 @@ def test_a_line_says_who_asked_what_and_what_became_of_it():
 def test_whatever_the_path_it_is_one_line_of_json_without_a_query(data):
     written = []
     log = AccessLog(written.append, lambda: (0.0, 0.0))
-    log.note(entry(path=b"/" + data))
+    log.add(entry(path=b"/" + data))
     log.flush()
     (text,) = written
     assert text.isascii()
@@ -71,7 +74,7 @@ def test_lines_are_written_many_at_a_time_and_never_more_than_a_batch_waits():
     written = []
     log = AccessLog(written.append, lambda: (0.0, 0.0))
     for _ in range(BATCH + 3):
-        log.note(entry())
+        log.add(entry())
     assert [text.count("\n") for text in written] == [BATCH]
     log.flush()
     log.flush()
@@ -91,13 +94,13 @@ def test_what_could_not_be_written_is_one_warning_and_counted_in_the_next_lines(
 
     log = AccessLog(write, lambda: (0.0, 0.0))
     for _ in range(3):
-        log.note(entry())
+        log.add(entry())
         log.flush()
     assert caplog.messages == [f"lines of the access log are lost until it can be written again: {error}"]
     full = False
-    log.note(entry())
+    log.add(entry())
     log.flush()
-    log.note(entry())
+    log.add(entry())
     log.flush()
     first, *rest = [json.loads(line) for text in written for line in text.splitlines()]
     assert first["dropped"] == 3

@@ -1,0 +1,77 @@
+"""One record for each request and each call that has ended, and those that subscribe to the records.
+
+The access log and the counters subscribe. Metrics and traces subscribe in the same way.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+LONGEST_PATH = 2_000
+"""Bytes of a path that a record has."""
+
+NOT_OWNED = "-"
+"""The deployment of a request that no ingress owned."""
+
+OK = "ok"
+CUT = "cut"
+CLIENT_GONE = "client_gone"
+"""The outcomes of a request. A request that ends with an error has the error's `reason` as its outcome instead."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""The status in a record if the client disconnects before the response begins. It is never sent."""
+
+
+class Record(NamedTuple):
+    """A request or a call that has ended. A named tuple, because one is created for each request on the data path."""
+
+    arrived: float
+    """When the process received or made it, as `time.monotonic()` counts."""
+    seconds: float
+    """From `arrived` to its end."""
+    kind: str
+    """`http`, `websocket` or `call`."""
+    deployment: str
+    """`APPLICATION/DEPLOYMENT`, and only `DEPLOYMENT` in one process. `NOT_OWNED`: no ingress owned the request."""
+    replica: str
+    """The replica of the last attempt; `-`: no replica received it."""
+    tries: int
+    """The number of attempts."""
+    outcome: str
+    """`OK`, `CUT`, `CLIENT_GONE`, or the reason of an error."""
+    method: bytes
+    """The method of the request, or that of the object."""
+    id: bytes = b"-"
+    """The ID of the request in which this happened."""
+    # Only for requests
+    peers: bytes = b"- 0"
+    """The address and the port of the client, separated by a space. What follows is ignored."""
+    path: bytes = b""
+    """The first `LONGEST_PATH` bytes of the path with its query."""
+    status: int = 0
+    """The status of the response; `CLIENT_CLOSED_REQUEST`: the client left before it began."""
+    size: int = 0
+    """Bytes of the body of the response."""
+
+
+Subscriber = Callable[[Record], object]
+"""Receives each record on the thread that creates it, and returns at once."""
+
+
+class Records:
+    """The records of one process, or of one proxy: each goes to all subscribers."""
+
+    def __init__(self, *subscribers: Subscriber) -> None:
+        self._subscribers = list(subscribers)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Pass all records from now on to `subscriber`."""
+        self._subscribers.append(subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Pass no more records to `subscriber`."""
+        self._subscribers.remove(subscriber)
+
+    def add(self, record: Record) -> None:
+        """Pass a record to all subscribers."""
+        for subscriber in self._subscribers:
+            subscriber(record)

@@ -1,0 +1,62 @@
+"""The records of requests that one process serves without Ray."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.observability.records import Record
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def records() -> Iterator[list[Record]]:
+    found: list[Record] = []
+    subscriber = found.append
+    IN_PROCESS.records.subscribe(subscriber)
+    yield found
+    IN_PROCESS.records.unsubscribe(subscriber)
+
+
+def app() -> FastAPI:
+    app = Toolkit(deployment=DeploymentConfig(name="web", max_body_size=3))
+
+    @app.get("/word")
+    async def word() -> str:
+        return "word"
+
+    @app.get("/fails")
+    async def fails() -> None:
+        raise ValueError("out of stock")
+
+    @app.post("/upload")
+    async def upload() -> None: ...
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "outcome", "size"),
+    [
+        ("GET", "/word", None, 200, "ok", 6),
+        ("GET", "/none", None, 404, "ok", 22),
+        ("GET", "/fails", None, 500, "ok", 21),
+        ("POST", "/upload", b"four", 413, "content_too_large", 0),
+    ],
+)
+async def test_request_is_recorded_when_it_ends(
+    records: list[Record], method: str, path: str, content: bytes | None, status: int, outcome: str, size: int
+) -> None:
+    transport = httpx.ASGITransport(app(), raise_app_exceptions=False, client=("192.0.2.7", 50123))
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
+        response = await http.request(method, path, content=content, headers={"x-request-id": "it"})
+    (record,) = records
+    assert response.status_code == record.status == status
+    assert (record.kind, record.deployment, record.outcome, record.size) == ("http", "web", outcome, size)
+    assert (record.method, record.path, record.id) == (method.encode(), path.encode(), b"it")
+    assert record.peers == b"192.0.2.7 50123"
+    assert record.seconds >= 0
