@@ -13,7 +13,7 @@ from app_toolkit.core.methods import kebab
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import DEPLOYMENT_CLASS, Deployable
 from app_toolkit.replica.objects.batching import slots_for
-from app_toolkit.replica.objects.http import answers_http
+from app_toolkit.replica.objects.http import serves_http
 from app_toolkit.router.handle import Handle, deployment_of
 from app_toolkit.types import Kind, OnDisconnect, Retry
 from app_toolkit.userapp.target import class_of
@@ -420,7 +420,7 @@ def unfit(cls: type, options: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ..
     for option in sorted(options.keys() & OF_INGRESSES):
         yield (option,), f"{option!r} is an option of ingresses, and a class answers calls"
     of_http = sorted(options.keys() & OF_HTTP)
-    if of_http and not answers_http(cls):
+    if of_http and not serves_http(cls):
         for option in of_http:
             why = f"{option!r} is an option of ingresses and of classes with __call__, and this class has none"
             yield (option,), why

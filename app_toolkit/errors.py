@@ -29,7 +29,7 @@
       HeadTooLarge          431
       RemoteError           500  a deployment's error or result that cannot be transferred to its caller
       NotSupported          501  a method or a transfer coding that is not supported
-      BadAnswer             502  the app sent a response that cannot be read
+      BadResponse             502  the app sent a response that cannot be read
       ReplicaLost           502  the replica was lost, and the outcome is unknown
       NoReplica             503  no replica serves this deployment
         CannotStart         503  no replica of this deployment runs, and those that are started fail
@@ -44,7 +44,7 @@
   - ReplicaSignal           a replica's response to its router; clients never get it
       ReplicaBusy           not admitted: user code did not run, so another replica may serve the request
       ReplicaGone           the replica was not reached, or its connection broke
-        AnswerUnreadable    the response is not valid HTTP, and the replica still runs
+        ResponseUnreadable    the response is not valid HTTP, and the replica still runs
         NotRead             the connection broke before the replica had read all that was sent
   - ControlError            between the components that control the instance
       NotWell               what a replica's `check_health` raised, or that it has no free file descriptor
@@ -234,9 +234,9 @@ class NotSupported(RequestError):
     reason = "not_supported"
 
 
-class BadAnswer(RequestError):
+class BadResponse(RequestError):
     status = 502
-    reason = "bad_answer"
+    reason = "bad_response"
 
 
 class ReplicaLost(RequestError):
@@ -336,7 +336,7 @@ class ReplicaGone(ReplicaSignal):
     pass
 
 
-class AnswerUnreadable(ReplicaGone):
+class ResponseUnreadable(ReplicaGone):
     """The response of a running replica is not valid HTTP."""
 
 

@@ -90,7 +90,7 @@ class Call:
     """Whether results of other calls are among the arguments; these may be `EncodedValue`s."""
 
 
-class Caller(Protocol):
+class DeploymentClient(Protocol):
     """Sends the calls of this process to the replicas of one deployment. Use it only on `loop`."""
 
     @property
@@ -153,14 +153,14 @@ DEPLOYMENT_CLASS = "__app_toolkit_deployment__"
 class Payloads(Protocol):
     """Transfers payloads that are too large for a replica's socket. A key names one exchange with a replica."""
 
-    async def deposit(self, replica: ReplicaId, key: str, pieces: Sequence[bytes | memoryview]) -> None:
+    async def put(self, replica: ReplicaId, key: str, pieces: Sequence[bytes | memoryview]) -> None:
         """Put the arguments of a call at a replica that waits for them. They are dropped if it does not wait for them.
 
         Raises `ReplicaGone`.
         """
         ...
 
-    async def collect(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
+    async def get(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
         """Get the payload that the replica keeps for this exchange. Raises `ReplicaGone`, also if it keeps none."""
         ...
 
@@ -168,7 +168,7 @@ class Payloads(Protocol):
 class DataPlane(Protocol):
     """The part of this process that executes the calls of handles."""
 
-    def caller(self, deployment: Deployable) -> Caller: ...
+    def client_of(self, deployment: Deployable) -> DeploymentClient: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ class Launcher(Protocol):
         ...
 
     def listen(self, emit: Emit, epoch: int) -> None:
-        """Register for events. Called once, before any other method.
+        """Register for events. Call this once, before any other method.
 
         Every order to a process carries `epoch`. A process refuses an order with a lower one.
         """

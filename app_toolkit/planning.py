@@ -26,7 +26,7 @@ from app_toolkit.core.methods import is_idempotent
 from app_toolkit.deployment import configure, unfit
 from app_toolkit.errors import ConfigError, OverrideError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.replica.objects.http import answers_http
+from app_toolkit.replica.objects.http import serves_http
 from app_toolkit.router.handle import methods_of
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp
@@ -148,7 +148,7 @@ def plan_bound(
     `code`: the result of `pack`; None: replicas import `target`. The other parameters are those of `plan`, except that
     `num_replicas` is only for `bound`. Raises as `plan` does.
     """
-    http = answers_http(bound.cls)
+    http = serves_http(bound.cls)
     classes = find(bound)
     configs: dict[str, Any] = {each.name: each.config for each in classes}
     if num_replicas is not None:

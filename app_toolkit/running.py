@@ -213,7 +213,7 @@ def scale(
 def rollback(
     application: str, *, wait: bool = True, wait_timeout_s: float = WAIT_S, address: str | None = None
 ) -> None:
-    """Return to the last good version of an application, other than the present one.
+    """Return to the last stable revision of an application, other than the present one.
 
     `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises `ConfigError` if there is no such version or, with
     `wait`, if it does not become available.

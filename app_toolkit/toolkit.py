@@ -23,7 +23,7 @@ from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
 from app_toolkit.replica.objects.batching import is_raw, slots_for
-from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, refusal
+from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, error_response
 from app_toolkit.types import ASGIApp, Receive, Scope, Send
 from app_toolkit.userapp.graph import batched_endpoints, calls, find
 
@@ -83,7 +83,7 @@ class Toolkit(FastAPI):
         self._embedded: ASGIApp | None = None
         super().__init__(**fastapi)
         # By default, a call that was refused is the response of the route that made it.
-        self.exception_handlers.setdefault(RequestError, refusal)
+        self.exception_handlers.setdefault(RequestError, error_response)
 
     def include_router(
         self,
@@ -166,7 +166,7 @@ class Toolkit(FastAPI):
         return self._ingresses
 
     def take_up(self, configs: Mapping[str, DeploymentConfig], stream_log: str) -> None:
-        """Replace the options of the app and of every ingress before the first request. Called by the engine."""
+        """Replace the options of the app and of every ingress before the first request. The engine calls this."""
         self.stream_log = stream_log
         self._ingresses = dict(configs)
         self.default_ingress = self._ingresses[self.default_ingress.name]
@@ -178,7 +178,7 @@ class Toolkit(FastAPI):
     def serve_only(self, ingress: str) -> None:
         """Become a replica of one ingress: run only its lifespans, and answer 421 on the routes of others.
 
-        Route matching, `url_for` and OpenAPI remain those of the whole app. Called by the engine of a replica. It
+        Route matching, `url_for` and OpenAPI remain those of the whole app. For the engine of a replica. It
         cannot be undone.
 
         Raises:

@@ -62,27 +62,27 @@ def conversations_router(
     async def list_conversations(
         user: User, limit: Annotated[int, Query(ge=1, le=500)] = 100, offset: Annotated[int, Query(ge=0, le=2**31)] = 0
     ) -> list[ConversationEntry]:
-        with _refusals():
+        with _error_responses():
             found = await store.list(user, limit=limit, offset=offset)
         return [ConversationEntry.model_validate(each) for each in found]
 
     @router.get("/{id:path}", responses={404: {}})
     @without_permit
     async def get_conversation(id: str, user: User) -> StoredConversation:
-        with _refusals():
+        with _error_responses():
             found = await store.get(user, id)
         return StoredConversation.model_validate(_known(found, id))
 
     @router.patch("/{id:path}", status_code=204, responses={404: {}})
     @without_permit
     async def rename_conversation(id: str, body: Rename, user: User) -> None:
-        with _refusals():
+        with _error_responses():
             _known(await store.rename(user, id, body.title), id)
 
     @router.delete("/{id:path}", status_code=204, responses={404: {}})
     @without_permit
     async def delete_conversation(id: str, user: User) -> None:
-        with _refusals():
+        with _error_responses():
             _known(await store.delete(user, id), id)
 
     return router
@@ -96,7 +96,7 @@ def _known(found: Any, id: str) -> Any:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _error_responses() -> Iterator[None]:
     """Raise an error of the store as `HTTPException`, so that it has its status in every app of FastAPI."""
     try:
         yield

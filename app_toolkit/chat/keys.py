@@ -36,7 +36,7 @@ KEY = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 HASH = re.compile(r"sha256:([0-9a-f]{64})")
 
-REFUSALS = {
+LIMIT_ERRORS = {
     "max_concurrent": "the API key has reached its limit of requests at a time: {}",
     "max_per_minute": "the API key has reached its limit of requests per minute: {}",
 }
@@ -106,7 +106,7 @@ class KeyUsage:
         except ChatError as error:
             raise HTTPException(error.status, error.message, {"retry-after": "1"}) from None
         if isinstance(permit, OverLimit):
-            text = REFUSALS[permit.limit].format(getattr(self._limits, permit.limit))
+            text = LIMIT_ERRORS[permit.limit].format(getattr(self._limits, permit.limit))
             raise HTTPException(429, text, {"retry-after": str(max(1, math.ceil(permit.retry_after_s)))})
         try:
             yield

@@ -106,13 +106,13 @@ class Planning:
             start_new_session=True,
         )
 
-    def result(self, wanted: Callable[[], bool]) -> ApplicationSpec | None:
-        """Wait for the plan. Return None as soon as `wanted` returns False.
+    def result(self, goes_on: Callable[[], bool]) -> ApplicationSpec | None:
+        """Wait for the plan. Return None as soon as `goes_on` returns False.
 
         Raises `SystemExit` with the exit code of the child if the child has reported an error, and `PlanningError` if
         the child ended without a plan in another way.
         """
-        while wanted():
+        while goes_on():
             try:
                 output, _ = self.process.communicate(timeout=CANCEL_POLL_S)
             except subprocess.TimeoutExpired:
@@ -178,15 +178,15 @@ def plannings_of(file: ConfigFile, *, rest: bool = False) -> Iterator[Iterator[P
         yield each()
 
 
-def results(plannings: Iterable[Planning], wanted: Callable[[], bool]) -> list[ApplicationSpec] | None:
-    """Return all plans. Return None as soon as `wanted` returns False.
+def results(plannings: Iterable[Planning], goes_on: Callable[[], bool]) -> list[ApplicationSpec] | None:
+    """Return all plans. Return None as soon as `goes_on` returns False.
 
     Raises as `Planning.result` does, after every child has reported the errors of its app.
     """
     specs, failure = [], None
     for planning in plannings:
         try:
-            spec = planning.result(wanted)
+            spec = planning.result(goes_on)
         except (SystemExit, PlanningError) as error:
             failure = failure or error
             continue

@@ -18,9 +18,9 @@ from app_toolkit.core.status import (
     UNHEALTHY,
     WAITING,
     ApplicationStatus,
-    GroupStatus,
     InstanceStatus,
     Load,
+    ReplicaSetStatus,
 )
 from app_toolkit.errors import ToolkitError
 
@@ -131,16 +131,16 @@ class Screen:
             for row in found:
                 if not self._console.is_terminal:
                     self.say(f"  {row}")
-                if replicas or row.group.status != HEALTHY:
-                    self._replicas(row.group, load)
+                if replicas or row.replica_set.status != HEALTHY:
+                    self._replicas(row.replica_set, load)
             self._loads(ours)
             self._targets(application)
         if not status.applications:
             self.say("no applications")
 
-    def _replicas(self, group: GroupStatus, load: Mapping[str, Load]) -> None:
-        ongoing = load[group.name].replicas if group.name in load else {}
-        for replica in group.replicas:
+    def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
+        ongoing = load[replica_set.name].replicas if replica_set.name in load else {}
+        for replica in replica_set.replicas:
             parts = [f"{replica.phase} for {replica.age_s:.0f} s"]
             if replica.unhealthy is not None:
                 parts.append(replica.unhealthy)
@@ -151,7 +151,7 @@ class Screen:
             if replica.asks is not None:
                 parts.append(f"requests {replica.asks}; {replica.free} is free")
             self.say(f"    {replica.id}: {', '.join(parts)}")
-        self._traceback((group.last_error or "").strip().splitlines()[-SHOWN_LINES:])
+        self._traceback((replica_set.last_error or "").strip().splitlines()[-SHOWN_LINES:])
 
     def _traceback(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -177,15 +177,15 @@ class Screen:
         """Show the autoscaled deployments with their targets."""
         following = [
             (
-                group.name.rpartition("/")[2],
-                f"{group.target} of {scaling.min_replicas} to {scaling.max_replicas}",
+                replica_set.name.rpartition("/")[2],
+                f"{replica_set.target} of {scaling.min_replicas} to {scaling.max_replicas}",
                 f"{scaling.load:.10g}",
                 f"{scaling.average:.1f}",
                 str(scaling.needed),
                 scaling.why or "none yet",
             )
-            for group in application.deployments
-            if (scaling := group.scaling) is not None
+            for replica_set in application.deployments
+            if (scaling := replica_set.scaling) is not None
         ]
         self._rows(("autoscaled", "target", "load", "on average", "needed", "last change"), following)
 
@@ -219,15 +219,15 @@ def _table(found: Sequence[Row], load: Mapping[str, Load]) -> Table:
         table.add_column(head, justify="right")
     table.add_column("")
     for row in found:
-        group, each = row.group, load.get(row.group.name)
+        replica_set, each = row.replica_set, load.get(row.replica_set.name)
         requests = ("", "", "") if each is None else (each.ongoing, each.proxies + each.handles, each.streams)
-        cells = (f"{group.running}/{group.target}", str(group.restarts or ""), *map(str, requests))
-        table.add_row(Text(row.name), _status(group), *cells, Text(group.reason))
+        cells = (f"{replica_set.running}/{replica_set.target}", str(replica_set.restarts or ""), *map(str, requests))
+        table.add_row(Text(row.name), _status(replica_set), *cells, Text(replica_set.reason))
     return table
 
 
-def _status(group: GroupStatus) -> Text:
-    return Text(group.status.replace("_", " "), style=COLOURS.get(group.status, ""))
+def _status(replica_set: ReplicaSetStatus) -> Text:
+    return Text(replica_set.status.replace("_", " "), style=COLOURS.get(replica_set.status, ""))
 
 
 def _replicas(config: DeploymentConfig) -> str:
@@ -241,8 +241,13 @@ def _progress(rows: Sequence[Row]) -> Table:
     """Return the table that is updated while an operation makes progress."""
     table = Table("", "running", "status", "", box=None, header_style="bold")
     for row in rows:
-        group = row.group
-        table.add_row(Text(row.name), f"{group.running}/{group.target}", _status(group), Text(group.reason))
+        replica_set = row.replica_set
+        table.add_row(
+            Text(row.name),
+            f"{replica_set.running}/{replica_set.target}",
+            _status(replica_set),
+            Text(replica_set.reason),
+        )
     return table
 
 

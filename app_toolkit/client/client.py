@@ -83,13 +83,13 @@ class Client(ABC):
         code = {hash: packed for hash, packed in whole.code.items() if hash in spec.packed}
         return replace(whole, spec=spec, code=code, expected=revision), of_part(difference(deployed, spec), names)
 
-    def watch(self, wanted: Callable[[], bool] = lambda: True) -> Iterator[InstanceStatus]:
-        """Yield the status, and again after each change or `WATCH_POLL_S` seconds, as long as `wanted` returns True.
+    def watch(self, goes_on: Callable[[], bool] = lambda: True) -> Iterator[InstanceStatus]:
+        """Yield the status, and again after each change or `WATCH_POLL_S` seconds, as long as `goes_on` returns True.
 
         Raises `InstanceEnded` when the instance is shut down.
         """
         after = -1
-        while wanted():
+        while goes_on():
             status = self.execute(GetStatus(after, WATCH_POLL_S))
             after = status.change
             yield status
@@ -119,17 +119,17 @@ class Client(ABC):
             if not left and is_serving(status, applications):
                 return status
             if time.monotonic() >= deadline:
-                late = [*(str(row) for row in shown if not row.group.is_up), *left]
+                late = [*(str(row) for row in shown if not row.replica_set.is_up), *left]
                 raise WaitTimeout(
                     f"the rollout is not complete after {timeout_s:g} s: {'; '.join(late) or 'no proxy is up'}"
                 )
-        raise AssertionError("a watch ends only when it is not wanted")
+        raise AssertionError("a watch ends only when `goes_on` returns False")
 
     def wait_until_gone(self, deleted: Delete) -> None:
         """Wait until all replicas of the deleted application or deployment have ended."""
         with suppress(InstanceEnded):
             for status in self.watch():
-                left = [group.name.partition("/")[2] for group in status.leaving_of(deleted.application)]
+                left = [replica_set.name.partition("/")[2] for replica_set in status.leaving_of(deleted.application)]
                 if not left or deleted.deployment not in (None, *left):
                     return
 

@@ -126,7 +126,7 @@ class GetApplications(Command[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]
     """Get the options of the proxies, and the applications as deployed last, by name, with all references resolved."""
 
     async def perform(self, controller: "Controller") -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
-        return controller.wanted()
+        return controller.current()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core.reconcile import PROXIES
-from app_toolkit.core.status import FAILED, UPDATING, ApplicationStatus, GroupStatus, InstanceStatus
+from app_toolkit.core.status import FAILED, UPDATING, ApplicationStatus, InstanceStatus, ReplicaSetStatus
 from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, Superseded, ToolkitError
 
 SHOWN_NODE = 8
@@ -20,15 +20,15 @@ class Row:
     """The status of one deployment, or of the proxies of a node."""
 
     name: str
-    group: GroupStatus
+    replica_set: ReplicaSetStatus
 
     def __str__(self) -> str:
-        group = self.group
-        count = f"{group.running} of {group.target} running"
-        if group.restarts:
-            count += f", {group.restarts} restart{'s' * (group.restarts > 1)}"
-        reason = f" ({group.reason})" if group.reason else ""
-        return f"{self.name}: {group.status.replace('_', ' ')}, {count}{reason}"
+        replica_set = self.replica_set
+        count = f"{replica_set.running} of {replica_set.target} running"
+        if replica_set.restarts:
+            count += f", {replica_set.restarts} restart{'s' * (replica_set.restarts > 1)}"
+        reason = f" ({replica_set.reason})" if replica_set.reason else ""
+        return f"{self.name}: {replica_set.status.replace('_', ' ')}, {count}{reason}"
 
 
 def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
@@ -43,21 +43,23 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
     several = len(status.proxies) > 1
     # `proxy@NODE`, with the beginning of the node's ID, as in Ray's own tools.
     proxies = [Row(each.name[: len(PROXIES) + SHOWN_NODE] if several else "proxy", each) for each in status.proxies]
-    groups = [group for application in found for group in application.deployments]
-    # A group of replicas is named APPLICATION/DEPLOYMENT.
-    named = [Row(each.name if len(applications) > 1 else each.name.rpartition("/")[2], each) for each in groups]
+    replica_sets = [replica_set for application in found for replica_set in application.deployments]
+    # A replica set is named APPLICATION/DEPLOYMENT.
+    named = [Row(each.name if len(applications) > 1 else each.name.rpartition("/")[2], each) for each in replica_sets]
     return proxies + named
 
 
 def is_serving(status: InstanceStatus, applications: Collection[str]) -> bool:
     """Return whether the latest revision of these applications is up, and clients can reach it."""
     known = all(status.application(name) for name in applications)
-    return known and bool(status.proxies) and all(row.group.is_up for row in rows(status, applications))
+    return known and bool(status.proxies) and all(row.replica_set.is_up for row in rows(status, applications))
 
 
 def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[str]:
     """Return what is unfinished in an update of these applications, apart from starting replicas."""
-    leaving = [f"{group.name}: {group.status}" for name in applications for group in status.leaving_of(name)]
+    leaving = [
+        f"{replica_set.name}: {replica_set.status}" for name in applications for replica_set in status.leaving_of(name)
+    ]
     updating = [each for each in status.applications if each.name in applications and each.status == UPDATING]
     return leaving + [f"{each.name}: {each.status}" for each in updating]
 
@@ -81,11 +83,11 @@ def ended(status: InstanceStatus, application: str, revision: int) -> ToolkitErr
 def failures(status: InstanceStatus, application: str) -> Iterator[ConfigError]:
     """Yield the errors because of which an application does not start, however long a client waits."""
     for row in rows(status, [application]):
-        group = row.group
-        if group.status == FAILED and group.unplaced:
-            yield PlacementError(f"{row.name!r} cannot be placed: {group.reason}")
-        elif group.status == FAILED:
-            yield _with_traceback(f"{row.name!r} did not come up", group.error)
+        replica_set = row.replica_set
+        if replica_set.status == FAILED and replica_set.unplaced:
+            yield PlacementError(f"{row.name!r} cannot be placed: {replica_set.reason}")
+        elif replica_set.status == FAILED:
+            yield _with_traceback(f"{row.name!r} did not come up", replica_set.error)
 
 
 def rolled_back(application: ApplicationStatus | None) -> StartupError | None:

@@ -170,13 +170,13 @@ def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[
     Relative folders of the applications refer to `folder`. Raises `FileError` with all mistakes, a line for each. Its
     `rest` has the applications that can be read.
     """
-    reading = _FileReader(document)
-    given = reading.table(document.data, ())
-    options = reading.options(model, {name: value for name, value in given.items() if name != "applications"}, ())
-    applications = reading.applications(given.get("applications"), folder)
-    reading.references()
-    if options is None or reading.mistakes:
-        raise FileError("\n".join(each.message for each in sorted(reading.mistakes)), applications)
+    reader = _FileReader(document)
+    given = reader.table(document.data, ())
+    options = reader.options(model, {name: value for name, value in given.items() if name != "applications"}, ())
+    applications = reader.applications(given.get("applications"), folder)
+    reader.references()
+    if options is None or reader.mistakes:
+        raise FileError("\n".join(each.message for each in sorted(reader.mistakes)), applications)
     return options, applications
 
 

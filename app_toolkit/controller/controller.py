@@ -200,7 +200,7 @@ class Controller:
         for name in replica_set_names(spec):
             self._replica_sets.lift(name)
 
-    def wanted(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
+    def current(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         """Return the current revision of each application by name, and the options of the proxies."""
         return dict(self.desired.applications), self.desired.proxies.http
 
@@ -443,8 +443,8 @@ class Controller:
         specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
         self._replica_sets.set_unmanaged(self.desired.unmanaged(self._replica_sets.known))
-        told = [each.published for each in self.desired.rollouts.values()]
-        self.publisher.publish(ROUTES, route_tables(told, self.desired.corrupt))
+        published = [each.published for each in self.desired.rollouts.values()]
+        self.publisher.publish(ROUTES, route_tables(published, self.desired.corrupt))
         self._changes.notify()
         self.inbox.wake()
 

@@ -217,7 +217,7 @@ class DesiredState:
         self._check_open()
         self.leases.hold(owner, ttl_s, self._clock.now())
 
-    # Called by the controller loop
+    # For the controller loop
 
     async def advance(self, name: str, known: Mapping[str, ReplicaSet]) -> bool:
         """Continue the rollout of an application. Return whether it was rolled back to the stable revision now."""

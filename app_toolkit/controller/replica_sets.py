@@ -190,6 +190,6 @@ class ReplicaSets:
         self._changes.notify()
 
     def _log_event(self, name: str, what: Event | Action) -> None:
-        cause = f"revision {what.template_hash}" if isinstance(what, Start) else getattr(what, "why", None)
+        cause = f"template hash {what.template_hash}" if isinstance(what, Start) else getattr(what, "why", None)
         self._event_log.append(name, type(what).__name__, replica=what.replica, cause=cause)
         self._changes.notify()

@@ -24,7 +24,7 @@ DISPLACEMENT_S = 1.0
 """Seconds between two displacements at one replica. If several keys share one place, each has it for at least so long,
 except for requests that have waited for `PREFERENCE_S`."""
 
-PATIENCE_S = 10.0
+HOLDER_WAIT_S = 10.0
 """Seconds after which a request no longer gives way to others although replicas hold its key: these may be stuck."""
 
 MOST_KEYS = 128
@@ -111,7 +111,7 @@ def place(
     if others:
         return Placement(_ordered(key, others), held=False)
     calm = [id for id in with_room if displaced_s.get(id, inf) >= DISPLACEMENT_S]
-    if calm and (not holders or waited_s >= PATIENCE_S):
+    if calm and (not holders or waited_s >= HOLDER_WAIT_S):
         return Placement(_ordered(key, calm), held=False, displaces=True)
     if not with_room or waited_s < PREFERENCE_S:
         return None

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from app_toolkit.core.recent import WINDOW_S, Recent
 from app_toolkit.errors import (
     NOT_TAKEN,
-    BadAnswer,
+    BadResponse,
     DeadlineExceeded,
     NoReplica,
     QueueTimeout,
@@ -73,7 +73,7 @@ REFUSALS: Mapping[str, Result] = {
 """The results by the reason that a replica gives when it refuses a request."""
 
 
-def refusal(word: str) -> Result:
+def result_of_refusal(word: str) -> Result:
     return REFUSALS.get(word, Result.REFUSED)
 
 
@@ -119,7 +119,7 @@ ERRORS: Mapping[Reason, type[RequestError]] = {
     Reason.SLOW_WAIT: QueueTimeout,
     Reason.CROWDED: TooManyWebSockets,
     Reason.CROWDED_OR_GONE: NoReplica,
-    Reason.UNREADABLE: BadAnswer,
+    Reason.UNREADABLE: BadResponse,
 }
 """The class of the error by reason; `ReplicaLost` for every other reason."""
 

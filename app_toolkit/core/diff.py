@@ -103,9 +103,9 @@ def _of_deployment(
     before: ApplicationSpec, after: ApplicationSpec, one: DeploymentSpec, other: DeploymentSpec
 ) -> DeploymentDifference:
     name, changes = other.config.name, options_changed(one.config, other.config)
-    from_elsewhere = tuple(_of_origin(before.origin_of(name), after.origin_of(name)))
-    if from_elsewhere != tuple(_of_origin(before.origin, after.origin)):  # otherwise in the changes of the application
-        changes = (*from_elsewhere, *changes)
+    from_origin = tuple(_of_origin(before.origin_of(name), after.origin_of(name)))
+    if from_origin != tuple(_of_origin(before.origin, after.origin)):  # otherwise in the changes of the application
+        changes = (*from_origin, *changes)
     if before.template_hash(name) != after.template_hash(name):
         effect = Effect.RESTARTED
     elif one.config.reloadable_options != other.config.reloadable_options:

@@ -49,8 +49,8 @@ class Trust:
         If all entries are trusted, this is the first entry. The port is 0 if the entry has none. Returns None if there
         is no such field, or if the host is empty or too long.
         """
-        told = b",".join(value for name, value in fields if name == FOR).decode("latin-1")
-        named = [entry.strip() for entry in told.split(",")]
+        given = b",".join(value for name, value in fields if name == FOR).decode("latin-1")
+        named = [entry.strip() for entry in given.split(",")]
         for entry in reversed(named):
             host, port = _host_and_port(entry)
             if host not in self:
@@ -62,11 +62,11 @@ class Trust:
 
 def scheme(fields: Iterable[Header]) -> str | None:
     """Return the scheme that the client used, from the last `X-Forwarded-Proto`; None: it is missing or not known."""
-    told: str | None = None
+    given: str | None = None
     for name, value in fields:
         if name == PROTO:
-            told = value.decode("latin-1").strip()
-    return told if told in SCHEMES else None
+            given = value.decode("latin-1").strip()
+    return given if given in SCHEMES else None
 
 
 def _host_and_port(entry: str) -> tuple[str, int]:

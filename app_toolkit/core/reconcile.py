@@ -561,7 +561,7 @@ def _leave(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Action:
     if spec.target == 0:
         return Retire(replica.id, "the target of the replica set is 0")
     if replica.template_hash != spec.template_hash:
-        return Retire(replica.id, f"it is replaced by revision {spec.template_hash}")
+        return Retire(replica.id, f"it is replaced by template hash {spec.template_hash}")
     if _cannot_reload(spec, replica):
         return Retire(replica.id, "it could not apply the new options and is replaced")
     if _is_outdated(spec, replica):

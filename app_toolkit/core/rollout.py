@@ -153,7 +153,9 @@ def step(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> Rollout:
     changed = {name for revision in _known(rollout.outgoing, rollout.stable) for name in _changed(current, revision)}
     if all(_is_available(replica_sets[name], ready=name in changed) for name in replica_set_names(current)):
         return _available(rollout)
-    if rollout.published != current and (_same_table(rollout.published, current) or _answers(current, replica_sets)):
+    if rollout.published != current and (
+        _same_table(rollout.published, current) or _has_ready_ingresses(current, replica_sets)
+    ):
         return rollout.but(published=current)
     # Deployments that only the outgoing revision has may stop now: they are not published, and no replica can call
     # them. The replicas of the current revision may need their resources.
@@ -238,7 +240,7 @@ def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
     return (one.route_prefix, one.default, one.routes) == (other.route_prefix, other.default, other.routes)
 
 
-def _answers(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
+def _has_ready_ingresses(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
     """Return whether each ingress of this revision has a ready replica or a target of 0."""
     return all(_serves(replica_sets[f"{revision.name}/{name}"]) for name in revision.ingresses)
 

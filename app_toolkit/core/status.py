@@ -34,7 +34,7 @@ class ReplicaStatus:
     phase: str
     age_s: float
     """Seconds since the phase began. A running replica: since its process began to serve, whichever controller runs."""
-    revision: str
+    template_hash: str
     address: str | None
     failed_probes: int
     asks: str | None
@@ -66,11 +66,11 @@ class ScalingStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStatus:
+class ReplicaSetStatus:
     name: str
     status: str
     target: int
-    revision: str
+    template_hash: str
     counts: dict[str, int]
     """The number of replicas by phase, without phases that have none."""
     replicas: tuple[ReplicaStatus, ...]
@@ -138,7 +138,7 @@ class ApplicationStatus:
     name: str
     status: str
     route_prefix: str | None
-    deployments: tuple[GroupStatus, ...]
+    deployments: tuple[ReplicaSetStatus, ...]
     revision: int = 1
     """The number of the revision that was applied last; 0: not known."""
     last_error: str | None = None
@@ -157,8 +157,8 @@ class InstanceStatus:
     """A number that increases whenever the status may have changed."""
     status: str
     applications: tuple[ApplicationStatus, ...]
-    proxies: tuple[GroupStatus, ...]
-    leaving: tuple[GroupStatus, ...]
+    proxies: tuple[ReplicaSetStatus, ...]
+    leaving: tuple[ReplicaSetStatus, ...]
     """Replica sets that are not in the current revision of any application."""
     warnings: tuple[str, ...] = ()
     """The corrupt values of the state store, a sentence for each."""
@@ -168,7 +168,9 @@ class InstanceStatus:
     @property
     def url(self) -> str | None:
         """The URL for clients, `http://HOST:PORT` or `https://HOST:PORT`; None while no proxy has started."""
-        addresses = [proxy.address for group in self.proxies for proxy in group.replicas if proxy.address is not None]
+        addresses = [
+            proxy.address for replica_set in self.proxies for proxy in replica_set.replicas if proxy.address is not None
+        ]
         if not addresses:
             return None
         kind, _, place = addresses[0].partition(":")
@@ -178,9 +180,9 @@ class InstanceStatus:
         """Return the status of an application; None: there is no application of this name."""
         return next((each for each in self.applications if each.name == name), None)
 
-    def leaving_of(self, application: str) -> list[GroupStatus]:
+    def leaving_of(self, application: str) -> list[ReplicaSetStatus]:
         """Return the replica sets of an application that its current revision does not have."""
-        return [group for group in self.leaving if application_of(group.name) == application]
+        return [replica_set for replica_set in self.leaving if application_of(replica_set.name) == application]
 
 
 NO_SCALING: Mapping[str, ScalingStatus] = {}
@@ -205,17 +207,20 @@ def instance_status(
     `stopping`: whether a shutdown is in progress. `corrupt`: the applications that cannot be read from the state store,
     each with the reason.
     """
-    told = {
-        name: group_status(replica_set.spec, replica_set.record, now, replica_set.quarantine, scaling.get(name))
+    by_name = {
+        name: replica_set_status(replica_set.spec, replica_set.record, now, replica_set.quarantine, scaling.get(name))
         for name, replica_set in replica_sets.items()
     }
     of_applications = []
     for rollout in applications:
         spec = rollout.current
-        mine = tuple(told[name] for name in replica_set_names(spec) if name in told)
+        mine = tuple(by_name[name] for name in replica_set_names(spec) if name in by_name)
         if failure_of(rollout, replica_sets) is not None:
             # The rollback begins as soon as it is stored. Until then the failure is not final.
-            mine = tuple(replace(group, status=UPDATING) if group.status == FAILED else group for group in mine)
+            mine = tuple(
+                replace(replica_set, status=UPDATING) if replica_set.status == FAILED else replica_set
+                for replica_set in mine
+            )
         status = worst((_rollout_status(rollout), *(replica_set.status for replica_set in mine)))
         of_applications.append(
             ApplicationStatus(
@@ -229,13 +234,15 @@ def instance_status(
             )
         )
     for name, why in corrupt.items():
-        mine = tuple(replica_set for replica_set in told.values() if application_of(replica_set.name) == name)
+        mine = tuple(replica_set for replica_set in by_name.values() if application_of(replica_set.name) == name)
         of_applications.append(ApplicationStatus(name, FAILED, None, mine, 0, why))
     of_applications.sort(key=lambda each: each.name)
     first = proxies_of(home)
-    proxies = tuple(told[name] for name in sorted(filter(are_proxies, told), key=lambda name: (name != first, name)))
+    proxies = tuple(
+        by_name[name] for name in sorted(filter(are_proxies, by_name), key=lambda name: (name != first, name))
+    )
     shown = {replica_set.name for each in of_applications for replica_set in each.deployments}
-    leaving = tuple(told[name] for name in replica_sets if name not in shown and not are_proxies(name))
+    leaving = tuple(by_name[name] for name in replica_sets if name not in shown and not are_proxies(name))
     statuses = [each.status for several in (of_applications, proxies, leaving) for each in several]
     return InstanceStatus(
         epoch=epoch,
@@ -256,20 +263,20 @@ def _rollout_status(rollout: Rollout) -> str:
     return HEALTHY if rollout.is_settled or is_first else UPDATING
 
 
-def group_status(
+def replica_set_status(
     spec: ReplicaSetSpec | None,
     record: ReplicaSetRecord,
     now: float,
     quarantine: str | None = None,
     scaling: ScalingStatus | None = None,
-) -> GroupStatus:
+) -> ReplicaSetStatus:
     """Return the status of a replica set. `quarantine`: why it is quarantined, as a sentence; None: it is not."""
     counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
-    return GroupStatus(
+    return ReplicaSetStatus(
         name=record.name,
-        status=FAILED if quarantine else _replica_set_status(spec, record, now),
+        status=FAILED if quarantine else _status_of(spec, record, now),
         target=spec.target if spec else 0,
-        revision=spec.template_hash if spec else "",
+        template_hash=spec.template_hash if spec else "",
         counts={phase: count for phase, count in counts.items() if count},
         replicas=tuple(_replica_status(r, now) for r in sorted(record.replicas, key=lambda r: r.id)),
         restarts=record.deaths,
@@ -283,7 +290,7 @@ def worst(statuses: Iterable[str]) -> str:
     return min(statuses, key=WORST_FIRST.index, default=HEALTHY)
 
 
-def _replica_set_status(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float) -> str:
+def _status_of(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float) -> str:
     if spec is None or spec.target == 0:
         return STOPPING if record.replicas else HEALTHY
     current = [
@@ -342,7 +349,7 @@ def _replica_status(replica: ReplicaRecord, now: float) -> ReplicaStatus:
         id=replica.id,
         phase=replica.phase.value,
         age_s=round(max(0.0, now - replica.since), 3),
-        revision=replica.template_hash,
+        template_hash=replica.template_hash,
         address=replica.location.address if replica.location else None,
         failed_probes=replica.failed_probes,
         asks=replica.unplaceable.asks if replica.unplaceable else None,

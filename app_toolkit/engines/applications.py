@@ -57,18 +57,18 @@ async def _lifespan_of(app: ASGIApp, state: MutableMapping[str, Any]) -> AsyncIt
     If the app raises an exception before its first message, it does not support lifespans, as under uvicorn.
     """
     to_app: asyncio.Queue[Message] = asyncio.Queue(2)  # the two messages of a lifespan
-    answers: asyncio.Queue[Message] = asyncio.Queue(2)
+    messages: asyncio.Queue[Message] = asyncio.Queue(2)
     scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": state}
-    running = asyncio.create_task(_run(app, scope, to_app.get, answers.put))
+    running = asyncio.create_task(_run(app, scope, to_app.get, messages.put))
     try:
         to_app.put_nowait({"type": "lifespan.startup"})
-        answer = await _answer(answers, running)
-        if answer is not None and answer["type"] == "lifespan.startup.failed":
-            raise _Failed(answer.get("message", ""))
+        message = await _next_message(messages, running)
+        if message is not None and message["type"] == "lifespan.startup.failed":
+            raise _Failed(message.get("message", ""))
         yield
-        if answer is not None and not running.done():
+        if message is not None and not running.done():
             to_app.put_nowait({"type": "lifespan.shutdown"})
-            await _answer(answers, running)
+            await _next_message(messages, running)
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError, Exception):
@@ -79,12 +79,12 @@ async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None
     await app(scope, receive, send)
 
 
-async def _answer(answers: "asyncio.Queue[Message]", running: "asyncio.Task[None]") -> Message | None:
+async def _next_message(messages: "asyncio.Queue[Message]", running: "asyncio.Task[None]") -> Message | None:
     """Return the next message of the app, or None if it ended without one."""
-    asked = asyncio.create_task(answers.get())
+    asked = asyncio.create_task(messages.get())
     try:
         await asyncio.wait((asked, running), return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done() and answers.empty():
+        if not asked.done() and messages.empty():
             return None
         return await asked
     finally:

@@ -27,10 +27,10 @@ from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import REPLICA
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
-from app_toolkit.replica.admission.admitted_request import ANSWERS
+from app_toolkit.replica.admission.admitted_request import RESPONSE_MESSAGES
 from app_toolkit.replica.admission.client import ClientMessages
 from app_toolkit.replica.objects.batching import forget, override
-from app_toolkit.replica.objects.http import answers_http, http_app
+from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport.hop import STREAM, is_internal
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
@@ -109,11 +109,11 @@ class Embedded:
             await stop()
 
     def _ingress(self, scope: Scope) -> "Ingress":
-        plane = self.ingresses_by_loop.setdefault(asyncio.get_running_loop(), {})
+        ingresses = self.ingresses_by_loop.setdefault(asyncio.get_running_loop(), {})
         name = self._owner(scope)
-        if name not in plane:
-            plane[name] = Ingress(name, self._app, self._configs[name], self._stream_log)
-        return plane[name]
+        if name not in ingresses:
+            ingresses[name] = Ingress(name, self._app, self._configs[name], self._stream_log)
+        return ingresses[name]
 
     def _owner(self, scope: Scope) -> str:
         if self._table is None:
@@ -144,12 +144,12 @@ def embedded(
         table = partial(RouteTable, config.name, ())
         return Embedded(app, {config.name: config}, table, deployments, stream_log=stream_log)
     respond = partial(_respond, app)
-    http = http_app(app.cls, respond) if answers_http(app.cls) else FastAPI(openapi_url=None)
+    http = http_app(app.cls, respond) if serves_http(app.cls) else FastAPI(openapi_url=None)
     return Embedded(http, {app.name: app.config}, partial(RouteTable, app.name, ()), partial(find, app))
 
 
 async def _respond(deployment: Deployable, request: Request) -> Any:
-    return await IN_PROCESS.caller(deployment).instance.respond(request)
+    return await IN_PROCESS.client_of(deployment).hosted.respond(request)
 
 
 class Ingress(Local):
@@ -158,7 +158,7 @@ class Ingress(Local):
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig, stream_log: str = "memory") -> None:
         super().__init__(name, app, config)
         self._stream_log = stream_log
-        self._answers = Recent()
+        self._responses = Recent()
         self._context = context_of(name)
         if config.batch:
             override(self._context, config.reloadable_options.batch)
@@ -180,9 +180,9 @@ class Ingress(Local):
 
         async def send_named(message: Message) -> None:
             nonlocal status, size, outcome
-            if message["type"] in ANSWERS:
+            if message["type"] in RESPONSE_MESSAGES:
                 status = message.get("status", 101)
-                self._answers.note(loop.time())
+                self._responses.note(loop.time())
                 headers = list(message.get("headers", ()))
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
                     headers.append((b"x-request-id", request_id.encode()))
@@ -205,9 +205,9 @@ class Ingress(Local):
                 raise  # the ASGI server closes the connection
             status = error.status
             if error.retry_after_s is not None:
-                rate = self._answers.rate(loop.time())
+                rate = self._responses.rate(loop.time())
                 error.retry_after_s = retry_after_s(self.router.waiting, rate)
-            await _refusal(error, request_id)(scope, receive, send)
+            await _error_response(error, request_id)(scope, receive, send)
         except Exception:
             if outcome != OK:
                 outcome, status = (CUT, status) if status else (OK, 500)
@@ -390,7 +390,7 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-def _refusal(error: RequestError, request_id: str) -> JSONResponse:
+def _error_response(error: RequestError, request_id: str) -> JSONResponse:
     headers = {"x-request-id": request_id}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after_s))

@@ -98,7 +98,7 @@ class Local:
             raise self.router.waited_too_long() from None
 
 
-class LocalReply:
+class LocalResult:
     """The outcome of a call: one value, an error, or items that the caller reads one by one."""
 
     def __init__(self) -> None:
@@ -157,22 +157,22 @@ class Deployed(Local):
 
     def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
         config: ClassConfig = deployment.config
-        self.instance = HostedObject(
+        self.hosted = HostedObject(
             deployment.make,
             name=deployment.name,
             sync_threads=config.sync_threads,
             replica=context_of(deployment.name),
         )
-        self.instance.limit_batches(config.reloadable_options.batch)
+        self.hosted.limit_batches(config.reloadable_options.batch)
         self._user_config = config.user_config
         self._starting: asyncio.Task[None] | None = None
         self.loop = loop
-        super().__init__(deployment.name, Calls(self.instance), config)
+        super().__init__(deployment.name, Calls(self.hosted), config)
 
     async def start(self) -> None:
         """Construct the object, once for all callers. Raises `StartupError`; the next call then tries again."""
         if self._starting is None:
-            self._starting = self.loop.create_task(self.instance.start(self._user_config))
+            self._starting = self.loop.create_task(self.hosted.start(self._user_config))
         try:
             await asyncio.shield(self._starting)
         except StartupError:
@@ -184,49 +184,49 @@ class Deployed(Local):
             self._starting.cancel()
             with suppress(BaseException):
                 await self._starting
-            await self.instance.aclose()
+            await self.hosted.aclose()
 
     # For handles
 
     async def call(self, call: Call) -> Any:
-        reply = LocalReply()
-        await self._run(call, reply)
-        return reply.result()
+        result = LocalResult()
+        await self._run(call, result)
+        return result.result()
 
     fetch = call  # a result that is passed on is not serialized
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
-        reply = LocalReply()
-        running = self.loop.create_task(self._run(call, reply))
-        running.add_done_callback(lambda _: reply.close())
-        items = reply.items()
+        result = LocalResult()
+        running = self.loop.create_task(self._run(call, result))
+        running.add_done_callback(lambda _: result.close())
+        items = result.items()
         try:
             async for item in items:
                 yield item
             await running
-            reply.result()
+            result.result()
         finally:
             await items.aclose()
             running.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await running
 
-    async def _run(self, call: Call, reply: LocalReply) -> None:
+    async def _run(self, call: Call, result: LocalResult) -> None:
         """Run a call with a permit. Raises a `RequestError` if the call did not run to its end."""
         if self._starting is None or not self._starting.done():
             await self.start()
         since = self.loop.time()
         until = deadlines.until(since, (call.timeout_s, self.router.policy.request_timeout_s), DEADLINE.get())
         if until is None:
-            await self._with_permit(call, reply, since, None)
+            await self._with_permit(call, result, since, None)
             return
         try:
             async with asyncio.timeout_at(until):
-                await self._with_permit(call, reply, since, until)
+                await self._with_permit(call, result, since, until)
         except TimeoutError:
             raise self._late(call) from None
 
-    async def _with_permit(self, call: Call, reply: LocalReply, since: float, until: float | None) -> None:
+    async def _with_permit(self, call: Call, result: LocalResult, since: float, until: float | None) -> None:
         attempts = Attempts(since, until)
         while True:
             permit = self.router.try_acquire(affinity=call.affinity) or await self.router.acquire(
@@ -234,20 +234,20 @@ class Deployed(Local):
             )
             attempts.count += 1
             permit.request = call.method
-            answer = _Answer(self.router, permit)
+            response = _ReplicaResponse(self.router, permit)
             try:
                 caller = CALLER if permit.redeem() else None
                 left = None if until is None else until - self.loop.time()
-                await self.replica.admit(_scope(call, reply), _receive_nothing, answer.send, left, caller=caller)
+                await self.replica.admit(_scope(call, result), _receive_nothing, response.send, left, caller=caller)
                 break
             except ReplicaBusy:
                 self.attempt_refused(permit, attempts, self._late(call))
             finally:
                 self.router.release(permit)
-        if answer.status == DeadlineExceeded.status:
+        if response.status == DeadlineExceeded.status:
             raise self._late(call)
-        if answer.status != 200:
-            raise ReplicaLost(f"{self.replica.name} answered {call.method} with status {answer.status}")
+        if response.status != 200:
+            raise ReplicaLost(f"{self.replica.name} answered {call.method} with status {response.status}")
 
     def _late(self, call: Call) -> DeadlineExceeded:
         return DeadlineExceeded(f"{call.method} of {self.replica.name} did not complete before its deadline")
@@ -289,7 +289,7 @@ class InProcess:
             self.listed.update(new)
             logger.warning("without Ray these options have no effect; they apply with `run`: %s", "; ".join(new))
 
-    def caller(self, deployment: Deployable) -> Deployed:
+    def client_of(self, deployment: Deployable) -> Deployed:
         if deployment.application is not None:
             raise ConfigError(
                 f"{deployment.name!r} belongs to application {deployment.application!r}, but this process is not "
@@ -321,7 +321,7 @@ class InProcess:
         with self._lock:
             self._homes.append(asyncio.get_running_loop())
         for deployment in deployments:
-            await self.caller(deployment).start()
+            await self.client_of(deployment).start()
 
     async def stop(self) -> None:
         """Close the objects on the running loop, the latest first. The loop is then no home any more.
@@ -376,7 +376,7 @@ IN_PROCESS = InProcess()
 atexit.register(IN_PROCESS.close)
 
 
-class _Answer:
+class _ReplicaResponse:
     """Keeps the status that the replica sends if it has no result, and tells the router what it reports."""
 
     status = 200
@@ -401,12 +401,12 @@ async def _receive_nothing() -> Message:
     return {"type": "http.disconnect"}
 
 
-def _scope(call: Call, reply: LocalReply) -> Scope:
+def _scope(call: Call, result: LocalResult) -> Scope:
     request_id = REQUEST_ID.get() or uuid.uuid4().hex
     return {
         "type": "http",
         "method": "POST",
         "path": f"/{call.method}",
         "headers": [],
-        "extensions": {"app_toolkit": {"request_id": request_id, "call": call, "reply": reply}},
+        "extensions": {"app_toolkit": {"request_id": request_id, "call": call, "result": result}},
     }

@@ -56,7 +56,7 @@ class ReadStream:
         self._close = close
 
     def leave(self) -> None:
-        """Close the stream, unless a task that still runs reads it. Called at the end of the request, in its task.
+        """Close the stream, unless a task that still runs reads it. Use it at the end of the request, in its task.
 
         If a thread reads the stream, it is closed when the thread has ended that work, by the thread that drops the
         last reference to it.

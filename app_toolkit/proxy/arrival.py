@@ -82,7 +82,7 @@ class ConnectionLimiter:
         admitted = len(self.state.connections) < self.capacity.clients
         if not admitted:
             self._make_room_to_refuse()
-        protocol = self.new_client() if admitted else Refusal(self)
+        protocol = self.new_client() if admitted else RefusedConnection(self)
         if self.tls is None:
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
@@ -177,7 +177,7 @@ class Handshake:
             self._task.cancel()
 
 
-class Refusal(asyncio.Protocol):
+class RefusedConnection(asyncio.Protocol):
     """The connection of a client that is not admitted. It gets an error response, and time to read it."""
 
     #: Whether the connection is serving a request: never, because a drain does not wait for a refused client.
@@ -194,11 +194,11 @@ class Refusal(asyncio.Protocol):
         self._transport = transport
         self._since = time.monotonic()
         self._limiter.track(self, admitted=False)
-        transport.write(self._answer())
+        transport.write(self._response())
         if transport.can_write_eof():
             transport.write_eof()
 
-    def _answer(self) -> bytes:
+    def _response(self) -> bytes:
         error = TooManyConnections(f"the proxy has {self._limiter.capacity.clients} clients, which is its limit")
         # Counted but not logged: no request has arrived, and there may be thousands of such connections.
         record = Record(self._since, 0.0, "http", NOT_OWNED, "-", 0, error.reason, b"-", status=error.status)

@@ -13,7 +13,7 @@ from app_toolkit.types import ReplicaId
 
 
 class Assignment:
-    """Assigns one request to a replica, and reassigns it after an attempt without an answer."""
+    """Assigns one request to a replica, and reassigns it after an attempt without a response."""
 
     __slots__ = (
         "_proxy",
@@ -103,7 +103,7 @@ class Assignment:
         self.attempts.count += 1
 
     def end(self, result: Result) -> Action | Reason:
-        """End the attempt, which had no answer, and return the next step, which `core.attempts` decides."""
+        """End the attempt, which had no response, and return the next step, which `core.attempts` decides."""
         permit, self.permit = self.permit, None
         assert permit is not None, "an attempt has begun with a permit"
         endpoint = permit.endpoint

@@ -28,11 +28,11 @@ class BuiltinResponse:
 
 def failure(error: RequestError, request_id: str) -> BuiltinResponse:
     """Return the response for an error: its reason, one sentence of detail, and the request id for the log."""
-    answer = _json(error.status, error.document(request_id))
+    response = _json(error.status, error.document(request_id))
     if error.retry_after_s is None:
-        return answer
+        return response
     return BuiltinResponse(
-        answer.status, answer.body, answer.fields + b"retry-after: %d\r\n" % math.ceil(error.retry_after_s)
+        response.status, response.body, response.fields + b"retry-after: %d\r\n" % math.ceil(error.retry_after_s)
     )
 
 

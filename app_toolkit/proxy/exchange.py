@@ -5,18 +5,18 @@ import logging
 import time
 from functools import partial
 
-from app_toolkit.core.attempts import Action, Reason, Result, refusal
+from app_toolkit.core.attempts import Action, Reason, Result, result_of_refusal
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
 from app_toolkit.core.uploads import is_slow
 from app_toolkit.errors import (
-    AnswerUnreadable,
-    BadAnswer,
+    BadResponse,
     NoReplica,
     NotRead,
     ReplicaGone,
     ReplicaLost,
     RequestError,
+    ResponseUnreadable,
 )
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.proxy import builtin
@@ -128,15 +128,15 @@ class Exchange:
         request = self.request
         return not (request.complete or request.websocket or (request.expects and not self._response.continued))
 
-    # Called by the client's connection
+    # For the client's connection
 
     def begin(self) -> None:
         request, proxy = self.request, self._proxy
         if request.id is None:
             request.id = proxy.mint_id()
         try:
-            if request.refusal is not None:
-                raise request.refusal
+            if request.error is not None:
+                raise request.error
             own = builtin.endpoint(request.method, request.path, proxy.routes, proxy.draining)
             if own is None:
                 if proxy.clients is not None:
@@ -215,7 +215,7 @@ class Exchange:
     def fail(self, error: Exception) -> None:
         """End the exchange with an error response, or cut off a response that has begun."""
         self._drop_connection()
-        if self._stage is Stage.ANSWERED or self._stage is Stage.TUNNEL:
+        if self._stage is Stage.RESPONDING or self._stage is Stage.TUNNEL:
             self._cut_off(error)
             return
         self._release()
@@ -225,7 +225,7 @@ class Exchange:
         now = time.monotonic()
         if failed.retry_after_s is not None and waiting is not None:
             failed.retry_after_s = retry_after_s(waiting, ingress_state.responses.rate(now))
-        if failed.status >= 500 and self.request.refusal is None:
+        if failed.status >= 500 and self.request.error is None:
             ingress_state.log_failure(self._id, failed, now)
         self._respond(builtin.failure(failed, self._id), failed.reason)
 
@@ -358,24 +358,24 @@ class Exchange:
         else:
             self._ask()
 
-    # Called by the replica's connection
+    # For the replica's connection
 
-    def informed(self, answer: ResponseHead) -> None:
-        if answer.status == 100 and not self.request.websocket:
+    def informed(self, head: ResponseHead) -> None:
+        if head.status == 100 and not self.request.websocket:
             self._release_body()
-        self._response.inform(answer)
+        self._response.inform(head)
 
-    def answered(self, answer: ResponseHead) -> None:
-        if answer.refusal is not None:
-            self._refusal = answer.refusal
-        elif answer.status == 101:
-            self._open_tunnel(answer)
-        elif self._response.prepare(answer):
-            if answer.stream == hop.KEPT:
+    def response_started(self, head: ResponseHead) -> None:
+        if head.refusal is not None:
+            self._refusal = head.refusal
+        elif head.status == 101:
+            self._open_tunnel(head)
+        elif self._response.prepare(head):
+            if head.stream == hop.KEPT:
                 self._assignment.keep_slot()
-            elif answer.stream is not None:
+            elif head.stream is not None:
                 self._assignment.open(self, self._client)
-            if answer.stream == hop.LASTING:
+            if head.stream == hop.LASTING:
                 self._forget_deadline()
             self._start()
 
@@ -397,7 +397,7 @@ class Exchange:
         else:
             connection.abort()
         if self._refusal is not None:
-            self._attempt_ended(refusal(self._refusal.decode("latin-1")))
+            self._attempt_ended(result_of_refusal(self._refusal.decode("latin-1")))
             return
         if self._stage is Stage.SENT:
             self._start()
@@ -406,12 +406,12 @@ class Exchange:
     def lost(self, error: ReplicaGone) -> None:
         self._connection = None
         if self._refusal is not None:
-            self._attempt_ended(refusal(self._refusal.decode("latin-1")))
+            self._attempt_ended(result_of_refusal(self._refusal.decode("latin-1")))
         elif self._stage is Stage.TUNNEL:
             self._close_tunnel("the replica was lost")
-        elif self._stage is Stage.ANSWERED:
+        elif self._stage is Stage.RESPONDING:
             self._cut_off(error)
-        elif isinstance(error, AnswerUnreadable):
+        elif isinstance(error, ResponseUnreadable):
             self._attempt_ended(Result.UNREADABLE, error)
         else:
             unread = self._holding and isinstance(error, NotRead)
@@ -425,7 +425,7 @@ class Exchange:
 
     def _start(self) -> None:
         """Begin to send the response to the client. From now on, the request cannot be retried."""
-        self._enter(Stage.ANSWERED)
+        self._enter(Stage.RESPONDING)
         # An app that responds before it reads the body sends no 100.
         if self._holding:
             self._release_body()
@@ -433,22 +433,22 @@ class Exchange:
         self._response.start()
 
     def _finish(self) -> None:
-        assignment, answer = self._assignment, self._response.answer
-        assert answer is not None
+        assignment, head = self._assignment, self._response.response_head
+        assert head is not None
         self._release()
-        self._client.served[assignment.ingress_state.name] = assignment.replica, answer.stream is not None
-        self._record(answer.status, OK)
+        self._client.served[assignment.ingress_state.name] = assignment.replica, head.stream is not None
+        self._record(head.status, OK)
         self._client.finished(self.request, self._response.keep)
 
-    def _open_tunnel(self, answer: ResponseHead) -> None:
+    def _open_tunnel(self, head: ResponseHead) -> None:
         if not self.request.websocket:
-            self.fail(BadAnswer("the app switched protocols, but the request did not ask for an upgrade"))
+            self.fail(BadResponse("the app switched protocols, but the request did not ask for an upgrade"))
             return
         self._enter(Stage.TUNNEL)
         self._assignment.open(self, self._client)
         self._forget_deadline()
         self.request.body.forget()
-        self._response.open_tunnel(answer)
+        self._response.open_tunnel(head)
         self._release_body()
 
     def _close_tunnel(self, why: str) -> None:
@@ -458,11 +458,11 @@ class Exchange:
 
     def _cut_off(self, error: Exception) -> None:
         """Cut off the response that has begun, because it cannot be completed. The replica's connection is gone."""
-        tunnel, answer = self.tunnels, self._response.answer
-        assert answer is not None
+        tunnel, head = self.tunnels, self._response.response_head
+        assert head is not None
         self._release()
-        self._record(answer.status, OK if tunnel else CUT)
-        if not tunnel and self.request.refusal is None:
+        self._record(head.status, OK if tunnel else CUT)
+        if not tunnel and self.request.error is None:
             log.warning("the response to request %s was cut off: %s", self._id, error)
         self._response.cut()
 
@@ -489,8 +489,8 @@ class Exchange:
 
     def _release(self) -> None:
         """Release all resources, and enter the last stage."""
-        answer = self._response.answer
-        if answer is not None and (answer.status == 101 or answer.stream is not None):
+        head = self._response.response_head
+        if head is not None and (head.status == 101 or head.stream is not None):
             self._assignment.close(self, self._client)
         self._enter(Stage.DONE)
         self._forget_arrival()
@@ -510,17 +510,17 @@ class Exchange:
     def _record(self, status: int, outcome: str) -> None:
         """Record the end of the request. Its client may then send another one."""
         proxy, request, response, assignment = self._proxy, self.request, self._response, self._assignment
-        answer, ingress_state = response.answer, assignment.ingress_state
+        head, ingress_state = response.response_head, assignment.ingress_state
         now = time.monotonic()
         if proxy.clients is not None:
             proxy.clients.leave(self._client.host, self)
-        if answer is not None and outcome == OK:
+        if head is not None and outcome == OK:
             ingress_state.responses.note(now)
         proxy.records.add(
             Record(
                 self._arrived,
                 now - self._arrived,
-                "websocket" if answer is not None and answer.status == 101 else "http",
+                "websocket" if head is not None and head.status == 101 else "http",
                 ingress_state.name,
                 assignment.replica,
                 assignment.attempts.count,

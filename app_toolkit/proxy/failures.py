@@ -8,7 +8,7 @@ from app_toolkit.proxy.stages import Stage
 OVERDUE: Mapping[Stage, str] = {
     Stage.ARRIVING: "the body of the request did not arrive",
     Stage.WAITING: "no replica took the request",
-    Stage.ANSWERED: "the request was not answered in full",
+    Stage.RESPONDING: "the request was not answered in full",
 }
 
 

@@ -110,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self.peers = b""
         self._exchange: Exchange | None = None
         #: A request that has been answered, while its body still arrives.
-        self._unwanted: Request | None = None
+        self._discarded: Request | None = None
         #: Whether the last response is written. Bytes that still arrive are not parsed.
         self._leaving = False
         self._left_over = 0
@@ -177,12 +177,12 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._go_on()
 
-    # Called by uvicorn's server
+    # For uvicorn's server
 
     def shutdown(self) -> None:
         """Close the connection once the current request is answered."""
         self._stopping = True
-        if self._unwanted is not None:
+        if self._discarded is not None:
             self._leave(unread=True)
         elif self._exchange is None and not self._leaving:
             self._leave(unread=False)
@@ -194,14 +194,14 @@ class ClientConnection(asyncio.Protocol):
     def dismiss(self) -> None:
         """End the current request with an error response, or the WebSocket with a close frame, and close.
 
-        Called when the drain timeout has passed. A connection without a request is aborted.
+        It is called when the drain timeout has passed. A connection without a request is aborted.
         """
         if self._exchange is not None:
             self._exchange.dismiss()
         elif not self._leaving:
             self.abort()
 
-    # Called by the exchange
+    # For the exchange
 
     @property
     def default_headers(self) -> list[Header]:
@@ -227,11 +227,11 @@ class ClientConnection(asyncio.Protocol):
     def regulate(self) -> None:
         """Pause or resume reading from the client, as the current exchange and the buffered bytes require."""
         exchange = self._exchange
-        wanted = self._leaving or (len(self._unparsed) <= KEPT_BODY and (exchange is None or exchange.wants_body))
-        if wanted is self.reading or self.transport is None or self.transport.is_closing():
+        reads = self._leaving or (len(self._unparsed) <= KEPT_BODY and (exchange is None or exchange.wants_body))
+        if reads is self.reading or self.transport is None or self.transport.is_closing():
             return
-        self.reading = wanted
-        if wanted:
+        self.reading = reads
+        if reads:
             self._body_period = None
             self.transport.resume_reading()
         else:
@@ -249,7 +249,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if not request.complete:
             request.body.discard()
-            self._unwanted = request
+            self._discarded = request
             self._left_over = request.body.received
         elif self._unparsed or self._parser.requests:
             # Not called directly, because thousands of pipelined requests would then recurse as deeply.
@@ -277,7 +277,7 @@ class ClientConnection(asyncio.Protocol):
         # the replica's close frame and waits only for that end, so close at once.
         self._leave(unread=bool(last) or (self.transport is not None and self.transport.can_write_eof()))
 
-    # Reading requests
+    # Read requests
 
     def _go_on(self) -> None:
         if not self._leaving and self.transport is not None:
@@ -305,15 +305,15 @@ class ClientConnection(asyncio.Protocol):
         parser = self._parser
         if not parser.in_head:
             self._head_since = None
-        if self._unwanted is not None:
-            self._skip(self._unwanted)
+        if self._discarded is not None:
+            self._skip(self._discarded)
         exchange = self._exchange
         if exchange is not None:
-            refusal = exchange.request.refusal
-            if refusal is None:
+            error = exchange.request.error
+            if error is None:
                 exchange.body_arrived()
             else:
-                exchange.fail(refusal)
+                exchange.fail(error)
         while parser.requests and self._may_begin:
             self._body_period = None
             request = parser.requests.pop(0)
@@ -325,24 +325,24 @@ class ClientConnection(asyncio.Protocol):
         """Return the client's address and the peers for the hop field, from a trusted proxy's forwarded fields."""
         assert self._addresses is not None, "fields of anybody else are dropped"
         client, server, scheme = self._addresses
-        told = request.forwarded
-        client = self._trust.client(told) or client
-        peers = hop.peers(client, server, forwarded.scheme(told) or scheme)
+        sender = request.forwarded
+        client = self._trust.client(sender) or client
+        peers = hop.peers(client, server, forwarded.scheme(sender) or scheme)
         return "" if client is None else client[0], peers
 
     @property
     def _may_begin(self) -> bool:
         """Whether the next request may begin: none is being served, and the client reads its responses."""
-        return self._exchange is None and self._unwanted is None and self.writable and not self._leaving
+        return self._exchange is None and self._discarded is None and self.writable and not self._leaving
 
     def _skip(self, request: Request) -> None:
         """Discard the body of a request that has been answered, up to `DISCARDED_BODY` bytes."""
         if request.complete:
-            self._unwanted = None
+            self._discarded = None
             self._since = time.monotonic()
             if not request.keep_alive:  # the trailers contained `connection: close`
                 self._leave(unread=False)
-        elif request.refusal is not None or request.body.received - self._left_over > DISCARDED_BODY:
+        elif request.error is not None or request.body.received - self._left_over > DISCARDED_BODY:
             self._leave(unread=True)
 
     def _leave(self, unread: bool) -> None:
@@ -352,7 +352,7 @@ class ClientConnection(asyncio.Protocol):
         response. So if `unread`, only the write side is closed, and input is read and discarded for a while.
         """
         self._leaving = True
-        self._unwanted = None
+        self._discarded = None
         self._left_over = 0
         self._since = time.monotonic()
         unread = unread or bool(self._unparsed) or bool(self._parser.requests)
@@ -405,7 +405,7 @@ class ClientConnection(asyncio.Protocol):
                     transport.abort()
                 else:
                     transport.close()
-        elif self._unwanted is not None:
+        elif self._discarded is not None:
             if now - self._since > self._timeouts.discard_s:
                 self._leave(unread=True)
         elif self._exchange is not None:
@@ -468,10 +468,10 @@ def not_acknowledged(transport: asyncio.Transport) -> int:
     if connection is None:  # the connection was lost in this iteration of the event loop
         return 0
     try:
-        answer = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+        unsent = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
     except OSError:  # the socket is closed
         return 0
-    return int.from_bytes(answer, sys.byteorder)
+    return int.from_bytes(unsent, sys.byteorder)
 
 
 def _has_left(transport: asyncio.Transport | None) -> bool:

@@ -157,6 +157,7 @@ class Request:
         "_trace",
         "body",
         "complete",
+        "error",
         "expects",
         "forwarded",
         "id",
@@ -165,7 +166,6 @@ class Request:
         "method",
         "path",
         "raw_path",
-        "refusal",
         "timeout",
         "version",
         "websocket",
@@ -183,7 +183,7 @@ class Request:
         self.websocket = False
         #: The unparsed value of `X-Request-Timeout-Seconds`.
         self.timeout: bytes | None = None
-        self.refusal: RequestError | None = None
+        self.error: RequestError | None = None
         #: The forwarded fields, if a trusted proxy sent the request.
         self.forwarded: list[Header] = []
         self.complete = False
@@ -316,7 +316,7 @@ class Request:
 class RequestParser:
     """Parses the bytes from one client into requests, in order.
 
-    * Invalid input raises no exception. It produces a last request with a `refusal`.
+    * Invalid input raises no exception. It produces a last request with an `error`.
     * The underlying parser cannot be stopped within a `feed`, so the caller feeds at most `appetite` bytes at a time.
     """
 
@@ -376,14 +376,14 @@ class RequestParser:
                 self.refuse(HeadTooLarge(f"the trailers or chunk extensions are longer than {most} bytes"))
 
     def refuse(self, error: RequestError) -> None:
-        """Stop parsing. The error becomes the `refusal` of the arriving request, or else of a new last request."""
+        """Stop parsing. The error becomes the `error` of the arriving request, or else of a new last request."""
         self.refused = True
         request = self.request
         if request is None or request.complete:
             request = Request(b"-", "1.1")
             request.raw_path = self._url[:200]
             self.requests.append(request)
-        request.refusal = error
+        request.error = error
         self.in_head = False
 
     def close(self) -> None:

@@ -16,13 +16,13 @@ SERVICE_RESTART = 1012
 class ClientResponse:
     """Composes the response and writes it to the client, controlled by the exchange."""
 
-    __slots__ = ("_client", "_frames", "_head", "_request", "answer", "continued", "keep", "size")
+    __slots__ = ("_client", "_frames", "_head", "_request", "continued", "keep", "response_head", "size")
 
     def __init__(self, request: Request, client: Downstream) -> None:
         self._request = request
         self._client = client
         #: The head of the app's response. None: it has not arrived.
-        self.answer: ResponseHead | None = None
+        self.response_head: ResponseHead | None = None
         self._head = b""
         #: The WebSocket frames from the replica. None: the exchange is not a tunnel.
         self._frames: WebSocketFrames | None = None
@@ -35,29 +35,29 @@ class ClientResponse:
 
     # Responses of the app
 
-    def inform(self, answer: ResponseHead) -> None:
+    def inform(self, response_head: ResponseHead) -> None:
         """Pass on an interim response, if the client may receive it."""
         request = self._request
         visible = request.version == "1.1"
-        if answer.status == 100 and not request.websocket:
+        if response_head.status == 100 and not request.websocket:
             visible = visible and request.expects and not self.continued
             self.continued = True
         if visible:
-            self._client.write(_head(answer.status_line, (), answer.fields, b"\r\n"))
+            self._client.write(_head(response_head.status_line, (), response_head.fields, b"\r\n"))
 
-    def prepare(self, answer: ResponseHead) -> bool:
+    def prepare(self, response_head: ResponseHead) -> bool:
         """Compose the head. Return whether to `start` at once, or else with the first bytes of the body."""
         request, client = self._request, self._client
-        self.answer = answer
-        self.keep = self._may_keep(answer)
-        fields = answer.fields
+        self.response_head = response_head
+        self.keep = self._may_keep(response_head)
+        fields = response_head.fields
         if request.version == "1.0":
             fields = [field for field in fields if field[0] != b"transfer-encoding"]
-        end = self._id_line(answer) if self.keep else b"connection: close\r\n" + self._id_line(answer)
+        end = self._id_line(response_head) if self.keep else b"connection: close\r\n" + self._id_line(response_head)
         # The replica's response to a WebSocket handshake already has a Date field.
         defaults = [] if request.websocket else client.default_headers
-        self._head = _head(answer.status_line, defaults, fields, end)
-        return answer.extent != "sized" and answer.extent != "none"
+        self._head = _head(response_head.status_line, defaults, fields, end)
+        return response_head.extent != "sized" and response_head.extent != "none"
 
     def start(self) -> None:
         """Write the head. From now on, the request cannot be retried."""
@@ -74,22 +74,24 @@ class ClientResponse:
 
     def take_back(self) -> None:
         """Drop a response of which no bytes have been sent to the client."""
-        self.answer = None
+        self.response_head = None
         self._head = b""
 
     def cut(self) -> None:
         """Close the connection because the response has begun and cannot be completed."""
-        assert self.answer is not None
+        assert self.response_head is not None
         # A body without framing ends with the connection. After an orderly close, it would look complete.
-        unframed = self._request.version == "1.0" or self.answer.extent == "until_close"
+        unframed = self._request.version == "1.0" or self.response_head.extent == "until_close"
         self._client.cut(reset=self._frames is None and unframed)
 
     # Tunnels
 
-    def open_tunnel(self, answer: ResponseHead) -> None:
-        self.answer = answer
+    def open_tunnel(self, response_head: ResponseHead) -> None:
+        self.response_head = response_head
         self._frames = WebSocketFrames()
-        head = _head(answer.status_line, self._client.default_headers, answer.fields, self._id_line(answer))
+        head = _head(
+            response_head.status_line, self._client.default_headers, response_head.fields, self._id_line(response_head)
+        )
         self._client.write(head)
 
     def close_tunnel(self, why: str) -> None:
@@ -108,7 +110,7 @@ class ClientResponse:
     def give(self, own: BuiltinResponse) -> None:
         request = self._request
         assert request.id is not None
-        self.keep = request.refusal is None and self._may_keep(None)
+        self.keep = request.error is None and self._may_keep(None)
         body = b"" if request.method == b"HEAD" else own.body
         self.size = len(body)
         end = b"%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n" % (
@@ -119,12 +121,14 @@ class ClientResponse:
         )
         self._client.write(_head(own.status_line, self._client.default_headers, (), end) + body)
 
-    def _may_keep(self, answer: ResponseHead | None) -> bool:
-        """Return whether the connection may serve another request. `answer`: None for a response of the proxy."""
+    def _may_keep(self, response_head: ResponseHead | None) -> bool:
+        """Return whether the connection may serve another request. None for a response of the proxy."""
         request = self._request
         if not request.keep_alive or self._client.closing:
             return False
-        if answer is not None and (answer.extent == "until_close" or (answer.closes and not request.websocket)):
+        if response_head is not None and (
+            response_head.extent == "until_close" or (response_head.closes and not request.websocket)
+        ):
             return False
         if request.complete:
             return True
@@ -133,9 +137,9 @@ class ClientResponse:
         missing = request.missing
         return missing is None or missing <= DISCARDED_BODY
 
-    def _id_line(self, answer: ResponseHead) -> bytes:
+    def _id_line(self, response_head: ResponseHead) -> bytes:
         """Return the end of a head, with the request id unless the app's response has one."""
-        for name, _ in answer.fields:
+        for name, _ in response_head.fields:
             if name == b"x-request-id":
                 return b"\r\n"
         assert self._request.id is not None

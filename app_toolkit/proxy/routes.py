@@ -170,12 +170,14 @@ class Routes:
 
     def _take_routes(self, value: Mapping[str, Any] | None) -> None:
         applications = []
-        for posted in (value or {}).get("applications", ()):
+        for published in (value or {}).get("applications", ()):
             rows = tuple(
-                (kind, pattern, methods, path, owner) for kind, pattern, methods, path, owner in posted["routes"]
+                (kind, pattern, methods, path, owner) for kind, pattern, methods, path, owner in published["routes"]
             )
-            table = RouteTable(posted["default"], rows)
-            applications.append(RoutedApplication(posted["name"], posted["prefix"], posted["default"], rows, table))
+            table = RouteTable(published["default"], rows)
+            applications.append(
+                RoutedApplication(published["name"], published["prefix"], published["default"], rows, table)
+            )
         as_before = (value or {}).get("as_before", ())
         applications += [application for application in self.applications if application.name in as_before]
         applications.sort(key=lambda application: len(application.prefix), reverse=True)

@@ -92,7 +92,7 @@ class ProxyServer:
             log.warning(
                 "max_connections is %d, but %d descriptors are enough for %d", capacity.clients, descriptors, most
             )
-        self._server = _Server(_config(capacity.backlog, self._arrive), self._told_to_exit)
+        self._server = _Server(_config(capacity.backlog, self._arrive), self._exit_requested)
         self._state = cast(ServerState, self._server.server_state)
         self._limiter = ConnectionLimiter(
             proxy, self._new_client, self._state, capacity, self._timeouts, tls.context(options)
@@ -166,7 +166,7 @@ class ProxyServer:
         await self._serving
 
     def sweep(self, now: float) -> None:
-        """Enforce all timeouts. Called every `SWEEP_S`. `now` is a time of `time.monotonic()`."""
+        """Enforce all timeouts. It runs every `SWEEP_S`. `now` is a time of `time.monotonic()`."""
         self.proxy.sweep(now)
         for connection in self.connections():
             connection.sweep(now)
@@ -197,7 +197,7 @@ class ProxyServer:
             except Exception:  # without the sweeper, no timeout would be enforced any more
                 log.exception("a sweep of the proxy failed")
 
-    def _told_to_exit(self) -> None:
+    def _exit_requested(self) -> None:
         """Begin to drain after a signal, unless the proxy is draining.
 
         uvicorn's own shutdown timeout applies to tasks only, and exchanges are not tasks.

@@ -16,7 +16,7 @@ class Stage(IntEnum):
     """The request has a permit, and waits for a connection to the replica."""
     SENT = auto()
     """The request was sent to the replica, and no response was sent to the client."""
-    ANSWERED = auto()
+    RESPONDING = auto()
     """The response has begun, and is passed on as it arrives."""
     TUNNEL = auto()
     """The exchange is an open WebSocket."""
@@ -28,13 +28,13 @@ TRANSITIONS: Mapping[Stage, tuple[Stage, ...]] = {
     Stage.ARRIVING: (Stage.WAITING, Stage.DONE),
     Stage.WAITING: (Stage.CONNECTING, Stage.SENT, Stage.DONE),
     Stage.CONNECTING: (Stage.WAITING, Stage.SENT, Stage.DONE),
-    Stage.SENT: (Stage.ARRIVING, Stage.WAITING, Stage.ANSWERED, Stage.TUNNEL, Stage.DONE),
-    Stage.ANSWERED: (Stage.DONE,),
+    Stage.SENT: (Stage.ARRIVING, Stage.WAITING, Stage.RESPONDING, Stage.TUNNEL, Stage.DONE),
+    Stage.RESPONDING: (Stage.DONE,),
     Stage.TUNNEL: (Stage.DONE,),
     Stage.DONE: (),
 }
-"""A request returns to WAITING or ARRIVING only after an attempt without an answer. Every stage except DONE may lead to
-DONE."""
+"""A request returns to WAITING or ARRIVING only after an attempt without a response. Every stage except DONE may lead
+to DONE."""
 
 
 class IllegalStage(AssertionError):

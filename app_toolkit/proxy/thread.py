@@ -104,10 +104,10 @@ class ProxyThread:
             ReplicaGone: The event loop has ended.
         """
 
-        async def answer() -> ProxyStatistics:
+        async def read() -> ProxyStatistics:
             return self.statistics()
 
-        asked = self._ask(answer())
+        asked = self._ask(read())
         try:
             return asked.result(timeout)
         except TimeoutError:

@@ -26,9 +26,9 @@ Generator = AsyncGenerator[Any, Any]
 class Noticing:
     """The hook of an event loop's thread that is called when an asynchronous generator begins.
 
-    A generator that begins in a request is one of the request's readings. If the request is aborted, and the task that
-    began the generator has ended or is the request's own task, the generator is closed. The generator of an
-    `@asynccontextmanager` is not a reading: `async with` ends it, and it may be a client that all requests share.
+    A generator that begins in a request is one of the request's read streams. If the request is aborted, and the task
+    that began the generator has ended or is the request's own task, the generator is closed. The generator of an
+    `@asynccontextmanager` is not a read stream: `async with` ends it, and it may be a client that all requests share.
     """
 
     def __init__(self, before: Callable[[Generator], None] | None) -> None:
@@ -38,13 +38,13 @@ class Noticing:
     def __call__(self, generator: Generator) -> None:
         if self._before is not None:
             self._before(generator)
-        readings = READ_STREAMS.get()
-        if readings is not None and sys._getframe(1).f_code is not ENTER:
+        read_streams = READ_STREAMS.get()
+        if read_streams is not None and sys._getframe(1).f_code is not ENTER:
             # A weak reference: a request that runs for hours may begin many generators.
-            weak = ref(generator, lambda _: readings.discard(reading))
-            reading = ReadStream(lambda: self._close(weak))
-            reading.reader = asyncio.current_task()
-            readings.add(reading)
+            weak = ref(generator, lambda _: read_streams.discard(read_stream))
+            read_stream = ReadStream(lambda: self._close(weak))
+            read_stream.reader = asyncio.current_task()
+            read_streams.add(read_stream)
 
     def _close(self, weak: "ref[Generator]") -> None:
         generator: Any = weak()

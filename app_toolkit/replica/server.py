@@ -33,8 +33,8 @@ from app_toolkit.replica.http.reach import ask
 from app_toolkit.replica.http.websocket import BoundedWebSocket
 from app_toolkit.replica.objects.batching import override
 from app_toolkit.replica.objects.calls import host_class
-from app_toolkit.replica.objects.deposits import Deposits
 from app_toolkit.replica.objects.hosted_object import HostedObject
+from app_toolkit.replica.objects.payload_store import PayloadStore
 from app_toolkit.replica.signals import Signals
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
 from app_toolkit.types import Address, ReplicaId
@@ -85,12 +85,12 @@ class ReplicaServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
         self.replica: Replica | None = None
-        self._instance: HostedObject | None = None
+        self._hosted: HostedObject | None = None
         self._reconfiguring = asyncio.Lock()
         #: Set once the app has started; None: no caller waits for the data loop yet.
         self._watchdog: Watchdog | None = None
         #: For a class: the payloads that are transferred out-of-band.
-        self.deposits = Deposits()
+        self.payloads = PayloadStore()
 
     def start(
         self,
@@ -162,13 +162,13 @@ class ReplicaServer:
         until = time.monotonic() + timeout
         replica, loop = self._alive()
 
-        async def answer() -> ReplicaStatistics:
+        async def read() -> ReplicaStatistics:
             check_descriptors()
-            if self._instance is not None:
-                await self._instance.check_health()
+            if self._hosted is not None:
+                await self._hosted.check_health()
             return replica.statistics()
 
-        asked = self._ask(answer(), loop)
+        asked = self._ask(read(), loop)
         if not wait((asked,), timeout).done:  # a `TimeoutError` may also be the result
             asked.cancel()
             if self._watchdog is not None and self._watchdog.is_debugging:
@@ -309,8 +309,8 @@ class ReplicaServer:
         # Any other app may not support lifespans. As under uvicorn, it shows that by raising.
         lifespan: Literal["on", "auto"] = "on" if spec.kind == "class" or isinstance(app, FastAPI) else "auto"
         if spec.kind == "class":
-            app = calls = host_class(app, spec, self.deposits)
-            self._instance = calls.instance
+            app = calls = host_class(app, spec, self.payloads)
+            self._hosted = calls.hosted
         else:
             app = host(app, spec.deployment)
             override(self._context, spec.live.batch)
@@ -325,7 +325,7 @@ class ReplicaServer:
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),
             stream_log=spec.stream_log,
-            keys=self._instance,
+            keys=self._hosted,
         )
         self._server = Server(self.replica, secret, lambda: self._is_up(spec.id, ready), lifespan)
         await self._server.serve(sockets=self.listeners)
@@ -340,11 +340,11 @@ class ReplicaServer:
         async with self._reconfiguring:
             self.live = None
             self.replica.limit(live)
-            if self._instance is None:
+            if self._hosted is None:
                 override(self._context, live.batch)
             else:
-                self._instance.limit_batches(live.batch)
-                await self._instance.reconfigure(live.user_config)
+                self._hosted.limit_batches(live.batch)
+                await self._hosted.reconfigure(live.user_config)
             self.live = live
 
     async def _drain(self, replica: Replica, timeout: float) -> bool:
@@ -354,7 +354,7 @@ class ReplicaServer:
                     self._server.close_websockets()
                 await replica.drain()
                 # Polled once in the life of a replica: a transport does not report when its last byte was sent.
-                while self._server is not None and self._server.has_unsent_answers:  # noqa: ASYNC110
+                while self._server is not None and self._server.has_unsent_responses:  # noqa: ASYNC110
                     await asyncio.sleep(DRAIN_POLL_S)
         except TimeoutError:
             replica.log_unfinished(timeout)
@@ -381,16 +381,18 @@ class Server(uvicorn.Server):
     """A uvicorn server that keeps the reason why its startup failed, and whose shutdown leaves no connection open."""
 
     def __init__(
-        self, gate: Replica, secret: bytes, started: Callable[[], None], lifespan: Literal["on", "auto"] = "on"
+        self, replica: Replica, secret: bytes, started: Callable[[], None], lifespan: Literal["on", "auto"] = "on"
     ) -> None:
         """`lifespan`: "auto" for an app that may not support lifespans."""
-        startup = Lifespan(gate)
+        startup = Lifespan(replica)
         config = uvicorn.Config(
             startup,
             # the factory of the protocols; it need not be a class
             http=cast(
                 Any,
-                partial(UnauthenticatedConnection, gate=gate, secret=secret, unauthenticated=UnauthenticatedPeers()),
+                partial(
+                    UnauthenticatedConnection, replica=replica, secret=secret, unauthenticated=UnauthenticatedPeers()
+                ),
             ),
             ws=BoundedWebSocket,
             lifespan=lifespan,
@@ -410,7 +412,7 @@ class Server(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(_not_reported)
 
     @property
-    def has_unsent_answers(self) -> bool:
+    def has_unsent_responses(self) -> bool:
         """Whether the last response on a connection is not completely sent. WebSockets do not count."""
         return any(
             isinstance(connection, CallerConnection) and connection.transport.get_write_buffer_size()

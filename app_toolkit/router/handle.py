@@ -23,7 +23,7 @@ from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, c
 from app_toolkit.config.models import CallOptions
 from app_toolkit.core.methods import MANY, STREAMS, kind_of, many_of
 from app_toolkit.errors import NoReplica
-from app_toolkit.interfaces import Call, Caller, DataPlane, Deployable, Reference
+from app_toolkit.interfaces import Call, DataPlane, Deployable, DeploymentClient, Reference
 from app_toolkit.observability.context import READ_STREAMS, THREAD_WORK, ReadStream, thread_work
 from app_toolkit.transport.calls import EncodedValue
 from app_toolkit.types import Kind, Retry
@@ -184,9 +184,9 @@ class Method:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self.call(args, kwargs)
         if self.kind == "coroutine":
-            answer: Any = self.answer(call)
-            answer.__qualname__ = self._called  # shown in "was never awaited" warnings and in the repr of tasks
-            return answer
+            coroutine: Any = self.result(call)
+            coroutine.__qualname__ = self._called  # shown in "was never awaited" warnings and in the repr of tasks
+            return coroutine
         if self.kind == "stream":
             return self._items(call)
         if running_loop() is not None:
@@ -203,36 +203,36 @@ class Method:
         return Call(self.name + suffix, args, kwargs, self._timeout_s, self._retry, self._affinity)
 
     @property
-    def caller(self) -> Caller:
-        return data_plane().caller(self.deployment)
+    def client(self) -> DeploymentClient:
+        return data_plane().client_of(self.deployment)
 
-    async def answer(self, call: Call) -> Any:
+    async def result(self, call: Call) -> Any:
         """Return the result of the method. Can be awaited on any event loop."""
         call = await resolved(call)
-        caller = self.caller
-        if caller.loop is asyncio.get_running_loop():
-            return await caller.call(call)
-        return await asyncio.wrap_future(submit(caller.loop, caller.call, call))
+        client = self.client
+        if client.loop is asyncio.get_running_loop():
+            return await client.call(call)
+        return await asyncio.wrap_future(submit(client.loop, client.call, call))
 
     async def fetch(self, call: Call) -> Any:
-        """Like `answer`, but return a value that arrives as bytes as `EncodedValue`."""
+        """Like `result`, but return a value that arrives as bytes as `EncodedValue`."""
         call = await resolved(call)
-        caller = self.caller
-        if caller.loop is asyncio.get_running_loop():
-            return await caller.fetch(call)
-        return await asyncio.wrap_future(submit(caller.loop, caller.fetch, call))
+        client = self.client
+        if client.loop is asyncio.get_running_loop():
+            return await client.fetch(call)
+        return await asyncio.wrap_future(submit(client.loop, client.fetch, call))
 
     async def _items(self, call: Call) -> AsyncGenerator[Any, None]:
         call = await resolved(call)
-        caller = self.caller
-        if caller.loop is asyncio.get_running_loop():
-            async with _closing_once(caller.stream(call)) as items:
-                reading = ReadStream(partial(_close, items))
-                with _among_read_streams(reading):
-                    reading.reader = asyncio.current_task()
+        client = self.client
+        if client.loop is asyncio.get_running_loop():
+            async with _closing_once(client.stream(call)) as items:
+                read_stream = ReadStream(partial(_close, items))
+                with _among_read_streams(read_stream):
+                    read_stream.reader = asyncio.current_task()
                     async for item in items:
                         yield item
-                        reading.reader = asyncio.current_task()
+                        read_stream.reader = asyncio.current_task()
         else:
             async with aclosing(Stream[Any](self, call)) as stream:
                 async for item in stream:
@@ -243,17 +243,17 @@ class Method:
 
 
 @contextmanager
-def _among_read_streams(reading: ReadStream) -> Iterator[None]:
+def _among_read_streams(read_stream: ReadStream) -> Iterator[None]:
     """Register a stream with the request that is being served, if any. The request closes it at its end."""
-    readings = READ_STREAMS.get()
-    if readings is None:
+    read_streams = READ_STREAMS.get()
+    if read_streams is None:
         yield
         return
-    readings.add(reading)
+    read_streams.add(read_stream)
     try:
         yield
     finally:
-        readings.discard(reading)
+        read_streams.discard(read_stream)
 
 
 @asynccontextmanager
@@ -343,7 +343,7 @@ async def call_many(method: Any, /, *lists: Sequence[Any]) -> list[Any]:
         raise TypeError(f"call_many() takes a @batch method that does not yield, and its lists, not {method!r}")
     if not is_remote:
         return cast(list[Any], await many(*lists))
-    return cast(list[Any], await method.answer(method.call(lists, {}, suffix=MANY)))
+    return cast(list[Any], await method.result(method.call(lists, {}, suffix=MANY)))
 
 
 async def resolved(call: Call) -> Call:
@@ -414,7 +414,7 @@ class CallFuture(Generic[R]):
         #: The unpickled result, once it was requested in this process.
         self._opened: tuple[R] | None = None
         if loop is None:
-            self._work = submit(method.caller.loop, method.fetch, call)
+            self._work = submit(method.client.loop, method.fetch, call)
         else:
             self._work = loop.create_task(method.fetch(call))
             self._work.add_done_callback(_retrieve)
@@ -509,7 +509,7 @@ class Stream(Generic[R]):
     async def __anext__(self) -> R:
         relay = self._relay
         if relay.loop is asyncio.get_running_loop():
-            relay.reading.reader = asyncio.current_task()
+            relay.read_stream.reader = asyncio.current_task()
             found = await relay.next()
         else:
             found = await asyncio.wrap_future(submit(relay.loop, relay.next))
@@ -522,7 +522,7 @@ class Stream(Generic[R]):
 
     def __next__(self) -> R:
         _refuse_in_a_loop("for", "async for")
-        self._relay.reading.reader = thread_work()
+        self._relay.read_stream.reader = thread_work()
         found = submit(self._relay.loop, self._relay.next).result()
         if found is None:
             raise StopIteration
@@ -552,14 +552,14 @@ class _Relay:
     """
 
     def __init__(self, method: Method, call: Call) -> None:
-        self._caller = method.caller
+        self._client = method.client
         self._call = call
-        self.loop = self._caller.loop
+        self.loop = self._client.loop
         self._asked = asyncio.Semaphore(0)
         # Holds at most the requested items and a None for the end.
         self._found: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
         self._steps: asyncio.Task[None] | None = None
-        self.reading = ReadStream(self.cancel)
+        self.read_stream = ReadStream(self.cancel)
 
     def begin(self) -> None:
         if self.loop is running_loop():
@@ -577,8 +577,8 @@ class _Relay:
         self._steps.add_done_callback(self._ended)
 
     async def _step(self) -> None:
-        with _among_read_streams(self.reading):
-            async with aclosing(self._caller.stream(await resolved(self._call))) as items:
+        with _among_read_streams(self.read_stream):
+            async with aclosing(self._client.stream(await resolved(self._call))) as items:
                 async for item in items:
                     await self._asked.acquire()
                     self._found.put_nowait((item,))

@@ -21,7 +21,7 @@ from app_toolkit.core.attempts import (
     RetryBudget,
     failure,
     is_repeatable,
-    refusal,
+    result_of_refusal,
 )
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
@@ -68,7 +68,7 @@ class CallLoad:
     """The limit of the queue if the queue is full, else empty."""
 
 
-class Callers:
+class RemoteDataPlane:
     """The data plane of a process whose handles call over the wire.
 
     Handles may call the `callees`, which are classes of one application, and deployments that name their application
@@ -95,8 +95,8 @@ class Callers:
         #: The last published snapshots, including those of deployments that this process does not call yet.
         self._seen: dict[str, Snapshot] = {}
         self._lock = threading.Lock()
-        #: The callers by `APPLICATION/DEPLOYMENT`.
-        self._callers = {f"{application}/{name}": RemoteCaller(self, name) for name in callees}
+        #: The clients by `APPLICATION/DEPLOYMENT`.
+        self._clients = {f"{application}/{name}": RemoteDeploymentClient(self, name) for name in callees}
         #: The prefixes of the snapshot keys to watch.
         self._beginnings = {f"{REPLICAS}{application}/"} if callees else set[str]()
         #: Done once another prefix is added.
@@ -105,7 +105,7 @@ class Callers:
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
 
-    def caller(self, deployment: Deployable) -> "RemoteCaller":
+    def client_of(self, deployment: Deployable) -> "RemoteDeploymentClient":
         """Return the caller of a deployment. Calls wait while the deployment has no replicas.
 
         Raises:
@@ -113,29 +113,29 @@ class Callers:
         """
         application = deployment.application
         if application is not None:
-            return self.caller_of(application, deployment.name)
-        caller = self._callers.get(f"{self.application}/{deployment.name}")
-        if caller is None:
+            return self.client_named(application, deployment.name)
+        client = self._clients.get(f"{self.application}/{deployment.name}")
+        if client is None:
             raise ConfigError(
                 f"{deployment.name!r} is not deployed with application {self.application!r}: make a route "
                 "depend on it, or list it in Toolkit(deployments=[...])"
             )
-        return caller
+        return client
 
-    def caller_of(self, application: str, deployment: str) -> "RemoteCaller":
+    def client_named(self, application: str, deployment: str) -> "RemoteDeploymentClient":
         """Return the caller of a deployment of any application. The deployment need not exist. Thread-safe."""
         name = f"{application}/{deployment}"
-        caller = self._callers.get(name)
-        if caller is not None:
-            return caller
+        client = self._clients.get(name)
+        if client is not None:
+            return client
         with self._lock:
-            if name not in self._callers:
-                self._callers[name] = RemoteCaller(self, deployment)
+            if name not in self._clients:
+                self._clients[name] = RemoteDeploymentClient(self, deployment)
                 try:
                     self.loop.call_soon_threadsafe(self._subscribe, name)
                 except RuntimeError:  # the loop is closed
                     raise NoReplica(ENDED) from None
-            return self._callers[name]
+            return self._clients[name]
 
     def _subscribe(self, name: str) -> None:
         seen = self._seen.get(f"{REPLICAS}{name}")
@@ -192,20 +192,20 @@ class Callers:
 
     def _take(self, key: str, snapshot: Snapshot) -> None:
         name = key.removeprefix(REPLICAS)
-        caller = self._callers.get(name)
-        if caller is None:
+        client = self._clients.get(name)
+        if client is None:
             return
         if snapshot.value is not None:
-            caller.router.policy = Policy(**snapshot.value["policy"])
-            caller.idempotent = frozenset(snapshot.value.get("idempotent", ()))
+            client.router.policy = Policy(**snapshot.value["policy"])
+            client.idempotent = frozenset(snapshot.value.get("idempotent", ()))
         endpoints = self._published.take(name, snapshot.value)
-        caller.router.update(endpoints, self._published.failing.get(name))
+        client.router.update(endpoints, self._published.failing.get(name))
 
     async def aclose(self) -> None:
         """Fail the calls that wait, and close the connections."""
         self._closed = True
-        for caller in self._callers.values():
-            caller.router.close()
+        for client in self._clients.values():
+            client.router.close()
         self.wait_queues.close()
         await self.pool.aclose()
 
@@ -213,7 +213,7 @@ class Callers:
         """Return the waiting and ongoing calls by `APPLICATION/DEPLOYMENT`. Thread-safe."""
         return {
             name: CallLoad(each.router.waiting, each.router.ongoing, each.router.opened, each.router.reached)
-            for name, each in list(self._callers.items())
+            for name, each in list(self._clients.items())
         }
 
     def _loads(self) -> Loads:
@@ -234,21 +234,21 @@ class Callers:
             self.loop.call_later(SWEEP_S, self._sweep)
 
 
-class RemoteCaller:
+class RemoteDeploymentClient:
     """Sends calls to the replicas of one deployment.
 
-    * `core.attempts` decides the next step after an attempt without an answer. A call may run twice if the call, or
+    * `core.attempts` decides the next step after an attempt without a response. A call may run twice if the call, or
       else its deployment, has `retry="all"`, or has `retry="idempotent"` and the method is marked as idempotent.
     * One deadline applies to waiting and all attempts. It is the earliest of those of the call, of its deployment, and
       of the request in which the call is made.
     """
 
-    def __init__(self, callers: Callers, name: str) -> None:
+    def __init__(self, data_plane: RemoteDataPlane, name: str) -> None:
         self.name = name
-        self.loop = callers.loop
-        self.router = Router(name, callers.wait_queues.join, callers.reports.unserved)
-        self._callers = callers
-        self._pool = callers.pool
+        self.loop = data_plane.loop
+        self.router = Router(name, data_plane.wait_queues.join, data_plane.reports.unserved)
+        self._data_plane = data_plane
+        self._pool = data_plane.pool
         self._budget = RetryBudget()
         #: The methods that are marked as idempotent.
         self.idempotent: frozenset[str] = frozenset()
@@ -274,7 +274,7 @@ class RemoteCaller:
                 yield _outcome(frame)
                 frame = await sent.frame()
                 if frame.kind == "out_of_band":
-                    frame = await self._collected(sent, permit, until)
+                    frame = await self._frame_out_of_band(sent, permit, until)
             if frame.kind != "end":
                 _outcome(frame)  # an error
         except ReplicaGone as gone:
@@ -298,9 +298,9 @@ class RemoteCaller:
             raise self._late(call) from None
 
     async def _first(self, call: Call, until: float | None) -> tuple[Permit, Sent, Frame]:
-        """Make attempts until there is an answer. Return the permit, the exchange and the first frame of the answer."""
+        """Make attempts until there is a result. Return the permit, the exchange and its first frame."""
         body = calls.encode_call(call)
-        request_id = REQUEST_ID.get() or self._callers.mint_id()
+        request_id = REQUEST_ID.get() or self._data_plane.mint_id()
         attempts = Attempts(self.loop.time(), until)
         self._budget.count_request(attempts.since)
         while True:
@@ -319,7 +319,7 @@ class RemoteCaller:
             except Refused as refused:
                 if refused.holdings is not None:
                     self.router.report(permit, refused.holdings, moved=True)
-                self._ended(call, attempts, permit, refusal(str(refused)), request_id, refused)
+                self._ended(call, attempts, permit, result_of_refusal(str(refused)), request_id, refused)
             except ReplicaGone as gone:
                 self._ended(call, attempts, permit, result, request_id, gone)
             except BaseException:
@@ -348,17 +348,17 @@ class RemoteCaller:
         until: float | None,
         body: Sequence[Piece],
     ) -> tuple[Sent, Frame]:
-        """Send the call. Return the exchange, and the first frame of its answer."""
-        payloads = self._callers.payloads
-        key = "" if payloads is None else self._callers.mint_id()
+        """Send the call. Return the exchange, and the first frame of its result."""
+        payloads = self._data_plane.payloads
+        key = "" if payloads is None else self._data_plane.mint_id()
         out_of_band = payloads is not None and calls.is_out_of_band(body)
         length = None if out_of_band else sum(map(len, body))
         head = self._head(call, permit, request_id, until, key, length)
         sent = Sent(self._pool, connection, (head,) if out_of_band else (head, *body), key)
         try:
-            frame = await (self._deposited(sent, permit, body) if out_of_band else sent.frame())
+            frame = await (self._frame_after_put(sent, permit, body) if out_of_band else sent.frame())
             if frame.kind == "out_of_band":
-                frame = await self._collected(sent, permit)
+                frame = await self._frame_out_of_band(sent, permit)
         except BaseException:
             sent.abandon()
             raise
@@ -367,7 +367,7 @@ class RemoteCaller:
     def _ended(
         self, call: Call, attempts: Attempts, permit: Permit, result: Result, request_id: str, error: Exception
     ) -> None:
-        """Handle an attempt without an answer. Return if another attempt follows, else raise the error of the call."""
+        """Handle an attempt without a response. Return if another attempt follows, else raise the call's error."""
         endpoint, retry = permit.endpoint, call.retry or self.router.policy.retry
         attempt = Attempt(
             endpoint.id,
@@ -391,27 +391,27 @@ class RemoteCaller:
     def _late(self, call: Call) -> DeadlineExceeded:
         return DeadlineExceeded(f"{call.method} of {self.name} did not respond before its deadline")
 
-    async def _deposited(self, sent: Sent, permit: Permit, body: Sequence[Piece]) -> Frame:
-        """Send the arguments out-of-band, and return the first frame of the answer."""
-        assert self._callers.payloads is not None, "arguments go out-of-band only where there is a way"
+    async def _frame_after_put(self, sent: Sent, permit: Permit, body: Sequence[Piece]) -> Frame:
+        """Send the arguments out-of-band, and return the first frame of the result."""
+        assert self._data_plane.payloads is not None, "arguments go out-of-band only where there is a way"
         await sent.invited()
-        deposit = self.loop.create_task(self._callers.payloads.deposit(permit.endpoint.id, sent.key, body))
-        deposit.add_done_callback(partial(_fail, sent))
+        put = self.loop.create_task(self._data_plane.payloads.put(permit.endpoint.id, sent.key, body))
+        put.add_done_callback(partial(_fail, sent))
         try:
             return await sent.frame()
         finally:
-            deposit.cancel()
+            put.cancel()
 
-    async def _collected(self, sent: Sent, permit: Permit, until: float | None = None) -> Frame:
+    async def _frame_out_of_band(self, sent: Sent, permit: Permit, until: float | None = None) -> Frame:
         """Get the frame that the replica keeps for this exchange.
 
         Raises `DeadlineExceeded` if the frame does not arrive by the deadline `until`.
         """
-        assert self._callers.payloads is not None, "arguments go out-of-band only where there is a way"
+        assert self._data_plane.payloads is not None, "arguments go out-of-band only where there is a way"
         replica = permit.endpoint.id
         try:
             async with asyncio.timeout_at(until):
-                return calls.frame_of(await self._callers.payloads.collect(replica, sent.key))
+                return calls.frame_of(await self._data_plane.payloads.get(replica, sent.key))
         except TimeoutError:
             raise DeadlineExceeded(f"the result of {self.name} did not arrive before the deadline") from None
         except ValueError as error:
@@ -449,9 +449,9 @@ class RemoteCaller:
     ) -> bytes:
         """Return the head of a call. `length`: that of the body. None: the arguments are sent out-of-band."""
         left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
-        identity = hop.encode(self._callers.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
+        identity = hop.encode(self._data_plane.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
         if permit.redeem():
-            identity += self._callers.wait_queues.redeem
+            identity += self._data_plane.wait_queues.redeem
         trace = TRACE.get()
         return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%b%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
             hop.HOP,
@@ -465,9 +465,9 @@ class RemoteCaller:
         )
 
 
-def _fail(sent: Sent, deposit: "asyncio.Task[None]") -> None:
+def _fail(sent: Sent, put: "asyncio.Task[None]") -> None:
     """Fail the exchange if its arguments could not be sent out-of-band."""
-    if not deposit.cancelled() and isinstance(error := deposit.exception(), Exception):
+    if not put.cancelled() and isinstance(error := put.exception(), Exception):
         sent.fail(error)
 
 

@@ -74,7 +74,7 @@ class Router:
         Parameters:
             name: Names the deployment in error messages.
             join: Joins the wait queue of a replica. None: a replica that refused a request as busy rests for `REST_S`.
-            unserved: Called whenever a request begins to wait while there is no replica.
+            unserved: Is called whenever a request begins to wait while there is no replica.
             policy: The limits of the deployment. None: the default ones.
             rng: The random numbers for load balancing. None: a new generator.
         """
@@ -162,12 +162,12 @@ class Router:
         """Add a request to the queue, after `try_acquire` returned None.
 
         Parameters:
-            granted: Called synchronously with the permit.
+            granted: Is called synchronously with the permit.
             since: When the request began to wait. It is placed behind those that have waited longer.
             avoid: As for `try_acquire`.
             affinity: As for `try_acquire`.
             again: The request had a permit before, so `max_queued_requests` does not apply to it.
-            failed: Called with an error, instead of `granted`, if the request expires, the router is closed, or no
+            failed: Is called with an error, instead of `granted`, if the request expires, the router is closed, or no
                 replica will start.
 
         Raises:
@@ -227,7 +227,7 @@ class Router:
             self._assign()
 
     def ended(self, permit: Permit, result: Result) -> None:
-        """Release the permit of an attempt without an answer, and treat the replica as the result requires."""
+        """Release the permit of an attempt without a response, and treat the replica as the result requires."""
         match result:
             case Result.BUSY:
                 self.refused(permit)

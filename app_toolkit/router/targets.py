@@ -11,7 +11,7 @@ from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.types import ReplicaId
 
 Failed = Callable[[Exception], None]
-"""Called with the error if a waiting request gets no permit."""
+"""Takes the error if a waiting request gets no permit."""
 
 
 @dataclass(eq=False, slots=True)

@@ -45,7 +45,7 @@ class Tail:
         self._read: int | None = None
         """The number of the last event that the reader has had; None: there is no reader."""
         self._began: int | None = None
-        """Where a reader has begun of which the log has not been told."""
+        """Where a reader has begun that has not been reported to the log."""
         self.last = 0
         """The number of the last event that the log has accepted."""
         self._events: list[bytes] | None = []
@@ -56,7 +56,7 @@ class Tail:
     def report(self) -> int | None:
         """Return the number of the last event that the reader has had, for the log; None: there is no reader.
 
-        A reader that has left before the log was told of it is reported once, so that the log learns that it has left.
+        A reader that leaves before it was reported is reported once, so that the log learns that it has left.
         """
         began, self._began = self._began, None
         return began if self._read is None else self._read

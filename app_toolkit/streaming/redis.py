@@ -537,11 +537,11 @@ class RedisStreamLog:
         return bool(await self._run(REMOVE, stream))
 
     async def find(self, key: str) -> str | None:
-        found = cast(bytes | None, await _answer(self._client.get(f"{self._prefix}key:{key}")))
+        found = cast(bytes | None, await _reply_of(self._client.get(f"{self._prefix}key:{key}")))
         return None if found is None else found.decode()
 
     async def media_type(self, stream: str) -> str:
-        found = await _answer(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "media_type")))
+        found = await _reply_of(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "media_type")))
         if found is None:
             raise _unknown(stream)
         return str(found.decode())
@@ -553,7 +553,7 @@ class RedisStreamLog:
         return None if last[0] > after else _outcome(outcome)
 
     async def last(self, stream: str) -> int:
-        found = await _answer(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "last")))
+        found = await _reply_of(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "last")))
         if found is None:
             raise _unknown(stream)
         return int(found)
@@ -591,7 +591,7 @@ class RedisStreamLog:
             return
         try:
             key = f"{self._prefix}events:{stream}"
-            await _answer(self._client.xread({key: f"{after}-0"}, count=1, block=int(BLOCK_S * 1_000)))
+            await _reply_of(self._client.xread({key: f"{after}-0"}, count=1, block=int(BLOCK_S * 1_000)))
         finally:
             self._blocking.release()
 
@@ -628,7 +628,7 @@ class RedisStreamLog:
         """Run a script."""
         limits = self._limits
         common = (self._prefix, int(limits.lease_s * 1_000), int(limits.keep_s * 1_000))
-        return await _answer(self._scripts[body](args=[*common, *arguments]))
+        return await _reply_of(self._scripts[body](args=[*common, *arguments]))
 
 
 def _connected(url: str, max_connections: int) -> "Redis":
@@ -651,7 +651,7 @@ def _connected(url: str, max_connections: int) -> "Redis":
     return Redis.from_pool(pool)
 
 
-async def _answer(call: Awaitable[Any]) -> Any:
+async def _reply_of(call: Awaitable[Any]) -> Any:
     """Return the result of a call.
 
     The package redis sends with `asyncio.wait_for`, which in Python 3.11 ignores a cancellation that comes when the
@@ -669,11 +669,11 @@ def _unknown(stream: str) -> StreamUnknown:
     return StreamUnknown(f"there is no stream {stream!r}")
 
 
-def _known(stream: str, answer: int) -> int:
-    """Return the answer of a script. Raises `StreamUnknown`."""
-    if answer == -1:
+def _known(stream: str, reply: int) -> int:
+    """Return the reply of a script. Raises `StreamUnknown`."""
+    if reply == -1:
         raise _unknown(stream)
-    return answer
+    return reply
 
 
 def _renewal(found: Sequence[int]) -> Renewal:

@@ -168,10 +168,10 @@ def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[
             async for item in found:
                 yield item
 
-    async def answer(stream: "OpenStream | Response") -> Response:
+    async def respond(stream: "OpenStream | Response") -> Response:
         return stream if isinstance(stream, Response) else stream.response()
 
-    endpoint: Any = wraps(function)(items if yields else answer)
+    endpoint: Any = wraps(function)(items if yields else respond)
     parameter = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, opened])
     returned = signature.return_annotation if declared is None else formats.logged(signature.return_annotation)
     endpoint.__signature__ = inspect.Signature([parameter], return_annotation=returned)
@@ -244,7 +244,7 @@ def log_parameter(log: "StreamLog | Bound[Any] | None") -> Any:
         return log
 
     async def of_application(connection: HTTPConnection) -> StreamLog:
-        with refusals():
+        with error_responses():
             return application_log(connection.scope)
 
     dependency = of_application if log is None else given
@@ -275,7 +275,7 @@ async def existing(request: Request, log: StreamLog, id: str, after: int, option
     Raises:
         HTTPException: 204, no event follows; 400, the stream has no event with the number `after`.
     """
-    with refusals():
+    with error_responses():
         try:
             stream = OpenStream(request, log, id, after, await log.media_type(id), options)
             outcome, last = await log.outcome(id, after), await log.last(id)
@@ -294,7 +294,7 @@ def key_of(name: str) -> str:
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
+def error_responses() -> Iterator[None]:
     """Raise an error of the log as `HTTPException`, so that it has its status in every app of FastAPI."""
     try:
         yield
@@ -322,7 +322,7 @@ async def _begun(
         max_duration_s=options.max_duration_s,
         followed=True,
     )
-    with refusals():
+    with error_responses():
         try:
             await generation.begin()
         except StreamActive:

@@ -14,11 +14,11 @@ from app_toolkit.streaming.resumable import (
     OpenStream,
     Resume,
     StreamOptions,
+    error_responses,
     existing,
     key_of,
     log_parameter,
     position,
-    refusals,
 )
 
 
@@ -69,7 +69,7 @@ def stream_router(
 
 async def found(log: StreamLog, name: str) -> str:
     """Return the id of the stream with this id or key. Raises `HTTPException` 404."""
-    with refusals():
+    with error_responses():
         id = await log.find(key_of(name)) or name
         await log.media_type(id)
     return id

@@ -263,7 +263,7 @@ def encode_end() -> list[Piece]:
 
 
 def encode_out_of_band() -> list[Piece]:
-    """Encode the frame that replaces one that the caller must collect out-of-band."""
+    """Encode the frame that replaces one that the caller must get out-of-band."""
     return [_head("out_of_band", [0])]
 
 

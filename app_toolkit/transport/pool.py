@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from app_toolkit.errors import AnswerUnreadable, NotRead, ReplicaGone
+from app_toolkit.errors import NotRead, ReplicaGone, ResponseUnreadable
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.transport.hop import CLOSES, HOLDINGS, INTERNAL_PREFIX, REFUSED, STREAM
 from app_toolkit.transport.preface import Unproven, introduce
@@ -71,15 +71,15 @@ class ResponseHead:
 class Listener(Protocol):
     """Receives the events of a connection during one exchange.
 
-    The order of the calls is: `informed` any number of times, `answered` once, `received` any number of times, `ended`
-    once. If the connection breaks, `lost` is called instead of the remaining ones. Nothing is called after `ended`,
-    `lost` or `PooledConnection.abort`.
+    The order of the calls is: `informed` any number of times, `response_started` once, `received` any number of times,
+    `ended` once. If the connection breaks, `lost` is called instead of the remaining ones. Nothing is called after
+    `ended`, `lost` or `PooledConnection.abort`.
     """
 
-    def informed(self, answer: ResponseHead) -> None:
+    def informed(self, response: ResponseHead) -> None:
         """An interim response arrived: 1xx, except 101."""
 
-    def answered(self, answer: ResponseHead) -> None: ...
+    def response_started(self, response: ResponseHead) -> None: ...
 
     def received(self, data: bytes) -> None:
         """Bytes of the body arrived, with or without its framing. After a 101, they are bytes of the tunnel."""
@@ -149,7 +149,7 @@ class PooledConnection(asyncio.Protocol):
         self._listener: Listener | None = None
         self._bodyless = False
         self._head = b""
-        self._answer: ResponseHead | None = None
+        self._response: ResponseHead | None = None
         self._written = 0
 
     @property
@@ -174,7 +174,7 @@ class PooledConnection(asyncio.Protocol):
         self._listener = listener
         self._bodyless = head_only
         self._head = b""
-        self._answer = None
+        self._response = None
         self._written = 0
         if decode is not isinstance(self._framing, _Decoding):
             self._framing = _Decoding() if decode else _Framing()
@@ -241,7 +241,7 @@ class PooledConnection(asyncio.Protocol):
         listener, self._listener = self._listener, None
         if listener is None:
             self._idle_lost(self)
-        elif exc is None and self._answer is not None and self._answer.extent == "until_close":
+        elif exc is None and self._response is not None and self._response.extent == "until_close":
             listener.ended(reusable=False)
         else:
             listener.lost(lost)
@@ -249,9 +249,9 @@ class PooledConnection(asyncio.Protocol):
     def _why_lost(self, exc: Exception | None) -> ReplicaGone:
         # A Unix socket is reset if it is closed, or was never accepted, while it holds unread bytes (unix(7)).
         unread = isinstance(exc, ConnectionResetError) and self.address.startswith("unix:")
-        if unread and self._answer is None and not self._head:
+        if unread and self._response is None and not self._head:
             return NotRead(f"the replica at {self.address} ended before it had read the request")
-        return ReplicaGone(f"the connection to {self.address} ended before the answer did")
+        return ReplicaGone(f"the connection to {self.address} ended before the response did")
 
     def pause_writing(self) -> None:
         if self._listener is not None:
@@ -268,14 +268,14 @@ class PooledConnection(asyncio.Protocol):
         else:
             self._read(data, listener)
 
-    # Reading a response
+    # Read a response
 
     def _read(self, data: bytes, listener: Listener) -> None:
-        if self._answer is None:
+        if self._response is None:
             data = self._read_heads(self._head + data if self._head else data)
-            if self._answer is None or self._listener is not listener:
+            if self._response is None or self._listener is not listener:
                 return
-        if self._answer.status == 101:
+        if self._response.status == 101:
             if data:
                 listener.received(data)
             return
@@ -296,7 +296,7 @@ class PooledConnection(asyncio.Protocol):
 
     def _read_heads(self, data: bytes) -> bytes:
         """Parse heads up to the final one, and return the bytes that follow it."""
-        while self._answer is None:
+        while self._response is None:
             end = data.find(b"\r\n\r\n") + 4
             if end < 4:
                 self._head = data
@@ -304,16 +304,16 @@ class PooledConnection(asyncio.Protocol):
                     self._broken(f"the head of a response is {len(data)} bytes long, the limit is {MAX_HEAD}")
                 return b""
             head, data = data[:end], data[end:]
-            answer = self._read_head(head)
+            response = self._read_head(head)
             listener = self._listener
-            if answer is None or listener is None:
+            if response is None or listener is None:
                 return b""
-            if answer.status >= 200 or answer.status == 101:
-                self._answer = answer
-                listener.answered(answer)
+            if response.status >= 200 or response.status == 101:
+                self._response = response
+                listener.response_started(response)
             else:
                 self._framing.renew()
-                listener.informed(answer)
+                listener.informed(response)
                 if self._listener is None:
                     return b""
         return data
@@ -334,16 +334,16 @@ class PooledConnection(asyncio.Protocol):
         self._framing.in_head = False
         # The client gets a 1.1 response even if the replica sent a 1.0 response.
         status_line = b"HTTP/1.1" + head[8 : head.index(b"\r\n")]
-        answer = _read_fields(self._parser.get_status_code(), status_line, self._framing.fields, self._bodyless)
-        answer.reusable = answer.reusable and head.startswith(b"HTTP/1.1")
-        if self._bodyless and answer.status >= 200:
+        response = _read_fields(self._parser.get_status_code(), status_line, self._framing.fields, self._bodyless)
+        response.reusable = response.reusable and head.startswith(b"HTTP/1.1")
+        if self._bodyless and response.status >= 200:
             # The parser would treat the next response as the body that Content-Length announces.
-            answer.extent = "none"
+            response.extent = "none"
             self._framing.ended = True
             self._parser = None
         elif self._framing.ended:
-            answer.extent = "none"
-        return answer
+            response.extent = "none"
+        return response
 
     def _read_body(self, data: bytes, listener: Listener) -> None:
         framing = self._framing
@@ -369,48 +369,48 @@ class PooledConnection(asyncio.Protocol):
     def _end(self, listener: Listener) -> None:
         """End the exchange if the response is complete and the listener has not ended the exchange."""
         if self._framing.ended and self._listener is listener:
-            assert self._answer is not None
+            assert self._response is not None
             self._listener = None
-            listener.ended(self._answer.reusable and self.usable)
+            listener.ended(self._response.reusable and self.usable)
 
     def _broken(self, reason: str) -> None:
         listener, self._listener = self._listener, None
         if self.transport is not None:
             self.transport.abort()
         if listener is not None:
-            listener.lost(AnswerUnreadable(f"{self.address}: {reason}"))
+            listener.lost(ResponseUnreadable(f"{self.address}: {reason}"))
 
 
 def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> ResponseHead:
     """Return the head of a response, without hop-by-hop and internal fields. Derive the framing from the fields."""
-    answer = ResponseHead(status, status_line, [], "until_close", None, True)
-    kept = answer.fields
+    response = ResponseHead(status, status_line, [], "until_close", None, True)
+    kept = response.fields
     for field in fields:
         name = field[0]
         if name == b"content-length":
-            if answer.extent != "chunked":
-                answer.extent = "sized"
+            if response.extent != "chunked":
+                response.extent = "sized"
         elif name == b"transfer-encoding":
-            answer.extent = "chunked"
+            response.extent = "chunked"
         elif name in HOP_BY_HOP:
             if name == b"connection" and b"close" in field[1].lower():
-                answer.reusable = False
+                response.reusable = False
             if status not in (101, 426):  # these name a protocol to the client in Upgrade
                 continue
         elif name.startswith(INTERNAL_PREFIX):
             if status == 503 and name == REFUSED:  # the replica removes this field from an app's own response
-                answer.refusal = field[1]
+                response.refusal = field[1]
             elif name == STREAM:
-                answer.stream = field[1]
+                response.stream = field[1]
             elif name == HOLDINGS:
-                answer.holdings = field[1]
+                response.holdings = field[1]
             elif name == CLOSES:
-                answer.closes = True
+                response.closes = True
             continue
         kept.append(field)
-    if answer.extent == "until_close":
-        answer.reusable = answer.reusable and (bodyless or status in (204, 304))
-    return answer
+    if response.extent == "until_close":
+        response.reusable = response.reusable and (bodyless or status in (204, 304))
+    return response
 
 
 class _Idle:
@@ -548,7 +548,7 @@ Failed = Callable[[ReplicaGone], None]
 def _unreached(address: Address, error: Exception) -> ReplicaGone:
     if isinstance(error, PermissionError | Unproven):
         logger.warning("nothing was sent to %s: %s", address, error)
-    return ReplicaGone(f"{address} was not reached: {error or 'no answer'}")
+    return ReplicaGone(f"{address} was not reached: {error or 'no response'}")
 
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)

@@ -30,7 +30,7 @@ NONCE = 32
 PROOF = 64
 """The lengths of a nonce and a proof, in hexadecimal digits."""
 
-ANSWER = NONCE + 1 + PROOF + 1
+RESPONSE = NONCE + 1 + PROOF + 1
 LAST = PROOF + 1
 """The lengths of the replica's line and of the caller's second line, in bytes."""
 
@@ -61,17 +61,17 @@ def prove(secret: bytes, side: Side, asked: bytes, address: Any, nonce: bytes) -
     return hmac.new(secret, signed, hashlib.sha256).hexdigest().encode()
 
 
-def answer(secret: bytes, asked: bytes, address: Any) -> tuple[bytes, bytes]:
+def respond(secret: bytes, asked: bytes, address: Any) -> tuple[bytes, bytes]:
     """Return the replica's line, and the second line that the caller must send."""
     nonce = new_nonce()
     expected = prove(secret, "caller", asked, address, nonce)
     return b"%b %b\n" % (nonce, prove(secret, "replica", asked, address, nonce)), b"%b\n" % expected
 
 
-def read_answer(secret: bytes, asked: bytes, address: Any, answered: bytes) -> bytes:
+def read_response(secret: bytes, asked: bytes, address: Any, response: bytes) -> bytes:
     """Return the caller's second line. Raise `Unproven` if the replica's line does not contain a valid proof."""
-    nonce = answered[:NONCE]
-    if not hmac.compare_digest(answered, b"%b %b\n" % (nonce, prove(secret, "replica", asked, address, nonce))):
+    nonce = response[:NONCE]
+    if not hmac.compare_digest(response, b"%b %b\n" % (nonce, prove(secret, "replica", asked, address, nonce))):
         raise Unproven("the process that listens there did not prove that it has the secret of this instance")
     return b"%b\n" % prove(secret, "caller", asked, address, nonce)
 
@@ -81,10 +81,10 @@ async def introduce(connection: socket.socket, secret: bytes) -> None:
     loop = asyncio.get_running_loop()
     asked = first_line()
     await loop.sock_sendall(connection, asked)
-    answered = b""
-    while len(answered) < ANSWER:
-        more = await loop.sock_recv(connection, ANSWER - len(answered))
+    response = b""
+    while len(response) < RESPONSE:
+        more = await loop.sock_recv(connection, RESPONSE - len(response))
         if not more:
             raise Unproven("the process that listens there did not prove that it has the secret of this instance")
-        answered += more
-    await loop.sock_sendall(connection, read_answer(secret, asked, connection.getpeername(), answered))
+        response += more
+    await loop.sock_sendall(connection, read_response(secret, asked, connection.getpeername(), response))

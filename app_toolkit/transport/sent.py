@@ -115,17 +115,17 @@ class Sent:
 
     # Callbacks of the connection
 
-    def informed(self, answer: ResponseHead) -> None:
+    def informed(self, response: ResponseHead) -> None:
         self._invited = True
         self._wake()
 
-    def answered(self, answer: ResponseHead) -> None:
-        self._refusal = answer.refusal
-        self.stream = answer.stream
-        self.holdings = answer.holdings
-        if answer.status != 200:
+    def response_started(self, response: ResponseHead) -> None:
+        self._refusal = response.refusal
+        self.stream = response.stream
+        self.holdings = response.holdings
+        if response.status != 200:
             self._document = []
-            self._error = _of_status(answer.status)
+            self._error = _of_status(response.status)
 
     def received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -159,7 +159,7 @@ class Sent:
         elif self._document is not None and self._error is not None:
             self._fail(_with_detail(self._error, b"".join(self._document)))
         else:
-            self._fail(ReplicaGone("the answer ended before the result did"))
+            self._fail(ReplicaGone("the response ended before the result did"))
 
     def lost(self, error: ReplicaGone) -> None:
         self._connection = None

@@ -90,7 +90,7 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
 
-def expect_acknowledgement(transport: asyncio.BaseTransport, wanted: bool) -> None:
+def expect_acknowledgement(transport: asyncio.BaseTransport, expected: bool) -> None:
     """Set whether a TCP connection breaks if sent bytes remain unacknowledged for `UNACKNOWLEDGED_S`.
 
     Enable this only if the other end reads all bytes without delay, because the connection also breaks if a running
@@ -98,8 +98,8 @@ def expect_acknowledgement(transport: asyncio.BaseTransport, wanted: bool) -> No
     """
     connection: socket.socket | None = transport.get_extra_info("socket")
     if connection is not None and connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
-        patience = UNACKNOWLEDGED_S * 1_000 if wanted else 0
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
+        timeout_ms = UNACKNOWLEDGED_S * 1_000 if expected else 0
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
 
 
 def last_words(transport: asyncio.BaseTransport) -> Iterable[bytes]:

@@ -83,11 +83,11 @@ class _Position:
 
     # Callbacks of the connection
 
-    def informed(self, answer: ResponseHead) -> None:
+    def informed(self, response: ResponseHead) -> None:
         pass
 
-    def answered(self, answer: ResponseHead) -> None:
-        self._joined = answer.status == 200 and answer.refusal is None
+    def response_started(self, response: ResponseHead) -> None:
+        self._joined = response.status == 200 and response.refusal is None
 
     def received(self, data: bytes) -> None:
         for _ in data:

@@ -97,11 +97,11 @@ class Lifespan:
         return self._app(scope, receive, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answered = False
+        responded = False
 
         async def listen(message: Message) -> None:
-            nonlocal answered
-            answered = True
+            nonlocal responded
+            responded = True
             if message["type"] == "lifespan.startup.failed":
                 self.failure = message.get("message") or "the app gave no reason"
             await send(message)
@@ -109,7 +109,7 @@ class Lifespan:
         try:
             await self._app(scope, receive, listen)
         except BaseException as error:  # uvicorn handles it
-            if not answered:
+            if not responded:
                 self.failure = "".join(traceback.format_exception(error))
             raise
 

@@ -49,7 +49,7 @@ def an_old_one_drains(look: Look) -> bool:
 
 
 def one_has_failed(look: Look) -> bool:
-    return any(BAD[0].fails in (group["last_error"] or "") for group in look.status["deployments"])
+    return any(BAD[0].fails in (replica_set["last_error"] or "") for replica_set in look.status["deployments"])
 
 
 def it_is_taken_back(look: Look) -> bool:
@@ -194,14 +194,16 @@ def _started(struck: Struck, looks: Sequence[Look]) -> int:
     controller knows it.
     """
     seen = struck.step.within(looks)
-    revisions = {group["name"]: group["revision"] for group in seen[-1].status["deployments"]}
+    template_hashes = {
+        replica_set["name"]: replica_set["template_hash"] for replica_set in seen[-1].status["deployments"]
+    }
     return len(
         {
             replica["id"]
             for look in seen
-            for group in look.status["deployments"]
-            for replica in group["replicas"]
-            if replica["revision"] == revisions[group["name"]]
+            for replica_set in look.status["deployments"]
+            for replica in replica_set["replicas"]
+            if replica["template_hash"] == template_hashes[replica_set["name"]]
             and (replica["phase"] != "starting" or look.at > struck.back)
         }
     )
@@ -214,7 +216,7 @@ def _forgotten(app: System, watch: Watch) -> list[str]:
 
 
 def _ids(look: Look) -> set[str]:
-    return {replica["id"] for group in look.status["deployments"] for replica in group["replicas"]}
+    return {replica["id"] for replica_set in look.status["deployments"] for replica in replica_set["replicas"]}
 
 
 def _changed(before: dict[str, int], after: dict[str, int]) -> int:

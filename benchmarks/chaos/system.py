@@ -88,9 +88,9 @@ class Look:
     def replicas(self, phase: str, *, new: bool) -> int:
         """Return the number of replicas in this phase that are of the current revision, or of an older one."""
         return sum(
-            replica["phase"] == phase and (replica["revision"] == group["revision"]) is new
-            for group in self.status["deployments"]
-            for replica in group["replicas"]
+            replica["phase"] == phase and (replica["template_hash"] == replica_set["template_hash"]) is new
+            for replica_set in self.status["deployments"]
+            for replica in replica_set["replicas"]
         )
 
 
@@ -117,17 +117,19 @@ class System:
 
     def replicas(self, ingress: str) -> dict[str, int]:
         """Return the process IDs of this ingress's running replicas, by replica ID."""
-        groups = {str(group["name"]).rpartition("/")[2]: group for group in self.status()["deployments"]}
-        return self._running(groups[ingress])
+        replica_sets = {
+            str(replica_set["name"]).rpartition("/")[2]: replica_set for replica_set in self.status()["deployments"]
+        }
+        return self._running(replica_sets[ingress])
 
     def proxies(self) -> dict[str, int]:
-        return {id: pid for group in self._whole()["proxies"] for id, pid in self._running(group).items()}
+        return {id: pid for replica_set in self._whole()["proxies"] for id, pid in self._running(replica_set).items()}
 
     def processes(self) -> dict[str, int]:
         """Return the process IDs of the proxies and of this application's replicas."""
         found = self.proxies()
-        for group in self.status()["deployments"]:
-            found |= self._running(group)
+        for replica_set in self.status()["deployments"]:
+            found |= self._running(replica_set)
         return found
 
     def controller(self) -> int:
@@ -237,9 +239,9 @@ class System:
         found: Mapping[str, Any] = next(each for each in applications if each["name"] == self._application)
         return found
 
-    def _running(self, group: Mapping[str, Any]) -> dict[str, int]:
+    def _running(self, replica_set: Mapping[str, Any]) -> dict[str, int]:
         found = {}
-        for replica in group["replicas"]:
+        for replica in replica_set["replicas"]:
             if replica["phase"] == "running":
                 with suppress(Exception):  # it may have just died; the status shows that shortly after
                     found[str(replica["id"])] = int(self._ask(replica["id"], "here"))
@@ -297,9 +299,14 @@ class Watch:
                 self._news.notify_all()
 
 
-def _ids(groups: Iterable[Mapping[str, Any]]) -> list[str]:
+def _ids(replica_sets: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the IDs of the running replicas."""
-    return [str(each["id"]) for group in groups for each in group["replicas"] if each["phase"] == "running"]
+    return [
+        str(each["id"])
+        for replica_set in replica_sets
+        for each in replica_set["replicas"]
+        if each["phase"] == "running"
+    ]
 
 
 async def seconds_until(condition: Callable[[], bool], at_most: float) -> float:

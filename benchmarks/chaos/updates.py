@@ -85,7 +85,8 @@ async def make(system: System, watch: Watch, update: Update) -> Step:
 def _is_taken_back(look: Look) -> bool:
     """Whether no replica of the failed version receives requests. A recovering replica could be of that version."""
     return look.status["status"] == "rolled_back" and all(
-        group["status"] == "healthy" and "recovering" not in group["counts"] for group in look.status["deployments"]
+        replica_set["status"] == "healthy" and "recovering" not in replica_set["counts"]
+        for replica_set in look.status["deployments"]
     )
 
 
@@ -178,9 +179,9 @@ def _is_of(gone: Mapping[str, float], version: str, since: float) -> bool:
 def _fewest(looks: Iterable[Look]) -> int:
     """Return the lowest count of any deployment at any time. A recovering replica also serves requests."""
     return min(
-        sum(replica["phase"] in ("running", "recovering") for replica in group["replicas"])
+        sum(replica["phase"] in ("running", "recovering") for replica in replica_set["replicas"])
         for look in looks
-        for group in look.status["deployments"]
+        for replica_set in look.status["deployments"]
     )
 
 

@@ -45,9 +45,9 @@ def behind_proxy(app: ASGIApp) -> Iterator[int]:
         path = str(Path(folder) / "replica.sock")
         listener.bind(path)
         listener.listen()
-        gate = Replica(app, name="replica", max_ongoing_requests=MOST, secret=SECRET)
+        replica = Replica(app, name="replica", max_ongoing_requests=MOST, secret=SECRET)
         ready = threading.Event()
-        server = Server(gate, SECRET, ready.set)
+        server = Server(replica, SECRET, ready.set)
         server.config.timeout_graceful_shutdown = 1
         with _running(server, listener, ready):
             edge = ProxyThread(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), _snapshots(f"unix:{path}"))

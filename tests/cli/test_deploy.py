@@ -26,7 +26,7 @@ from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.applications import proxy_options
-from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.userapp.artifact import Unpacked
 from tests.client.scripted import FAILED, PROXY, STARTING, UP, Scripted
@@ -40,7 +40,7 @@ app.include_router(APIRouter(prefix="/chat"), deployment=DeploymentConfig(name="
 """
 
 
-def status(*groups: GroupStatus, revision: int = 1) -> InstanceStatus:
+def status(*groups: ReplicaSetStatus, revision: int = 1) -> InstanceStatus:
     shop = ApplicationStatus("shop", "starting", "/shop", groups, revision)
     return InstanceStatus(1, 1, "starting", (shop,), (PROXY,), ())
 

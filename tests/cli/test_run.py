@@ -17,7 +17,7 @@ from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.errors import ConfigError, PlacementError, StartupError
 
 APP = """
@@ -30,7 +30,7 @@ app.include_router(APIRouter(prefix="/chat"), deployment=DeploymentConfig(name="
 
 Step = Callable[[], InstanceStatus]
 LISTENING = ReplicaStatus("proxy-1-1", "running", 1.0, "r", "tcp:127.0.0.1:8000", 0, None, None)
-PROXY = GroupStatus("proxy", "healthy", 1, "r", {"running": 1}, (LISTENING,), 0, None)
+PROXY = ReplicaSetStatus("proxy", "healthy", 1, "r", {"running": 1}, (LISTENING,), 0, None)
 
 
 def group(
@@ -40,12 +40,12 @@ def group(
     status: str = "starting",
     last_error: str | None = None,
     asks: str = "",
-) -> GroupStatus:
+) -> ReplicaSetStatus:
     waiting = ReplicaStatus("r-1", "starting", 1.0, "r", None, 0, asks or None, "0 GPU" if asks else None)
-    return GroupStatus(name, status, target, "r", {"running": running}, (waiting,), 0, last_error)
+    return ReplicaSetStatus(name, status, target, "r", {"running": running}, (waiting,), 0, last_error)
 
 
-def status(*ingresses: GroupStatus, proxies: Sequence[GroupStatus] = (PROXY,)) -> InstanceStatus:
+def status(*ingresses: ReplicaSetStatus, proxies: Sequence[ReplicaSetStatus] = (PROXY,)) -> InstanceStatus:
     application = ApplicationStatus("default", "starting", "/", ingresses)
     return InstanceStatus(1, 1, "starting", (application,), tuple(proxies), ())
 
@@ -345,7 +345,7 @@ def test_a_ray_of_our_own_has_as_many_logical_cpus_as_the_plan_asks_for(
 
 
 def test_an_application_that_is_scaled_while_it_starts_is_waited_for(app: str) -> None:
-    def scaled(*groups: GroupStatus) -> InstanceStatus:
+    def scaled(*groups: ReplicaSetStatus) -> InstanceStatus:
         [application] = status(*groups).applications
         return replace(status(), applications=(replace(application, revision=2),))
 

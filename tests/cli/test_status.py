@@ -12,12 +12,19 @@ from app_toolkit.cli import main as command_line
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus
-from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, Load, ReplicaStatus, ScalingStatus
+from app_toolkit.core.status import (
+    ApplicationStatus,
+    InstanceStatus,
+    Load,
+    ReplicaSetStatus,
+    ReplicaStatus,
+    ScalingStatus,
+)
 from app_toolkit.errors import ConfigError
 from tests.docs.pages import page
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
-PROXY = GroupStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
+PROXY = ReplicaSetStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
 STATUS = InstanceStatus(
     epoch=1,
     change=7,
@@ -28,8 +35,8 @@ STATUS = InstanceStatus(
             "waiting_for_resources",
             "/shop",
             (
-                GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, "it died, once"),
-                GroupStatus(
+                ReplicaSetStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, "it died, once"),
+                ReplicaSetStatus(
                     "shop/chat",
                     "waiting_for_resources",
                     2,
@@ -120,7 +127,7 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
 def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
     running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    group = GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, None)
+    group = ReplicaSetStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, None)
     error = "shop/app: Traceback (most recent call last):\n  line 3\nRuntimeError: no weights"
     back = ApplicationStatus("shop", "rolled_back", "/shop", (group,), 3, error, 2)
     running.status = replace(STATUS, applications=(back,))
@@ -139,7 +146,7 @@ def test_the_page_shows_what_a_target_goes_by(running: Running, capsys: pytest.C
     why = "from 2 to 3: the load is 6, on average 5.2, and one replica is meant to have 2"
     follow = {"shop": ScalingStatus(1, 100, 6, 5.8, 3, why), "writer": ScalingStatus(0, 8, 0, 0.0, 0, None)}
     groups = [
-        GroupStatus(f"shop/{name}", "healthy", each.needed, "r", {"running": each.needed}, (), 0, None, each)
+        ReplicaSetStatus(f"shop/{name}", "healthy", each.needed, "r", {"running": each.needed}, (), 0, None, each)
         for name, each in follow.items()
     ]
     running.status = replace(STATUS, applications=(ApplicationStatus("shop", "healthy", "/", tuple(groups)),))
@@ -173,7 +180,7 @@ def test_a_replica_that_does_not_answer_health_checks_is_marked(
         "shop.app-1-1", "running", 61.6, "r", "unix:/x", 2, None, None, unhealthy="did not answer 2 health checks"
     )
     (shop,) = STATUS.applications
-    group = GroupStatus("shop/app", "unhealthy", 1, "r", {"running": 1}, (silent,), 0, None)
+    group = ReplicaSetStatus("shop/app", "unhealthy", 1, "r", {"running": 1}, (silent,), 0, None)
     running.status = replace(STATUS, applications=(replace(shop, deployments=(group,)),))
     running.loads = {}
     assert command("status") == 0
@@ -229,7 +236,7 @@ def test_where_nothing_runs_that_is_said(
 
 def test_where_clients_come_in_is_shown_with_the_revision(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     serving = ReplicaStatus("proxy@abc-1-1", "running", 61.6, "r", "tls:127.0.0.1:8443", 0, None, None, node="3f" * 28)
-    proxies = GroupStatus("proxy@abc", "healthy", 1, "r", {"running": 1}, (serving,), 0, None)
+    proxies = ReplicaSetStatus("proxy@abc", "healthy", 1, "r", {"running": 1}, (serving,), 0, None)
     running.status = replace(STATUS, proxies=(proxies,))
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[0] == "application shop at https://127.0.0.1:8443/shop, revision 1"

@@ -6,14 +6,16 @@ from typing import Any
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, Deploy, GetApplication, GetStatus, Rollback, Scale
 from app_toolkit.core.rollout import Reverted
-from app_toolkit.core.status import GroupStatus, InstanceStatus, Load, ReplicaStatus
+from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus, ReplicaStatus
 
 LISTENING = ReplicaStatus("proxy@3f20-1-1", "running", 1.0, "r", "tcp:127.0.0.1:8000", 0, None, None)
-PROXY = GroupStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (LISTENING,), 0, None)
-UP = GroupStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 0, None)
-STARTING = GroupStatus("shop/app", "starting", 1, "r", {"starting": 1}, (), 0, None)
-UPDATING = GroupStatus("shop/app", "updating", 1, "r", {"running": 2}, (), 0, None)
-FAILED = GroupStatus("shop/app", "failed", 1, "r", {"running": 1}, (), 3, "Traceback\n  line\nValueError: no model")
+PROXY = ReplicaSetStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (LISTENING,), 0, None)
+UP = ReplicaSetStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 0, None)
+STARTING = ReplicaSetStatus("shop/app", "starting", 1, "r", {"starting": 1}, (), 0, None)
+UPDATING = ReplicaSetStatus("shop/app", "updating", 1, "r", {"running": 2}, (), 0, None)
+FAILED = ReplicaSetStatus(
+    "shop/app", "failed", 1, "r", {"running": 1}, (), 3, "Traceback\n  line\nValueError: no model"
+)
 
 
 class Scripted(Client):

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from app_toolkit.client.commands import Delete, Rollback
-from app_toolkit.core.status import ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.errors import InstanceEnded, PlacementError, StartupError, Superseded, WaitTimeout
 from tests.client.scripted import FAILED, PROXY, STARTING, UP, UPDATING, Scripted
 
 NOTHING_YET = InstanceStatus(1, 0, "healthy", (), (), ())
 
 
-def status(*groups: GroupStatus, leaving: tuple[GroupStatus, ...] = ()) -> InstanceStatus:
+def status(*groups: ReplicaSetStatus, leaving: tuple[ReplicaSetStatus, ...] = ()) -> InstanceStatus:
     shop = ApplicationStatus("shop", "starting", "/shop", groups)
     return InstanceStatus(1, 1, "starting", (shop,), (PROXY,), leaving)
 
@@ -24,7 +24,7 @@ def test_somebody_waits_until_all_is_up_and_nothing_of_before_answers() -> None:
 
 
 def test_somebody_waits_until_what_was_removed_is_gone() -> None:
-    removed = GroupStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
+    removed = ReplicaSetStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
     instance = Scripted(status(UP, leaving=(removed,)), status(UP))
     instance.wait_until_serving({"shop": 1})
     assert list(instance.script) == []
@@ -82,11 +82,11 @@ def test_what_takes_too_long_is_told_with_what_is_missing() -> None:
 
 
 def test_what_is_deleted_is_waited_for_and_no_other() -> None:
-    other = GroupStatus("shopping/app", "stopping", 0, "", {"draining": 1}, (), 0, None)
+    other = ReplicaSetStatus("shopping/app", "stopping", 0, "", {"draining": 1}, (), 0, None)
     instance = Scripted(status(UP, leaving=(STARTING, other)), status(UP, leaving=(other,)))
     instance.wait_until_gone(Delete("shop"))
     assert list(instance.script) == []
-    chat = GroupStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
+    chat = ReplicaSetStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
     instance = Scripted(status(UP, leaving=(chat, STARTING)), status(UP, leaving=(STARTING,)))
     instance.wait_until_gone(Delete("shop", "chat"))
     assert list(instance.script) == []

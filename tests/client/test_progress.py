@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.client.progress import failures, is_serving, rolled_back, rows, serving_at, unfinished, url_of
-from app_toolkit.core.status import WORST_FIRST, ApplicationStatus, GroupStatus, InstanceStatus, ReplicaStatus
+from app_toolkit.core.status import WORST_FIRST, ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.errors import ConfigError, PlacementError
 from tests.client.scripted import PROXY, UP
 from tests.controller.harness import application
@@ -18,13 +18,13 @@ NAMES = ("blog", "chat", "shop")
 LACKING = ReplicaStatus("r-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
 
 
-def group(name: str, random: Random) -> GroupStatus:
+def group(name: str, random: Random) -> ReplicaSetStatus:
     running = random.randrange(3)
-    return GroupStatus(
+    return ReplicaSetStatus(
         name=name,
         status=random.choice(WORST_FIRST),
         target=random.randrange(3),
-        revision="r",
+        template_hash="r",
         counts={"running": running} if running else {},
         replicas=random.choice([(), (LACKING,)]),
         restarts=random.randrange(3),
@@ -57,7 +57,7 @@ def test_each_group_has_one_line_as_soon_as_one_application_is_known(status: Ins
     found = rows(status, names)
     assert len({row.name for row in found}) == len(found)
     expected = [*status.proxies, *(group for each in known for group in each.deployments)] if known else []
-    assert [row.group for row in found] == expected
+    assert [row.replica_set for row in found] == expected
 
 
 @given(STATUSES, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
@@ -68,9 +68,9 @@ def test_several_applications_serve_where_each_of_them_does(status: InstanceStat
 
 @given(STATUSES, st.sampled_from(NAMES))
 def test_nothing_is_hopeless_unless_it_has_failed(status: InstanceStatus, name: str) -> None:
-    failed = [row for row in rows(status, [name]) if row.group.status == "failed"]
+    failed = [row for row in rows(status, [name]) if row.replica_set.status == "failed"]
     errors = list(failures(status, name))
-    assert [isinstance(error, PlacementError) for error in errors] == [bool(row.group.unplaced) for row in failed]
+    assert [isinstance(error, PlacementError) for error in errors] == [bool(row.replica_set.unplaced) for row in failed]
 
 
 @pytest.mark.parametrize(

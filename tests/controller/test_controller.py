@@ -327,7 +327,7 @@ async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
         with pytest.raises(StaleEpoch):
             await old.watch("a caller", {})
         kept = json.loads(decode_checkpoint("applications/shop", await store.get("applications/shop")).content)
-        assert kept["wanted"]["deployments"][1]["config"]["num_replicas"] == 2
+        assert kept["desired"]["deployments"][1]["config"]["num_replicas"] == 2
         assert h.world.refused == []
         assert not [action for action in h.world.performed if not isinstance(action, Probe)]
 
@@ -400,7 +400,7 @@ async def test_files_come_along_with_an_application_and_others_are_another_revis
         deployed = packed("1a").model_copy(update={"artifact": "3c", "app_dir": "."})
         await h.controller.apply(deployed, code={"1a": b"one", "3c": b"files"})
         await h.until(lambda: h.word("packed") == "healthy")
-        assert h.controller.wanted()[0]["packed"] == deployed
+        assert h.controller.current()[0]["packed"] == deployed
         await h.controller.apply(deployed.model_copy(update={"artifact": "4d"}), code={"4d": b"others"})
         await h.until(lambda: h.word("packed") == "healthy")
         assert [start.spec.artifact for start in h.performed(Start, "packed/writer")] == ["3c", "4d"]
@@ -461,29 +461,29 @@ async def test_the_proxies_keep_every_option_that_a_deploy_does_not_name():
     async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(**SAFE), initial=HTTPOptions(host="0.0.0.0"))
         safe = HTTPOptions(**SAFE, host="0.0.0.0")
-        assert h.controller.wanted()[1] == safe
+        assert h.controller.current()[1] == safe
         await h.controller.apply(application(), initial=HTTPOptions(port=9000))
-        assert h.controller.wanted()[1] == safe, "they were chosen before"
+        assert h.controller.current()[1] == safe, "they were chosen before"
         await h.controller.apply(application(), HTTPOptions(port=9443), initial=HTTPOptions(port=9443))
-        assert h.controller.wanted()[1] == safe.model_copy(update={"port": 9443})
+        assert h.controller.current()[1] == safe.model_copy(update={"port": 9443})
         await h.controller.delete("shop")
         await h.controller_dies()
         await h.controller_starts()
         await h.controller.apply(application(), HTTPOptions(max_requests_per_client=None))
         kept = safe.model_copy(update={"port": 9443, "max_requests_per_client": None})
-        assert h.controller.wanted()[1] == kept
+        assert h.controller.current()[1] == kept
         await h.controller.apply(application("other", prefix="/other"), HTTPOptions(port=9443))
         with pytest.raises(
             ConfigError, match=r"also serve 'other', .* change: port 9443 -> 8443, ssl_certfile /c.pem -> none;"
         ):
             await h.controller.apply(application(), HTTPOptions(port=8443, ssl_certfile=None))
-        assert h.controller.wanted()[1] == kept
+        assert h.controller.current()[1] == kept
 
 
 async def test_an_instance_without_an_explicit_option_keeps_the_default_ones():
     async with harness(deployed=application()) as h:
         await h.controller.apply(application(), initial=HTTPOptions(port=9000))
-        assert h.controller.wanted()[1] == HTTPOptions()
+        assert h.controller.current()[1] == HTTPOptions()
 
 
 async def test_after_the_last_delete_the_proxy_stays_until_the_shutdown_and_has_no_routes():

@@ -197,7 +197,7 @@ async def test_what_a_later_version_has_written_is_left_to_it():
 async def test_what_a_value_says_is_not_repeated_where_it_cannot_be_understood():
     async with harness(deployed=application()) as h:
         for key in (KEY, COPIES + KEY):
-            h.store.values[key] = encode_checkpoint(KEY, Checkpoint(b'{"wanted": "a secret"}', 1))
+            h.store.values[key] = encode_checkpoint(KEY, Checkpoint(b'{"desired": "a secret"}', 1))
         await comes_back(h)
         [warning] = warnings(h)
         assert "its content does not have the format of this version" in warning
@@ -268,7 +268,7 @@ async def test_what_another_controller_has_written_meanwhile_of_the_proxies_is_n
         assert old.replaced
         await h.controller_dies()
         await h.controller_starts()
-        assert h.controller.wanted()[1].port == 9001
+        assert h.controller.current()[1].port == 9001
 
 
 @pytest.mark.parametrize("lost", ["port", "lease"])

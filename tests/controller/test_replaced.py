@@ -302,7 +302,7 @@ async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_cont
                 await h.world.aclose()
                 return
             new = await Process(h).begins()
-            known = new.controller.wanted()[0].get("shop")
+            known = new.controller.current()[0].get("shop")
             await applied(new, 5)
             old.wakes()
             [told] = await asyncio.gather(asked, return_exceptions=True)
@@ -311,7 +311,7 @@ async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_cont
             await h.clock.advance(30.0)
             await new.dies()
             further = await Process(h).begins()
-            assert further.controller.wanted()[0] == {"shop": packed(5)[0]}
+            assert further.controller.current()[0] == {"shop": packed(5)[0]}
             versions = further.controller.desired.rollouts["shop"].revisions
             named = {f"code/{hash}" for each in versions for hash in each.packed}
             assert named <= set(await h.store.keys("code/"))

@@ -25,7 +25,7 @@ from app_toolkit.core.attempts import (
     failure,
     is_repeatable,
     next_step,
-    refusal,
+    result_of_refusal,
 )
 from app_toolkit.core.recent import WINDOW_S
 from app_toolkit.errors import DeadlineExceeded, NoReplica, QueueFull, QueueTimeout, ReplicaLost, TooManyWebSockets
@@ -307,7 +307,7 @@ def test_the_time_that_a_lost_replica_had_the_request_is_no_waiting() -> None:
     ],
 )
 def test_the_words_of_replicas(word: str, result: Result) -> None:
-    assert refusal(word) is result
+    assert result_of_refusal(word) is result
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from app_toolkit.core.reconcile import ReplicaSetRecord, proxies_of
 from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
 from app_toolkit.core.rollout import Rollout, applied
-from app_toolkit.core.status import WORST_FIRST, group_status, instance_status, worst
+from app_toolkit.core.status import WORST_FIRST, instance_status, replica_set_status, worst
 from app_toolkit.types import ReplicaId
 from tests.core.specs import HOME, NEXT, application, replica_set
 from tests.core.worlds import LIVE, REPLICA_SET, replica_set_spec
@@ -45,26 +45,26 @@ def record(*rows, **facts):
     ],
 )
 def test_one_word(word, target, rows):
-    assert group_status(replica_set_spec("v1", target), record(*rows), 20.0).status == word
+    assert replica_set_status(replica_set_spec("v1", target), record(*rows), 20.0).status == word
 
 
 def test_a_group_that_nobody_wants_is_stopping():
-    assert group_status(None, record(("v1", RUN)), 20.0).status == "stopping"
+    assert replica_set_status(None, record(("v1", RUN)), 20.0).status == "stopping"
 
 
 def test_three_failed_starts_in_a_row_are_a_failure_of_that_revision_only():
     failures = tuple(Failure(float(at), "v1", served=False) for at in range(3))
     failed = record(("v0", RUN), failures=failures, last_error="ImportError")
-    assert group_status(replica_set_spec("v1", 1), failed, 20.0).status == "failed"
-    assert group_status(replica_set_spec("v1", 1), failed, 20.0).last_error == "ImportError"
-    assert group_status(replica_set_spec("v0", 1), failed, 20.0).status == "healthy"
+    assert replica_set_status(replica_set_spec("v1", 1), failed, 20.0).status == "failed"
+    assert replica_set_status(replica_set_spec("v1", 1), failed, 20.0).last_error == "ImportError"
+    assert replica_set_status(replica_set_spec("v0", 1), failed, 20.0).status == "healthy"
 
 
 @pytest.mark.parametrize(("for_ever", "word"), [(False, "waiting_for_resources"), (True, "failed")])
 def test_who_has_no_room_is_told_with_what_it_asks_for_and_what_is_free(for_ever, word):
     there = record(("v1", START))
     lacks = replace(there.replicas[0], unplaceable=Unplaceable(ReplicaId("r0"), "1 GPU", "0 GPU", for_ever))
-    told = group_status(replica_set_spec("v1", 1), replace(there, replicas=(lacks,)), 20.0)
+    told = replica_set_status(replica_set_spec("v1", 1), replace(there, replicas=(lacks,)), 20.0)
     assert told.status == word
     assert (told.replicas[0].asks, told.replicas[0].free) == ("1 GPU", "0 GPU")
     assert told.last_error == ("r0 asks for 1 GPU; the cluster has 0 GPU" if for_ever else None)
@@ -100,11 +100,11 @@ def test_a_revision_that_is_about_to_be_rolled_back_is_updating_and_not_failed()
 def test_a_replica_that_does_not_answer_health_checks_is_marked(facts, unhealthy):
     there = record(("v1", RUN), ("v1", RUN))
     ill = replace(there.replicas[1], **facts)
-    told = group_status(replica_set_spec("v1", 2), replace(there, replicas=(there.replicas[0], ill)), 20.0)
+    told = replica_set_status(replica_set_spec("v1", 2), replace(there, replicas=(there.replicas[0], ill)), 20.0)
     assert [each.unhealthy for each in told.replicas] == [None, unhealthy]
     assert told.status == ("healthy" if unhealthy is None else "unhealthy")
     assert told.reason == ("" if unhealthy is None else f"r1 {unhealthy}")
-    spare = group_status(replica_set_spec("v1", 1), replace(there, replicas=(there.replicas[0], ill)), 20.0)
+    spare = replica_set_status(replica_set_spec("v1", 1), replace(there, replicas=(there.replicas[0], ill)), 20.0)
     assert spare.status == "healthy", "the other one is enough"
 
 
@@ -117,7 +117,7 @@ probes = st.fixed_dictionaries(
 def test_a_group_is_unhealthy_only_if_too_few_replicas_answer(rows, target):
     there = record(*(("v1", phase) for phase, _ in rows))
     replicas = tuple(replace(r, **facts) for r, (_, facts) in zip(there.replicas, rows, strict=True))
-    told = group_status(replica_set_spec("v1", target), replace(there, replicas=replicas), 20.0)
+    told = replica_set_status(replica_set_spec("v1", target), replace(there, replicas=replicas), 20.0)
     marked = sum(each.unhealthy is not None for each in told.replicas)
     well = told.running - marked
     assert told.status == ("healthy" if well >= target else "unhealthy" if marked else "starting")
@@ -125,7 +125,7 @@ def test_a_group_is_unhealthy_only_if_too_few_replicas_answer(rows, target):
 
 
 def test_a_quarantined_group_has_failed_and_says_why():
-    told = group_status(replica_set_spec("v1", 1), record(("v1", RUN)), 20.0, "it is not looked after")
+    told = replica_set_status(replica_set_spec("v1", 1), record(("v1", RUN)), 20.0, "it is not looked after")
     assert (told.status, told.last_error) == ("failed", "it is not looked after")
 
 
@@ -133,20 +133,20 @@ def test_until_everyone_has_taken_up_changed_options_the_group_is_updating_and_s
     warm = replace(LIVE, user_config={"tone": "warm"})
     there = record(("v1", RUN), ("v1", RUN), last_error="long ago")
     done, tried = replace(there.replicas[0], live=warm), there.replicas[1]
-    assert group_status(replica_set_spec("v1", 2, warm), there, 20.0).status == "updating"
+    assert replica_set_status(replica_set_spec("v1", 2, warm), there, 20.0).status == "updating"
     failed = Reconfiguration(warm, sent=None, failed_at=15.0, failures=1, why="no such model")
-    told = group_status(
+    told = replica_set_status(
         replica_set_spec("v1", 2, warm),
         replace(there, replicas=(done, replace(tried, live=None, reconfiguration=failed))),
         20.0,
     )
     assert (told.status, told.last_error) == ("updating", "r1 could not be reconfigured: no such model")
     all_done = replace(there, replicas=(done, replace(tried, live=warm)))
-    assert group_status(replica_set_spec("v1", 2, warm), all_done, 20.0).status == "healthy"
+    assert replica_set_status(replica_set_spec("v1", 2, warm), all_done, 20.0).status == "healthy"
 
 
 def test_a_status_is_plain_data():
-    told = group_status(replica_set_spec("v1", 2), record(("v1", RUN), ("v0", Phase.DRAINING), deaths=3), 20.0)
+    told = replica_set_status(replica_set_spec("v1", 2), record(("v1", RUN), ("v0", Phase.DRAINING), deaths=3), 20.0)
     plain = json.loads(json.dumps(asdict(told)))
     assert plain["counts"] == {"running": 1, "draining": 1}
     assert plain["restarts"] == 3
@@ -162,7 +162,7 @@ def test_the_worst_word_speaks_for_all():
 def test_a_draining_replica_of_the_last_revision_counts_until_callers_know_of_it():
     there = record(("v0", Phase.DRAINING), ("v1", RUN))
     known = replace(there, replicas=(replace(there.replicas[0], unrouted=True), there.replicas[1]))
-    assert group_status(replica_set_spec("v1", 1), known, 20.0).status == "healthy"
+    assert replica_set_status(replica_set_spec("v1", 1), known, 20.0).status == "healthy"
 
 
 def told_of(applications, replica_sets, *, stopping=False):

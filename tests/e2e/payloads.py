@@ -116,13 +116,13 @@ class Deadly:
         self.inner = inner
         self.living = [pid]
 
-    async def deposit(self, *args: Any) -> None:
+    async def put(self, *args: Any) -> None:
         self.kill()
-        await self.inner.deposit(*args)
+        await self.inner.put(*args)
 
-    async def collect(self, *args: Any) -> Any:
+    async def get(self, *args: Any) -> Any:
         self.kill()
-        return await self.inner.collect(*args)
+        return await self.inner.get(*args)
 
     def kill(self) -> None:
         while self.living:

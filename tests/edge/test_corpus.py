@@ -44,7 +44,7 @@ def understood(pieces: list[bytes]) -> list[tuple[object, ...]]:
     for piece in pieces:
         parser.feed(piece)
     return [
-        (each.head(b"hop"), each.path, each.complete, each.keep_alive, each.websocket, type(each.refusal))
+        (each.head(b"hop"), each.path, each.complete, each.keep_alive, each.websocket, type(each.error))
         for each in parser.requests
     ]
 

@@ -296,7 +296,8 @@ def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
         uvicorn.Config(
             app,
             http=cast(
-                Any, partial(UnauthenticatedConnection, gate=app, secret=SECRET, unauthenticated=UnauthenticatedPeers())
+                Any,
+                partial(UnauthenticatedConnection, replica=app, secret=SECRET, unauthenticated=UnauthenticatedPeers()),
             ),
             ws=BoundedWebSocket,
             loop="uvloop",

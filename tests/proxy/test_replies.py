@@ -186,7 +186,7 @@ def test_what_is_no_answer_is_not_passed_on(world: World, said: bytes) -> None:
     world.says(said)
     with world.raw() as raw:
         got = raw.send(POST).answer()
-        assert (got.status, got.error) == (502, "bad_answer")
+        assert (got.status, got.error) == (502, "bad_response")
         assert raw.send(GET % b"/-/healthz").answer().status == 200
 
 
@@ -225,7 +225,7 @@ def test_an_answer_that_nobody_can_read_is_not_asked_for_again(world: World, len
     replica = world.one()
     with world.raw() as raw:
         got = raw.send(PUT_OF % (b"/fails/with-two-lengths", length) + bytes(length)).answer()
-    assert (got.status, got.error) == (502, "bad_answer")
+    assert (got.status, got.error) == (502, "bad_response")
     assert "cannot be read" in got.body.decode()
     assert replica.journal.events == ["fails with-two-lengths"]
 

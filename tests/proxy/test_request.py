@@ -30,7 +30,7 @@ def told(request: Request) -> tuple[object, ...]:
     body = b"".join(request.body.take())
     if request.body.chunked:  # its framing follows the pieces in which it came
         body = body.replace(b"\r\n", b"").translate(None, b"0123456789")
-    return (request.head(b"hop"), request.path, body, request.complete, request.keep_alive, request.refusal)
+    return (request.head(b"hop"), request.path, body, request.complete, request.keep_alive, request.error)
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30))
@@ -60,8 +60,8 @@ def test_the_heads_are_as_a_replica_gets_them() -> None:
 def test_an_upgrade_with_an_unsupported_coding_is_refused_as_not_supported(coding: bytes) -> None:
     head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: %b\r\n\r\n"
     (request,) = parse([head % coding])
-    assert isinstance(request.refusal, NotSupported)
-    assert request.refusal.status == 501
+    assert isinstance(request.error, NotSupported)
+    assert request.error.status == 501
 
 
 @given(st.binary(max_size=300))

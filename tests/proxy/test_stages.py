@@ -28,7 +28,7 @@ def test_every_stage_may_end_at_once_and_the_end_is_final(stage: Stage) -> None:
     assert (Stage.DONE in TRANSITIONS[stage]) is (stage is not Stage.DONE)
 
 
-@pytest.mark.parametrize("stage", [Stage.ANSWERED, Stage.TUNNEL])
+@pytest.mark.parametrize("stage", [Stage.RESPONDING, Stage.TUNNEL])
 def test_a_response_that_has_begun_is_never_begun_again(stage: Stage) -> None:
     assert reachable(stage) == {stage, Stage.DONE}
 

@@ -23,7 +23,7 @@ from websockets.uri import parse_uri
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.transport import hop
-from app_toolkit.transport.preface import ANSWER, first_line, read_answer
+from app_toolkit.transport.preface import RESPONSE, first_line, read_response
 from app_toolkit.types import Address, OnDisconnect, ReplicaId
 from tests.patience import PATIENCE_S
 
@@ -168,9 +168,9 @@ def introduce(dialled: socket.socket, secret: bytes = SECRET) -> None:
     asked = first_line()
     dialled.sendall(asked)
     answered = b""
-    while len(answered) < ANSWER and (more := dialled.recv(ANSWER - len(answered))):
+    while len(answered) < RESPONSE and (more := dialled.recv(RESPONSE - len(answered))):
         answered += more
-    dialled.sendall(read_answer(secret, asked, dialled.getpeername(), answered))
+    dialled.sendall(read_response(secret, asked, dialled.getpeername(), answered))
 
 
 class Served:

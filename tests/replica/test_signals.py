@@ -270,7 +270,7 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
         from app_toolkit.replica.server import ReplicaServer
         from app_toolkit.replica.signals import Signals
         from app_toolkit.transport import hop
-        from app_toolkit.transport.preface import ANSWER, first_line, read_answer
+        from app_toolkit.transport.preface import RESPONSE, first_line, read_response
 
         def ours(number, frame):
             raise SystemExit("the replica's own")
@@ -293,8 +293,8 @@ def test_a_replica_lets_its_lifespan_install_handlers(tmp_path: Path) -> None:
                     connection = http.client.HTTPConnection("127.0.0.1", int(address.rpartition(":")[2]))
                     connection.connect()
                     connection.send(asked := first_line())
-                    said = connection.sock.recv(ANSWER, socket.MSG_WAITALL)
-                    connection.send(read_answer(b"secret", asked, connection.sock.getpeername(), said))
+                    said = connection.sock.recv(RESPONSE, socket.MSG_WAITALL)
+                    connection.send(read_response(b"secret", asked, connection.sock.getpeername(), said))
                     connection.putrequest("GET", "/", skip_host=True, skip_accept_encoding=True)
                     connection.putheader("x-app-toolkit-hop", field)
                     connection.putheader("host", "a")

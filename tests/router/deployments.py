@@ -65,7 +65,7 @@ class Local:
         self.loop = loop
         self.callers: dict[Deployable, InProcess] = {}
 
-    def caller(self, deployment: Deployable) -> InProcess:
+    def client_of(self, deployment: Deployable) -> InProcess:
         if deployment not in self.callers:
             self.callers[deployment] = InProcess(deployment, self.loop)
         return self.callers[deployment]

@@ -11,7 +11,7 @@ from app_toolkit.deployment import NamedDeployment
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS, Snapshot, Version
 from app_toolkit.router import remote
-from app_toolkit.router.remote import Callers, RemoteCaller
+from app_toolkit.router.remote import RemoteDataPlane, RemoteDeploymentClient
 from tests.patience import PATIENCE_S
 from tests.router.deployments import Writer
 
@@ -52,8 +52,8 @@ class Publisher:
 
 
 @asynccontextmanager
-async def following(*callees: str) -> AsyncIterator[tuple[Callers, Publisher]]:
-    callers, publisher = Callers(b"secret", "shop", callees), Publisher()
+async def following(*callees: str) -> AsyncIterator[tuple[RemoteDataPlane, Publisher]]:
+    callers, publisher = RemoteDataPlane(b"secret", "shop", callees), Publisher()
     run = asyncio.create_task(callers.run(publisher.watch))
     try:
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def following(*callees: str) -> AsyncIterator[tuple[Callers, Publisher]]:
         await callers.aclose()
 
 
-async def sent_to(caller: RemoteCaller) -> str:
+async def sent_to(caller: RemoteDeploymentClient) -> str:
     """The replica that a call goes to, once there is one."""
     async with asyncio.timeout(PATIENCE_S):
         permit = caller.router.try_acquire() or await caller.router.acquire(caller.loop.time())
@@ -80,7 +80,7 @@ async def test_who_calls_nobody_does_not_ask() -> None:
 
 async def test_a_deployment_elsewhere_that_is_called_for_the_first_time_is_asked_for_at_once_and_no_other() -> None:
     async with following("writer") as (callers, publisher):
-        bank = callers.caller(NamedDeployment("bank", "teller", {"pay": "coroutine"}))
+        bank = callers.client_of(NamedDeployment("bank", "teller", {"pay": "coroutine"}))
         publisher.post("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
         assert publisher.asked[:2] == [("replicas/shop/",), ("replicas/bank/teller/", "replicas/shop/")]
@@ -90,7 +90,7 @@ async def test_a_publisher_that_cannot_be_reached_is_asked_again(monkeypatch: py
     monkeypatch.setattr(remote, "AGAIN_S", 0.0)
     async with following("writer") as (callers, publisher):
         publisher.unreached = 3
-        bank = callers.caller_of("bank", "teller")
+        bank = callers.client_named("bank", "teller")
         publisher.post("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
         assert publisher.unreached == 0
@@ -100,9 +100,9 @@ async def test_a_deployment_whose_snapshot_came_before_its_first_call_has_it() -
     async with following() as (callers, publisher):
         publisher.post("bank/teller")
         publisher.post("bank/safe")
-        assert await sent_to(callers.caller_of("bank", "teller")) == "bank/teller#1"
-        assert await sent_to(await asyncio.to_thread(callers.caller_of, "bank", "safe")) == "bank/safe#1"
-        assert callers.caller_of("bank", "safe") is callers.caller_of("bank", "safe")
+        assert await sent_to(callers.client_named("bank", "teller")) == "bank/teller#1"
+        assert await sent_to(await asyncio.to_thread(callers.client_named, "bank", "safe")) == "bank/safe#1"
+        assert callers.client_named("bank", "safe") is callers.client_named("bank", "safe")
 
 
 async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_are_reported_at_once() -> None:
@@ -119,12 +119,12 @@ async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_ar
 
         for number, name in enumerate(("safe", "teller"), 1):
             value = {"policy": {}, "replicas": [], "reported": name == "teller"}
-            caller = callers.caller_of("bank", name)
+            caller = callers.client_named("bank", name)
             callers.update({f"{REPLICAS}bank/{name}": Snapshot(Version(1, number), value)})
             assert (caller.router.waiting, caller.router.replicas) == (0, 0)
         run = asyncio.create_task(callers.run(nobody, report))
         waiting = [
-            asyncio.create_task(callers.caller_of("bank", name).router.acquire(callers.loop.time()))
+            asyncio.create_task(callers.client_named("bank", name).router.acquire(callers.loop.time()))
             for name in ("safe", "teller", "teller")
         ]
         async with asyncio.timeout(PATIENCE_S):
@@ -138,4 +138,4 @@ async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_ar
 async def test_of_its_own_application_only_callees_are_called() -> None:
     async with following("other") as (callers, _):
         with pytest.raises(ConfigError, match="'writer' is not deployed with application 'shop'"):
-            callers.caller(Writer.bind())
+            callers.client_of(Writer.bind())

@@ -44,7 +44,7 @@ async def plane(request: pytest.FixtureRequest) -> AsyncIterator[Local]:
 def bound(plane: Local, model: str = "small") -> tuple[Writer, Writer, InProcess]:
     """A handle, the object behind it, and what brings its calls there."""
     deployment = Writer.bind(model)
-    caller = plane.caller(deployment)
+    caller = plane.client_of(deployment)
     behind: Any = caller.object
     return deployment.handle, behind, caller
 

@@ -18,7 +18,7 @@ from app_toolkit.interfaces import REPLICAS, Call, ReloadableOptions, ReplicaSpe
 from app_toolkit.observability.context import TRACE
 from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.replica.server import ReplicaServer
-from app_toolkit.router.remote import Callers, CallLoad, RemoteCaller
+from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymentClient
 from app_toolkit.transport import calls
 from app_toolkit.transport.calls import Piece
 from app_toolkit.types import Address, ReplicaId
@@ -70,13 +70,13 @@ class Way:
         self.open.set()
         self.broken = 0
 
-    async def deposit(self, replica: ReplicaId, key: str, pieces: Sequence[Piece]) -> None:
-        await self._pass("deposit", replica)
-        await asyncio.to_thread(self._server.deposits.put, key, list(pieces))
+    async def put(self, replica: ReplicaId, key: str, pieces: Sequence[Piece]) -> None:
+        await self._pass("put", replica)
+        await asyncio.to_thread(self._server.payloads.put, key, list(pieces))
 
-    async def collect(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
-        await self._pass("collect", replica)
-        pieces = await asyncio.to_thread(self._server.deposits.take, key)
+    async def get(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
+        await self._pass("get", replica)
+        pieces = await asyncio.to_thread(self._server.payloads.take, key)
         if pieces is None:
             raise ReplicaGone("it keeps nothing")
         return list(map(memoryview, pieces))
@@ -91,11 +91,11 @@ class Way:
 
 
 class World:
-    def __init__(self, server: ReplicaServer, way: Way, callers: Callers) -> None:
+    def __init__(self, server: ReplicaServer, way: Way, callers: RemoteDataPlane) -> None:
         self.server = server
         self.way = way
         self.callers = callers
-        self.caller: RemoteCaller = callers.caller(writer)
+        self.caller: RemoteDeploymentClient = callers.client_of(writer)
 
     async def call(self, method: str, *args: Any, **options: Any) -> Any:
         return await self.caller.call(Call(method, args, {}, **options))
@@ -110,7 +110,7 @@ class World:
             while not (  # noqa: ASYNC110 - it is about another thread, too
                 self.server.statistics() == NOBODY
                 and self.callers.call_loads() == {"shop/writer": CallLoad(0, 0)}
-                and len(self.server.deposits) == 0
+                and len(self.server.payloads) == 0
             ):
                 await asyncio.sleep(0.005)
 
@@ -139,7 +139,7 @@ def server() -> Iterator[tuple[ReplicaServer, Address]]:
 async def world(server: tuple[ReplicaServer, Address]) -> AsyncIterator[World]:
     serving, address = server
     way = Way(serving)
-    callers = Callers(SECRET, "shop", ["writer"], payloads=way)
+    callers = RemoteDataPlane(SECRET, "shop", ["writer"], payloads=way)
     replica = {"id": ID, "address": address, "max_ongoing_requests": 100}
     published = {"policy": Policy().model_dump(), "replicas": [replica]}
     callers.update({f"{REPLICAS}shop/writer": Snapshot(Version(1, 1), published)})
@@ -163,11 +163,11 @@ async def test_what_is_large_goes_the_other_way_and_nothing_else_does(server: tu
         assert np.array_equal(await there.call("echo", SMALL), SMALL)
         assert there.way.log == []
         assert await there.call("total", LARGE) == LARGE.sum()
-        assert there.way.log == ["deposit"]
+        assert there.way.log == ["put"]
         assert np.array_equal(await there.call("grow", SWITCH), LARGE)
-        assert there.way.log == ["deposit", "collect"]
+        assert there.way.log == ["put", "get"]
         assert np.array_equal(await there.call("echo", LARGE), LARGE)
-        assert there.way.log == ["deposit", "collect"] * 2
+        assert there.way.log == ["put", "get"] * 2
 
 
 async def test_the_trace_of_a_call_goes_with_it_on_either_way(server: tuple[ReplicaServer, Address]) -> None:
@@ -197,7 +197,7 @@ async def test_items_go_their_own_ways_one_by_one(server: tuple[ReplicaServer, A
     async with world(server) as there:
         found = [each.size async for each in there.caller.stream(Call("each", (sizes,), {}))]
         assert found == sizes
-        assert there.way.log == ["collect"] * 3
+        assert there.way.log == ["get"] * 3
 
 
 async def test_an_error_after_a_large_item_is_still_an_error(server: tuple[ReplicaServer, Address]) -> None:
@@ -205,7 +205,7 @@ async def test_an_error_after_a_large_item_is_still_an_error(server: tuple[Repli
         with pytest.raises(KeyError):
             async for _ in there.caller.stream(Call("each", ([SWITCH, -1],), {})):
                 pass
-        assert there.way.log == ["collect"]
+        assert there.way.log == ["get"]
 
 
 async def test_a_stream_that_is_left_while_an_item_waits_is_closed(server: tuple[ReplicaServer, Address]) -> None:
@@ -213,10 +213,10 @@ async def test_a_stream_that_is_left_while_an_item_waits_is_closed(server: tuple
         async with aclosing(there.caller.stream(Call("each", ([SWITCH] * 9,), {}))) as items:
             async for _ in items:
                 break
-        assert there.way.log == ["collect"]
+        assert there.way.log == ["get"]
 
 
-@pytest.mark.parametrize(("method", "argument", "what"), [("total", LARGE, "deposit"), ("grow", SWITCH, "collect")])
+@pytest.mark.parametrize(("method", "argument", "what"), [("total", LARGE, "put"), ("grow", SWITCH, "get")])
 async def test_who_is_cancelled_with_a_payload_on_its_way_leaves_nothing(
     server: tuple[ReplicaServer, Address], method: str, argument: object, what: str
 ) -> None:
@@ -269,9 +269,9 @@ async def test_a_call_is_ongoing_until_its_caller_has_the_result(server: tuple[R
     async with world(server) as there:
         there.way.open.clear()
         task = asyncio.create_task(there.call("grow", SWITCH))
-        await there.until("collect")
+        await there.until("get")
         assert there.server.statistics().ongoing == 1
-        assert len(there.server.deposits) == 1
+        assert len(there.server.payloads) == 1
         there.way.open.set()
         assert (await task).size == SWITCH
 

@@ -9,7 +9,7 @@ import pytest
 from app_toolkit import Deployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
-from app_toolkit.router.remote import Callers, CallLoad, RemoteCaller
+from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymentClient
 from app_toolkit.transport.pool import PooledConnection, connect
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S, until
@@ -56,10 +56,12 @@ class Calling:
     """The callers of one process, told of replicas as the publisher would."""
 
     def __init__(self) -> None:
-        self.callers = Callers(SECRET, "shop", ("model",))
+        self.callers = RemoteDataPlane(SECRET, "shop", ("model",))
         self._number = 0
 
-    def tell(self, *replicas: Served | Address, idempotent: tuple[str, ...] = (), **policy: object) -> RemoteCaller:
+    def tell(
+        self, *replicas: Served | Address, idempotent: tuple[str, ...] = (), **policy: object
+    ) -> RemoteDeploymentClient:
         self._number += 1
         shown = [
             {
@@ -71,7 +73,7 @@ class Calling:
         ]
         value = {"policy": policy, "idempotent": list(idempotent), "replicas": shown}
         self.callers.update({"replicas/shop/model": Snapshot(Version(1, self._number), value)})
-        return self.callers.caller_of("shop", "model")
+        return self.callers.client_named("shop", "model")
 
     async def gives_everything_back(self) -> None:
         await until(lambda: not any(each.waiting or each.ongoing for each in self.callers.call_loads().values()))
@@ -218,7 +220,7 @@ async def test_what_is_no_part_of_the_application_is_named(calling: Calling) -> 
         pass
 
     with pytest.raises(ConfigError, match="'stranger' is not deployed with application 'shop'"):
-        calling.callers.caller(Stranger.bind())
+        calling.callers.client_of(Stranger.bind())
 
 
 @pytest.fixture

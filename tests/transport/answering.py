@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from app_toolkit.transport.preface import answer
+from app_toolkit.transport.preface import respond
 
 SECRET = b"secret"
 
@@ -20,7 +20,7 @@ class Answering(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._expected:
-            said, self._expected = answer(SECRET, data, self._transport.get_extra_info("sockname"))
+            said, self._expected = respond(SECRET, data, self._transport.get_extra_info("sockname"))
             self._transport.write(said)
         else:
             assert data == self._expected

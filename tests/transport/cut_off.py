@@ -11,7 +11,7 @@ import time
 
 from app_toolkit.transport import sockets
 from app_toolkit.transport.pool import Pool, PooledConnection, ResponseHead
-from app_toolkit.transport.preface import answer
+from app_toolkit.transport.preface import respond
 from app_toolkit.types import Address
 
 HERE, THERE, PORT = "10.111.0.1", "10.111.0.2", 8000
@@ -27,7 +27,7 @@ class Asking:
 
     def informed(self, answer: ResponseHead) -> None: ...
 
-    def answered(self, answer: ResponseHead) -> None: ...
+    def response_started(self, answer: ResponseHead) -> None: ...
 
     def received(self, data: bytes) -> None: ...
 
@@ -76,7 +76,7 @@ def listen() -> None:
         print(flush=True)
         accepted, _ = listener.accept()
         with accepted:
-            said, expected = answer(b"secret", accepted.recv(65_536), accepted.getsockname())
+            said, expected = respond(b"secret", accepted.recv(65_536), accepted.getsockname())
             accepted.sendall(said)
             assert accepted.recv(len(expected), socket.MSG_WAITALL) == expected
             while accepted.recv(65_536):

@@ -31,7 +31,7 @@ class Notes:
     def informed(self, answer: ResponseHead) -> None:
         self.events.append(answer.status)
 
-    def answered(self, answer: ResponseHead) -> None:
+    def response_started(self, answer: ResponseHead) -> None:
         self.answer = answer
         self.events.append(answer.status)
 

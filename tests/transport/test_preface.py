@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.transport.preface import (
-    ANSWER,
     LAST,
     NONCE,
+    RESPONSE,
     Unproven,
-    answer,
     first_line,
     new_nonce,
     prove,
-    read_answer,
+    read_response,
+    respond,
 )
 from app_toolkit.types import Address
 from tests.patience import until
@@ -33,24 +33,24 @@ Hostile = Callable[[bytes, tuple[str, int]], Awaitable[bytes]]
 
 def test_both_ends_that_know_the_secret_agree() -> None:
     asked = first_line()
-    said, expected = answer(SECRET, asked, ADDRESS)
-    assert (len(said), len(expected)) == (ANSWER, LAST)
-    assert read_answer(SECRET, asked, ADDRESS, said) == expected
+    said, expected = respond(SECRET, asked, ADDRESS)
+    assert (len(said), len(expected)) == (RESPONSE, LAST)
+    assert read_response(SECRET, asked, ADDRESS, said) == expected
     assert SECRET not in asked + said + expected
 
 
 def test_no_two_connections_are_alike() -> None:
-    said = {first_line() for _ in range(100)} | {answer(SECRET, b"", ADDRESS)[0] for _ in range(100)}
+    said = {first_line() for _ in range(100)} | {respond(SECRET, b"", ADDRESS)[0] for _ in range(100)}
     assert len(said) == 200
 
 
-@given(st.integers(0, ANSWER - 1), st.integers(1, 255))
+@given(st.integers(0, RESPONSE - 1), st.integers(1, 255))
 def test_an_answer_of_which_one_byte_was_changed_proves_nothing(at: int, change: int) -> None:
     asked = first_line()
-    said = bytearray(answer(SECRET, asked, ADDRESS)[0])
+    said = bytearray(respond(SECRET, asked, ADDRESS)[0])
     said[at] ^= change
     with pytest.raises(Unproven):
-        read_answer(SECRET, asked, ADDRESS, bytes(said))
+        read_response(SECRET, asked, ADDRESS, bytes(said))
 
 
 def test_an_answer_for_another_secret_caller_address_or_purpose_proves_nothing() -> None:
@@ -63,13 +63,13 @@ def test_an_answer_for_another_secret_caller_address_or_purpose_proves_nothing()
         (SECRET, asked.replace(b"http", b"other"), ADDRESS),
     ]:
         with pytest.raises(Unproven):
-            read_answer(SECRET, asked, ADDRESS, answer(secret, heard, address)[0])
+            read_response(SECRET, asked, ADDRESS, respond(secret, heard, address)[0])
 
 
 def test_the_proof_of_a_caller_is_none_of_a_replica() -> None:
     asked, nonce = first_line(), new_nonce()
     with pytest.raises(Unproven):
-        read_answer(SECRET, asked, ADDRESS, nonce + b" " + prove(SECRET, "caller", asked, ADDRESS, nonce) + b"\n")
+        read_response(SECRET, asked, ADDRESS, nonce + b" " + prove(SECRET, "caller", asked, ADDRESS, nonce) + b"\n")
 
 
 # Servers that do not know the secret
@@ -101,26 +101,26 @@ async def hostile(answers: Hostile) -> AsyncIterator[tuple[Address, Heard]]:
 
 
 async def answers_http(first: bytes, own: tuple[str, int]) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi" + bytes(ANSWER)
+    return b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi" + bytes(RESPONSE)
 
 
 async def reflects(first: bytes, own: tuple[str, int]) -> bytes:
     """Says what the caller has said."""
-    return (first + first + first)[:ANSWER]
+    return (first + first + first)[:RESPONSE]
 
 
 async def guesses(first: bytes, own: tuple[str, int]) -> bytes:
-    return answer(b"x" * len(SECRET), first, own)[0]
+    return respond(b"x" * len(SECRET), first, own)[0]
 
 
 async def replays(first: bytes, own: tuple[str, int]) -> bytes:
     """Says what a real replica has said to another caller here."""
-    return answer(SECRET, first_line(), own)[0]
+    return respond(SECRET, first_line(), own)[0]
 
 
 async def asks_another_replica(first: bytes, own: tuple[str, int]) -> bytes:
     """Passes the question on to a real replica of the same instance, at its own address, and its answer back."""
-    return answer(SECRET, first, (own[0], own[1] + 1))[0]
+    return respond(SECRET, first, (own[0], own[1] + 1))[0]
 
 
 HOSTILE = [answers_http, reflects, guesses, replays, asks_another_replica]

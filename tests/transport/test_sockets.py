@@ -15,7 +15,7 @@ import pytest
 
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.pool import SMALL, PooledConnection, ResponseHead, connect
-from app_toolkit.transport.preface import answer
+from app_toolkit.transport.preface import respond
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S
 from tests.transport.answering import SECRET, Answering
@@ -66,7 +66,7 @@ def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, l
             connections = [stack.enter_context(listener.accept()[0]) for listener in (unix, unix)]
             for _ in range(2):
                 connections.append(connection := stack.enter_context(tcp.accept()[0]))
-                said, expected = answer(SECRET, connection.recv(65_536), connection.getsockname())
+                said, expected = respond(SECRET, connection.recv(65_536), connection.getsockname())
                 connection.sendall(said)
                 assert connection.recv(len(expected), socket.MSG_WAITALL) == expected
             child = int(caller.stdout.readline())
@@ -107,7 +107,7 @@ class Unheard:
 
     def informed(self, answer: ResponseHead) -> None: ...
 
-    def answered(self, answer: ResponseHead) -> None: ...
+    def response_started(self, answer: ResponseHead) -> None: ...
 
     def received(self, data: bytes) -> None: ...
 

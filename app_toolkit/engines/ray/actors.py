@@ -44,7 +44,7 @@ from app_toolkit.replica import breakpoints
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
-from app_toolkit.router.remote import Callers, CallLoad
+from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, NodeId, ReplicaId
 from app_toolkit.userapp import sources
@@ -141,8 +141,8 @@ class Controlled:
         self.obey(epoch)
         location = self.location.result() if self.phase != "starting" else None
         return {
-            "group": self.replica_set,
-            "revision": self.template_hash,
+            "replica_set": self.replica_set,
+            "template_hash": self.template_hash,
             "phase_name": self.phase,
             "location": location,
             "live": self.live,
@@ -230,16 +230,16 @@ class _Replica(Controlled):
     @control
     def calling(self) -> Mapping[str, CallLoad]:
         """Return the calls of the handles of this replica that wait or are ongoing, by deployment."""
-        plane = handle.data_plane()
-        return plane.call_loads() if isinstance(plane, Callers) else {}
+        data_plane = handle.data_plane()
+        return data_plane.call_loads() if isinstance(data_plane, RemoteDataPlane) else {}
 
     @payload
-    def deposit(self, key: str, pieces: Sequence[memoryview]) -> None:
-        self.server.deposits.put(key, pieces)
+    def put_payload(self, key: str, pieces: Sequence[memoryview]) -> None:
+        self.server.payloads.put(key, pieces)
 
     @payload
-    def collect(self, key: str) -> list[Lent] | None:
-        pieces = self.server.deposits.take(key)
+    def get_payload(self, key: str) -> list[Lent] | None:
+        pieces = self.server.payloads.take(key)
         return None if pieces is None else [Lent(piece) for piece in pieces]
 
     @control
@@ -363,16 +363,16 @@ class Reporting:
 async def _calling(spec: ReplicaSpec, secret: bytes) -> AsyncIterator[None]:
     """Let the handles of a replica call other deployments, on the event loop that serves the replica."""
     payloads = RayPayloads(NAMESPACE)
-    callers = Callers(secret, spec.application, spec.callees, node(), payloads)
-    handle.use(callers)  # until the process ends: a handle must never call objects in this process instead
-    life = callers.run(partial(watch, spec.id), Reporting(spec.id))
+    data_plane = RemoteDataPlane(secret, spec.application, spec.callees, node(), payloads)
+    handle.use(data_plane)  # until the process ends: a handle must never call objects in this process instead
+    life = data_plane.run(partial(watch, spec.id), Reporting(spec.id))
     following = asyncio.get_running_loop().create_task(life)
     try:
         yield
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-        await callers.aclose()
+        await data_plane.aclose()
         payloads.close()
 
 

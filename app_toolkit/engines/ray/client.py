@@ -132,10 +132,10 @@ class RayClient(Client):
         deadline = math.inf
         while True:
             try:
-                answer = self._controller.execute.remote(command)
-                while not ray.wait([answer], timeout=SILENT_S)[0]:
+                reference = self._controller.execute.remote(command)
+                while not ray.wait([reference], timeout=SILENT_S)[0]:
                     revive(self._controller)
-                result: R = ray.get(answer)
+                result: R = ray.get(reference)
                 return result
             except RayTaskError as error:
                 if not isinstance(error.cause, ToolkitError):
@@ -154,32 +154,32 @@ class RayClient(Client):
     def load(self) -> Mapping[str, Load]:
         """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`, without processes that do not answer."""
         status = self.execute(GetStatus())
-        proxies = [replica.id for group in status.proxies for replica in group.replicas]
-        groups = {
-            group.name: [replica.id for replica in group.replicas]
+        proxies = [replica.id for replica_set in status.proxies for replica in replica_set.replicas]
+        replica_sets = {
+            replica_set.name: [replica.id for replica in replica_set.replicas]
             for application in status.applications
-            for group in application.deployments
+            for replica_set in application.deployments
         }
-        replicas = [replica for ids in groups.values() for replica in ids]
-        found = _answers("statistics", [*proxies, *replicas])
-        calling = _answers("calling", replicas)
+        replicas = [replica for ids in replica_sets.values() for replica in ids]
+        found = _ask_all("statistics", [*proxies, *replicas])
+        calling = _ask_all("calling", replicas)
 
         def load(name: str) -> Load:
-            there = [found[id] for id in groups[name] if id in found]
+            there = [found[id] for id in replica_sets[name] if id in found]
             reached = {id: found[id].reached.get(name, "") for id in proxies if id in found}
             reached |= {id: called[name].reached for id, called in calling.items() if name in called}
-            reached |= {id: ", ".join(found[id].reached) for id in groups[name] if id in found}
+            reached |= {id: ", ".join(found[id].reached) for id in replica_sets[name] if id in found}
             return Load(
                 proxies=sum(found[id].queues.get(name, 0) for id in proxies if id in found),
                 handles=sum(called[name].waiting for called in calling.values() if name in called),
                 ongoing=sum(each.ongoing for each in there),
                 buffered=sum(each.buffered for each in there),
                 streams=sum(each.streams for each in there),
-                replicas={id: found[id].ongoing for id in groups[name] if id in found},
+                replicas={id: found[id].ongoing for id in replica_sets[name] if id in found},
                 reached={id: limits for id, limits in reached.items() if limits},
             )
 
-        return {name: load(name) for name in groups}
+        return {name: load(name) for name in replica_sets}
 
     def leave(self) -> None:
         if self._local is not None:
@@ -228,7 +228,7 @@ class RayClient(Client):
             self._lease_thread = None
 
 
-def _answers(question: str, processes: Sequence[str]) -> dict[str, Any]:
+def _ask_all(question: str, processes: Sequence[str]) -> dict[str, Any]:
     """Call a method of these processes, and return the results that arrive within `LOAD_S`, by process."""
     asked = {}
     for process in processes:
@@ -236,12 +236,12 @@ def _answers(question: str, processes: Sequence[str]) -> dict[str, Any]:
             actor: Any = ray.get_actor(process, namespace=NAMESPACE)
             asked[process] = getattr(actor, question).remote()
     ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOAD_S) if asked else ([], [])
-    answers = {}
-    for process, answer in asked.items():
-        if answer in ready:
+    results = {}
+    for process, reference in asked.items():
+        if reference in ready:
             with suppress(RayError):  # the process has ended
-                answers[process] = ray.get(answer)
-    return {process: answer for process, answer in answers.items() if answer is not None}
+                results[process] = ray.get(reference)
+    return {process: reference for process, reference in results.items() if reference is not None}
 
 
 def is_driver() -> bool:

@@ -175,16 +175,16 @@ class RayLauncher:
     async def _report_if_unplaceable(self, action: Start, handle: Handle) -> None:
         replica = action.replica
         here: asyncio.Future[int] = asyncio.ensure_future(handle.here.remote())
-        told, since = False, time.monotonic()
+        reported, since = False, time.monotonic()
         try:
             while not (await asyncio.wait([here], timeout=PLACED_S))[0]:
                 lacks = await asyncio.to_thread(self._lack, action, time.monotonic() - since)
                 if lacks is not None:
-                    told = True
+                    reported = True
                     self._emit(Unplaceable(replica, lacks.asks, lacks.free, lacks.for_ever))
             if here.exception() is None:  # `_until_gone` reports a process that has ended
                 self._placed.add(replica)
-                if told:
+                if reported:
                     self._emit(Placed(replica))
         finally:
             here.cancel()
@@ -246,7 +246,7 @@ class RayLauncher:
         except RayError:
             return  # the process has ended, which `_until_gone` reports
         self._placed.add(replica)
-        if about["group"] is None:
+        if about["replica_set"] is None:
             # The controller that created the actor ended before it ordered the start.
             self._emit(Exited(replica, "the process had received no order to start before the controller restarted"))
             await self._kill(replica)
@@ -254,8 +254,8 @@ class RayLauncher:
         self._emit(
             Found(
                 replica,
-                replica_set=about["group"],
-                template_hash=about["revision"],
+                replica_set=about["replica_set"],
+                template_hash=about["template_hash"],
                 phase_name=about["phase_name"],
                 location=about["location"],
                 live=about["live"],
@@ -263,9 +263,9 @@ class RayLauncher:
             )
         )
         if about["location"] is not None:
-            self._at(replica, about["group"], about["revision"], about["location"].node)
+            self._at(replica, about["replica_set"], about["template_hash"], about["location"].node)
         if about["phase_name"] == "starting":
-            await self._until_started(replica, about["group"], about["revision"], handle.started.remote())
+            await self._until_started(replica, about["replica_set"], about["template_hash"], handle.started.remote())
 
     async def _probe(self, replica: ReplicaId, timeout_s: float) -> None:
         try:

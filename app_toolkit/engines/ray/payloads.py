@@ -30,11 +30,11 @@ class RayPayloads:
         self._threads = ThreadPoolExecutor(WRITERS, "app-toolkit payloads")
         self._actor = lru_cache(maxsize=1_024)(self._find)
 
-    async def deposit(self, replica: ReplicaId, key: str, pieces: Sequence[bytes | memoryview]) -> None:
-        await self._ask(replica, "deposit", key, [Lent(piece) for piece in pieces])
+    async def put(self, replica: ReplicaId, key: str, pieces: Sequence[bytes | memoryview]) -> None:
+        await self._ask(replica, "put_payload", key, [Lent(piece) for piece in pieces])
 
-    async def collect(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
-        found = await self._ask(replica, "collect", key)
+    async def get(self, replica: ReplicaId, key: str) -> Sequence[memoryview]:
+        found = await self._ask(replica, "get_payload", key)
         if found is None:
             raise ReplicaGone(f"replica {replica} no longer has the payload of this call")
         views: Sequence[memoryview] = found
@@ -46,8 +46,8 @@ class RayPayloads:
     async def _ask(self, replica: ReplicaId, method: str, *args: Any) -> Any:
         with _as_replica_gone(replica):
             # This copies the arguments into the object store, which would block the event loop.
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, replica, method, *args)
-            return await answer
+            result = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, replica, method, *args)
+            return await result
 
     def _call(self, replica: ReplicaId, method: str, *args: Any) -> Any:
         return getattr(self._actor(replica), method).remote(*args)

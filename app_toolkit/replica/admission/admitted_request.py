@@ -28,7 +28,7 @@ from app_toolkit.types import ASGIApp, Header, Message, Receive, Scope, Send
 logger = logging.getLogger("app_toolkit.replica")
 
 BODIES = frozenset({"http.response.body", "websocket.http.response.body"})
-ANSWERS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+RESPONSE_MESSAGES = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 CHUNKS_PER_TURN = 64
 """Number of chunks after which a stream yields to the event loop once.
 
@@ -70,7 +70,7 @@ class AdmittedRequest:
     _bounded = False
     _client: ClientMessages | None = None
     _completion: asyncio.Event | None = None
-    _answered: asyncio.Event | None = None
+    _error_sent: asyncio.Event | None = None
     """Set when the error that replaces the response of the handler has been sent: the 504 of a late handler, or the 408
     of a slow body."""
     _timer: asyncio.TimerHandle | None = None
@@ -104,7 +104,7 @@ class AdmittedRequest:
         self._trace: str | None = own.get("trace")
 
     def __enter__(self) -> "AdmittedRequest":
-        self._outer_id, self._outer_readings = REQUEST_ID.get(), READ_STREAMS.get()
+        self._outer_id, self._outer_read_streams = REQUEST_ID.get(), READ_STREAMS.get()
         REQUEST_ID.set(self.request_id)
         self._read_streams: set[ReadStream] = set()
         READ_STREAMS.set(self._read_streams)
@@ -134,10 +134,10 @@ class AdmittedRequest:
     ) -> bool:
         # Not `reset(token)`: a coroutine that is discarded is closed in another context.
         REQUEST_ID.set(self._outer_id)
-        READ_STREAMS.set(self._outer_readings)
+        READ_STREAMS.set(self._outer_read_streams)
         if self._read_streams and self._broke_off(error):
-            for reading in tuple(self._read_streams):
-                reading.leave()
+            for read_stream in tuple(self._read_streams):
+                read_stream.leave()
         if self._trace is not None:
             TRACE.set(self._outer_trace)
         if self._bounded:
@@ -163,15 +163,15 @@ class AdmittedRequest:
         try:
             await app(self._scope, self.receive, self.send)
         except Exception:
-            await self._until_answered()
+            await self._until_error_sent()
             raise
-        await self._until_answered()
+        await self._until_error_sent()
 
-    async def _until_answered(self) -> None:
+    async def _until_error_sent(self) -> None:
         """Wait until the error that replaces the response has been sent, if there is one."""
-        if self._answered is not None:
+        if self._error_sent is not None:
             self.complete = True  # the handler has ended: nothing is left to cancel
-            await self._answered.wait()
+            await self._error_sent.wait()
 
     async def receive(self) -> Message:
         """Return the next message of the client for the app."""
@@ -183,7 +183,7 @@ class AdmittedRequest:
 
     async def send(self, message: Message) -> None:
         kind = message["type"]
-        if kind in ANSWERS:
+        if kind in RESPONSE_MESSAGES:
             message = self._checked(message)
             if self._head is not None:
                 return
@@ -391,12 +391,12 @@ class AdmittedRequest:
             self.cut = error
         else:
             self.started = True
-            self._answered = asyncio.Event()
+            self._error_sent = asyncio.Event()
             body = json.dumps(error.document(self.request_id or "")).encode()
             try:
                 await respond("http", error.status, JSON, body, send)
             finally:
-                self._answered.set()
+                self._error_sent.set()
         await self._stop()
 
     # Client disconnect and deadline

@@ -51,7 +51,7 @@ class LiveSets:
         self.streams: set[Live] = set()
         self.running: set[Live] = set()
         self.websockets: set[Live] = set()
-        #: Called when a request has released its slot.
+        #: Is called when a request has released its slot.
         self.freed: Callable[[], None]
         self._drained: asyncio.Event | None = None
         self._sweeping = False

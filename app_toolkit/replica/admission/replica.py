@@ -85,7 +85,7 @@ class Replica:
       It is either cancelled or, if it waits for a message, receives the disconnect, never both. A handler whose
       deadline has passed is always cancelled.
 
-    Called as an ASGI app, it serves requests of the server. `admit` does the same for a caller in this process. Only
+    As an ASGI app, it serves requests of the server. `admit` does the same for a caller in this process. Only
     `statistics` and the attributes are safe in other threads: everything else runs on the event loop that serves the
     app.
     """

@@ -115,7 +115,7 @@ class WaitQueue:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[bool] = loop.create_future()
         admission.wait(waiting, caller)
-        patience = loop.call_later(PENDING_S, self._refuse, waiting)
+        timer = loop.call_later(PENDING_S, self._refuse, waiting)
         try:
             return await waiting
         except asyncio.CancelledError:
@@ -123,7 +123,7 @@ class WaitQueue:
             self.advance()  # a slot that it already had is free for another request
             raise
         finally:
-            patience.cancel()
+            timer.cancel()
             admission.forget(waiting)
 
     def freed(self) -> None:

@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.http.connection import CallerConnection
 from app_toolkit.transport import hop
-from app_toolkit.transport.preface import BEGINNING, LAST, NONCE, answer
+from app_toolkit.transport.preface import BEGINNING, LAST, NONCE, respond
 from app_toolkit.transport.sockets import check_peer, close_in_children, send_ahead
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -26,7 +26,7 @@ MAX_UNAUTHENTICATED = 64
 MOMENT_S = 0.25
 """Time in seconds for each of two periods that the other connections have."""
 
-REFUSAL = (
+UNAUTHENTICATED = (
     b"HTTP/1.1 503 Service Unavailable\r\n%b: secret\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % hop.REFUSED
 )
 
@@ -85,12 +85,12 @@ class UnauthenticatedConnection(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        gate: Replica,
+        replica: Replica,
         secret: bytes,
         unauthenticated: UnauthenticatedPeers,
     ) -> None:
-        """`gate`: the replica, which `config` serves as well, behind the app's lifespan and for WebSockets."""
-        self._http = partial(CallerConnection, gate, config, server_state, app_state)
+        """`replica`: `config` serves it as well, behind the app's lifespan and for WebSockets."""
+        self._http = partial(CallerConnection, replica, config, server_state, app_state)
         self._connections = cast(set[Any], server_state.connections)
         self._secret = secret
         self._unauthenticated = unauthenticated
@@ -127,11 +127,11 @@ class UnauthenticatedConnection(asyncio.Protocol):
         if self._expected:
             self._compare(begun)
         elif begun.startswith(BEGINNING):
-            self._answer(begun)
+            self._respond(begun)
         elif not BEGINNING.startswith(begun):  # otherwise it may be an incomplete beginning
             self._refuse()
 
-    def _answer(self, begun: bytes) -> None:
+    def _respond(self, begun: bytes) -> None:
         """Answer the first line of the caller, once it is complete."""
         missing = len(BEGINNING) + NONCE + 1 - len(begun)
         if missing > 0:
@@ -140,8 +140,8 @@ class UnauthenticatedConnection(asyncio.Protocol):
             self._refuse()
             return
         self._begun = b""
-        reply, self._expected = answer(self._secret, begun, self.transport.get_extra_info("sockname"))
-        self.transport.write(reply)
+        response, self._expected = respond(self._secret, begun, self.transport.get_extra_info("sockname"))
+        self.transport.write(response)
         # The time limit starts again, once: a handler may have blocked the event loop, and may do so again.
         self._unauthenticated.discard(self.transport)
         self._unauthenticated.add(self.transport)
@@ -161,7 +161,7 @@ class UnauthenticatedConnection(asyncio.Protocol):
 
     def _refuse(self) -> None:
         self._unauthenticated.discard(self.transport)
-        self.transport.write(REFUSAL)
+        self.transport.write(UNAUTHENTICATED)
         self.transport.close()
 
     def _become_http(self, data: bytes) -> None:

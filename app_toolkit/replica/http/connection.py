@@ -36,16 +36,16 @@ class CallerConnection(asyncio.Protocol):
     connection over to uvicorn's protocol.
     """
 
-    def __init__(self, gate: Replica, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+    def __init__(self, replica: Replica, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         """`config` and `server_state` are those of the server that shuts this connection down."""
-        self._gate = gate
+        self._replica = replica
         self._config = config
         self._server_state = server_state
         self._app_state = app_state
         # The server closes these connections when it shuts down.
         self._connections = cast(set[Any], server_state.connections)
         self._loop = asyncio.get_running_loop()
-        # Reading
+        # Input
         self._parser: Any = HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._paused = False
@@ -65,7 +65,7 @@ class CallerConnection(asyncio.Protocol):
         self.writable.set()
         self.transport: CorkedTransport
 
-    # Called by the event loop
+    # For the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = CorkedTransport(cast(asyncio.Transport, transport))
@@ -103,7 +103,7 @@ class CallerConnection(asyncio.Protocol):
             self.transport.write(head(400, headers) + UNREADABLE)
             self.transport.close()
 
-    # Called by the server
+    # For the server
 
     def shutdown(self) -> None:
         """Accept no new request. A running request may end."""
@@ -113,7 +113,7 @@ class CallerConnection(asyncio.Protocol):
             assert self._current is not None
             self._current.keep_alive = False
 
-    # Called by the parser
+    # For the parser
 
     def on_message_begin(self) -> None:
         self._target = b""
@@ -154,7 +154,7 @@ class CallerConnection(asyncio.Protocol):
             arrived.more_body = False
             arrived.wake()
 
-    # Called by a transaction
+    # For a transaction
 
     def pause_reading(self) -> None:
         if not self._paused:
@@ -166,7 +166,7 @@ class CallerConnection(asyncio.Protocol):
             self._paused = False
             self.transport.resume_reading()
 
-    def answered(self, transaction: "Transaction") -> None:
+    def response_sent(self, transaction: "Transaction") -> None:
         """Flush a response that was completely written, and begin the next request."""
         if transaction.complete:
             # Without this flush, a complete response would wait until the loop iteration has processed what arrived
@@ -202,7 +202,7 @@ class CallerConnection(asyncio.Protocol):
     def _begin(self, transaction: "Transaction") -> None:
         self._current = transaction
         self._running.add(transaction)
-        serving = self._gate(transaction.scope, transaction.receive, transaction.send, transaction.put)
+        serving = self._replica(transaction.scope, transaction.receive, transaction.send, transaction.put)
         task = self._loop.create_task(serving, context=self._context.copy())
         self._server_state.tasks.add(task)
         task.add_done_callback(transaction.ended)
@@ -329,11 +329,11 @@ class Transaction:
             self._expects = False
             self._put_head(message["status"], message.get("headers", ()))
         elif self.complete or kind != "http.response.body":
-            raise RuntimeError(f"the app sent {kind!r} after {'its answer' if self.complete else 'a head'}")
+            raise RuntimeError(f"the app sent {kind!r} after {'its response' if self.complete else 'a head'}")
         else:
             self._put_body(message.get("body", b""), message.get("more_body", False))
         if self.whole:
-            self._connection.answered(self)
+            self._connection.response_sent(self)
         return True
 
     def _put_head(self, status: int, headers: Iterable[Header]) -> None:

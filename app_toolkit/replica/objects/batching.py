@@ -212,7 +212,7 @@ def is_raw(endpoint: Callable[..., Any]) -> bool:
 def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
     """Return the function that callers see."""
 
-    async def answer(*args: Any, **kwargs: Any) -> Any:
+    async def single(*args: Any, **kwargs: Any) -> Any:
         item = batching.enter(args, kwargs)
         try:
             while not item.over:
@@ -220,7 +220,7 @@ def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
         except asyncio.CancelledError:
             await leave([item])
             raise
-        return item.answer()
+        return item.outcome()
 
     async def many(*args: Any) -> list[Any]:
         items: list[Item] = []
@@ -231,7 +231,7 @@ def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
             for item in items:
                 while not item.over:
                     await item.wait()
-                results.append(item.answer())
+                results.append(item.outcome())
             return results
         finally:
             await leave(items)
@@ -246,10 +246,10 @@ def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
                     await item.wait()
         finally:
             await leave([item])
-        item.answer()
+        item.outcome()
 
     function, shape = batching.function, batching.shape
-    seen: Any = functools.wraps(function)(stream if batching.streams else answer)
+    seen: Any = functools.wraps(function)(stream if batching.streams else single)
     seen.__signature__ = shape.seen
     seen.__annotations__ = {p.name: p.annotation for p in shape.seen.parameters.values() if p.annotation is not p.empty}
     if shape.seen.return_annotation is not inspect.Signature.empty:
@@ -282,7 +282,7 @@ class Item:
         self.over = False
         """Whether the item has its result, or its caller no longer waits."""
 
-    # Called by the item's caller
+    # For the item's caller
 
     @property
     def leaving(self) -> bool:
@@ -300,7 +300,7 @@ class Item:
             self.batch.has_room()
         return step
 
-    def answer(self) -> Any:
+    def outcome(self) -> Any:
         if self.error is None:
             return self.result
         try:
@@ -308,7 +308,7 @@ class Item:
         finally:
             self.error = None  # its traceback refers to the frame that refers to this item
 
-    # Called by the item's batch
+    # For the item's batch
 
     def end(self, result: Any = None, error: Exception | None = None) -> None:
         if not self.over:
@@ -360,7 +360,7 @@ class Batching:
     def enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Item:
         """Add the item of a call to its buffer. Raises what `size_fn` raises, and `TypeError` for wrong arguments."""
         instance = None
-        if self.shape.has_instance:
+        if self.shape.has_self:
             if not args:
                 raise TypeError(f"{self.name} is a method, and was called without an instance")
             instance, args = args[0], args[1:]
@@ -375,7 +375,7 @@ class Batching:
 
         Raises `BatchError` for lists of different lengths, or with more than `MAX_ITEMS` items.
         """
-        instance, lists = (args[:1], args[1:]) if self.shape.has_instance else ((), args)
+        instance, lists = (args[:1], args[1:]) if self.shape.has_self else ((), args)
         lengths = {len(each) for each in lists}
         if len(lengths) != 1:
             raise BatchError(f"{self.name} was called with lists of {sorted(lengths)} items: they must have as many")
@@ -396,7 +396,7 @@ class Batching:
 
     def _batches(self, instance: object) -> "Batches":
         loop = asyncio.get_running_loop()
-        owner = instance if self.shape.has_instance else REPLICA.get()
+        owner = instance if self.shape.has_self else REPLICA.get()
         key = id(self), id(loop), id(owner)
         batches = BATCHES.get(key)
         if batches is None:
@@ -411,7 +411,7 @@ class Batches:
         """`owner`: the instance of a method. Of a function: the context of the replica that runs it, or None."""
         self.batching = batching
         self.loop = loop
-        self.instance = instance
+        self.hosted = instance
         self.owner = owner
         self.buffer: Buffer[Item] = Buffer(batching.limits_for(owner))
         self._timer: asyncio.TimerHandle | None = None
@@ -517,21 +517,21 @@ class Batch:
         batching = self._batches.batching
         REQUEST_IDS.set(tuple([item.request_id for item in self._items]))
         args, kwargs = batching.shape.arguments([item.values for item in self._items])
-        if batching.shape.has_instance:
-            args = [self._batches.instance, *args]
+        if batching.shape.has_self:
+            args = [self._batches.hosted, *args]
         try:
             if batching.streams:
                 await self._pass_on(batching.function(*args, **kwargs))
             elif batching.in_thread:
-                self._answer(await self._in_thread(functools.partial(batching.function, *args, **kwargs)))
+                self._end_items(await self._in_thread(functools.partial(batching.function, *args, **kwargs)))
             else:
-                self._answer(await batching.function(*args, **kwargs))
+                self._end_items(await batching.function(*args, **kwargs))
         except Exception as error:
             for item in self._live:
                 item.end(error=_copy(error, batching.name))
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        threads = threads_of(self._batches.instance)
+        threads = threads_of(self._batches.hosted)
         return await (asyncio.to_thread(function) if threads is None else threads.run(function))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -539,7 +539,7 @@ class Batch:
             item.end(error=BatchError(f"the batch of {self._batches.batching.name} was cancelled"))
         self._batches.ended()
 
-    def _answer(self, results: Any) -> None:
+    def _end_items(self, results: Any) -> None:
         for item, result in zip(self._items, self._checked(results), strict=True):
             if isinstance(result, Exception):
                 item.end(error=_copy(result, self._batches.batching.name))
@@ -567,11 +567,11 @@ class Batch:
 
     def _checked(self, results: Any) -> Iterable[Any]:
         """Return the results. Raises `BatchError` unless they have one entry for each item."""
-        name, wanted = self._batches.batching.name, len(self._items)
+        name, expected = self._batches.batching.name, len(self._items)
         if not isinstance(results, Sized) or isinstance(results, str | bytes | Mapping):
-            raise BatchError(f"{name} returned {type(results).__name__} for {wanted} items instead of a list")
-        if len(results) != wanted:
-            raise BatchError(f"{name} received {wanted} items and returned {len(results)} results")
+            raise BatchError(f"{name} returned {type(results).__name__} for {expected} items instead of a list")
+        if len(results) != expected:
+            raise BatchError(f"{name} received {expected} items and returned {len(results)} results")
         return cast(Iterable[Any], results)
 
 

@@ -10,9 +10,9 @@ from app_toolkit.interfaces import Call, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.admission.streams import open_stream
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.replica.objects.deposits import Deposits
 from app_toolkit.replica.objects.hosted_object import HostedObject
-from app_toolkit.replica.objects.http import answers_http, http_app
+from app_toolkit.replica.objects.http import http_app, serves_http
+from app_toolkit.replica.objects.payload_store import PayloadStore
 from app_toolkit.transport import hop
 from app_toolkit.transport.calls import (
     Frame,
@@ -33,19 +33,19 @@ from app_toolkit.userapp.graph import find
 NO_CALL = b"this deployment serves method calls, not HTTP"
 
 
-def host_class(app: Any, spec: ReplicaSpec, deposits: Deposits) -> "Calls":
+def host_class(app: Any, spec: ReplicaSpec, payloads: PayloadStore) -> "Calls":
     """Return the app that serves calls of one deployment. Raises `PlanningError` if the app does not use it."""
     bound = next((each for each in find(app) if each.name == spec.deployment), None)
     if bound is None:
         raise PlanningError(f"the app {spec.target!r} uses no deployment {spec.deployment!r}")
     context = ReplicaContext(spec.application, spec.deployment, spec.id)
-    instance = HostedObject(bound.make, name=spec.deployment, sync_threads=spec.sync_threads, replica=context)
-    instance.limit_batches(spec.live.batch)
-    http = http_app(bound.cls, instance.respond) if answers_http(bound.cls) else None
-    return Calls(instance, spec.live.user_config, deposits, http)
+    hosted = HostedObject(bound.make, name=spec.deployment, sync_threads=spec.sync_threads, replica=context)
+    hosted.limit_batches(spec.live.batch)
+    http = http_app(bound.cls, hosted.respond) if serves_http(bound.cls) else None
+    return Calls(hosted, spec.live.user_config, payloads, http)
 
 
-class Reply(Protocol):
+class ResultReceiver(Protocol):
     """Receives the result of a call in this process.
 
     The result is one `value`, or any number of `item` followed by `end`. An `error` replaces what is missing.
@@ -66,28 +66,28 @@ class Reply(Protocol):
 
 @on_disconnect("cancel")
 class Calls:
-    """Serves the calls of one instance. The lifespan of this app starts and closes the instance.
+    """Serves the calls of one hosted object. The lifespan of this app starts and closes it.
 
     For `Replica`, a call is a request: the response begins with the first item or with the result. From its first item
     on, a call that yields items is an open stream. For a call of this process, `scope["extensions"]["app_toolkit"]` has
-    the `Call` as "call" and its `Reply` as "reply", and the messages to the server are empty. A request that is not a
-    call goes to `http`, if there is one.
+    the `Call` as "call" and its `ResultReceiver` as "result", and the messages to the server are empty. A request that
+    is not a call goes to `http`, if there is one.
     """
 
     def __init__(
         self,
-        instance: HostedObject,
+        hosted: HostedObject,
         user_config: Mapping[str, Any] | None = None,
-        deposits: Deposits | None = None,
+        payloads: PayloadStore | None = None,
         http: ASGIApp | None = None,
     ) -> None:
-        """`deposits`: where callers over a connection put and get large payloads; None: not supported.
+        """`payloads`: where callers over a connection put and get large payloads; None: not supported.
 
         `http`: the app for requests that are not calls; None: they get a 404.
         """
-        self.instance = instance
+        self.hosted = hosted
         self._user_config = user_config
-        self._deposits = deposits
+        self._payloads = payloads
         self._http = http
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,7 +100,7 @@ class Calls:
             await _serves_no_http(scope["type"], send)
             return
         outer = REPLICA.get()
-        REPLICA.set(self.instance.replica)
+        REPLICA.set(self.hosted.replica)
         try:
             if call is None:
                 assert self._http is not None
@@ -108,69 +108,69 @@ class Calls:
                 return
             scope["endpoint"] = self  # its mark says what happens when the caller disconnects
             if isinstance(call, Call):
-                await self._answer_here(call, ours["reply"], scope, send)
+                await self._call_here(call, ours["result"], scope, send)
             else:
-                await self._answer_over_the_wire(call, scope, receive, send)
+                await self._call_over_the_wire(call, scope, receive, send)
         finally:
             REPLICA.set(outer)
 
-    async def _answer_here(self, call: Call, reply: Reply, scope: Scope, send: Send) -> None:
+    async def _call_here(self, call: Call, result: ResultReceiver, scope: Scope, send: Send) -> None:
         begun = False
         try:
-            if self.instance.streams(call.method):
+            if self.hosted.streams(call.method):
                 scope["endpoint"] = _stream
-                async with aclosing(self.instance.stream(call.method, call.args, call.kwargs)) as items:
+                async with aclosing(self.hosted.stream(call.method, call.args, call.kwargs)) as items:
                     async for item in items:
                         if not begun:
                             begun = True
-                            await _begin(send, self.instance)
-                        await reply.item(item)
-                reply.end()
+                            await _begin(send, self.hosted)
+                        await result.item(item)
+                result.end()
             else:
-                reply.value(await self.instance.call(call.method, call.args, call.kwargs))
+                result.value(await self.hosted.call(call.method, call.args, call.kwargs))
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
-            reply.error(_cancelled_inside(call.method))
+            result.error(_cancelled_inside(call.method))
         except Exception as error:  # a result like any other
-            reply.error(error)
+            result.error(error)
         if not begun:
-            await _begin(send, self.instance)
+            await _begin(send, self.hosted)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _answer_over_the_wire(self, field: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _call_over_the_wire(self, field: str, scope: Scope, receive: Receive, send: Send) -> None:
         method, key, out_of_band = hop.decode_call(field)
-        deposits = self._deposits
-        answer = _Answer(self.instance, receive, send, key, deposits if key else None)
+        payloads = self._payloads
+        frames_out = _ResultFrames(self.hosted, receive, send, key, payloads if key else None)
         try:
-            if out_of_band and deposits is not None:
-                frames = await _deposited(method, key, deposits, receive)
+            if out_of_band and payloads is not None:
+                frames = await _out_of_band_arguments(method, key, payloads, receive)
             else:
                 frames = await _read(method, receive)
             if frames is None:
                 return
             call = decode_call(method, _arguments(method, frames))
             del frames  # the arguments must not outlive the method's own references to them
-            if self.instance.streams(method):
+            if self.hosted.streams(method):
                 scope["endpoint"] = _stream
-                async with aclosing(self.instance.stream(method, call.args, call.kwargs)) as items:
+                async with aclosing(self.hosted.stream(method, call.args, call.kwargs)) as items:
                     async for item in items:
-                        await answer.item(encode_item(item))
+                        await frames_out.item(encode_item(item))
                 last = encode_end()
             else:
-                last = encode_value(await self.instance.call(method, call.args, call.kwargs))
+                last = encode_value(await self.hosted.call(method, call.args, call.kwargs))
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
             last = encode_error(_cancelled_inside(method))
         except Exception as error:
             last = encode_error(error)
-        await answer.last(last)
+        await frames_out.last(last)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
-            await self.instance.start(self._user_config)
+            await self.hosted.start(self._user_config)
         except StartupError as error:
             await send({"type": "lifespan.startup.failed", "message": "\n".join((str(error), *error.__notes__))})
             return
@@ -178,7 +178,7 @@ class Calls:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         finally:
-            await self.instance.aclose()
+            await self.hosted.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
 
@@ -188,47 +188,47 @@ def _stream() -> None:
     """The endpoint of the calls that yield items. It has only marks, because `Calls` runs the method."""
 
 
-class _Answer:
+class _ResultFrames:
     """Sends the frames of a response to a caller over a connection.
 
-    A frame that the caller collects out-of-band is kept until the caller has collected it. Such a response does not end
+    A frame that the caller gets out-of-band is kept until the caller has it. Such a response does not end
     by itself: the caller closes the connection when it has everything, and until then the call is ongoing.
     """
 
-    __slots__ = ("_begun", "_collected", "_deposits", "_instance", "_key", "_receive", "_send")
+    __slots__ = ("_begun", "_hosted", "_key", "_payloads", "_receive", "_send", "_sent_out_of_band")
 
     def __init__(
-        self, instance: HostedObject, receive: Receive, send: Send, key: str, deposits: Deposits | None
+        self, hosted: HostedObject, receive: Receive, send: Send, key: str, payloads: PayloadStore | None
     ) -> None:
-        """`deposits`: None if the caller does not support out-of-band transfer."""
-        self._instance = instance
+        """`payloads`: None if the caller does not support out-of-band transfer."""
+        self._hosted = hosted
         self._receive = receive
         self._send = send
         self._key = key
-        self._deposits = deposits
+        self._payloads = payloads
         self._begun = False
-        self._collected = False
+        self._sent_out_of_band = False
 
     async def item(self, pieces: list[Piece]) -> None:
         if not self._begun:
             self._begun = True
-            await _begin(self._send, self._instance)
-        if self._deposits is None or not is_out_of_band(pieces):
+            await _begin(self._send, self._hosted)
+        if self._payloads is None or not is_out_of_band(pieces):
             await _send(pieces, self._send, more=True)
             return
-        self._collected = True
-        with self._deposits.kept(self._key, pieces) as taken:
+        self._sent_out_of_band = True
+        with self._payloads.kept(self._key, pieces) as taken:
             await _send(encode_out_of_band(), self._send, more=True)
             await asyncio.wrap_future(taken)
 
     async def last(self, pieces: list[Piece]) -> None:
-        if self._collected or (self._deposits is not None and is_out_of_band(pieces)):
+        if self._sent_out_of_band or (self._payloads is not None and is_out_of_band(pieces)):
             await self.item(pieces)
             while (await self._receive())["type"] != "http.disconnect":
                 pass
             return
         if not self._begun:
-            await _begin(self._send, self._instance, sum(map(len, pieces)))
+            await _begin(self._send, self._hosted, sum(map(len, pieces)))
         await _send(pieces, self._send, more=False)
 
 
@@ -265,12 +265,12 @@ async def _read(method: str, receive: Receive) -> list[Frame] | None:
     return found
 
 
-async def _deposited(method: str, key: str, deposits: Deposits, receive: Receive) -> list[Frame] | None:
+async def _out_of_band_arguments(method: str, key: str, payloads: PayloadStore, receive: Receive) -> list[Frame] | None:
     """Return the frames of arguments that are transferred out-of-band, or None if the caller disconnects.
 
     The body is empty, but the app asks for it: that tells the caller that the replica waits for the arguments.
     """
-    with deposits.expected(key) as came:
+    with payloads.expected(key) as came:
         if (await receive())["type"] == "http.disconnect":
             return None
         pieces = await asyncio.wrap_future(came)
@@ -291,9 +291,9 @@ def _no_arguments(method: str, error: ValueError) -> str:
     return f"the arguments of {method} cannot be decoded: {error}"
 
 
-async def _begin(send: Send, instance: HostedObject, length: int | None = None) -> None:
+async def _begin(send: Send, hosted: HostedObject, length: int | None = None) -> None:
     headers = [] if length is None else [(b"content-length", b"%d" % length)]
-    if (holdings := instance.holdings()) is not None:
+    if (holdings := hosted.holdings()) is not None:
         headers.append((hop.HOLDINGS, holdings))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 

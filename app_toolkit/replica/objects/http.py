@@ -19,7 +19,7 @@ NOT_FOR_REQUESTS = (
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 
 
-def answers_http(cls: type) -> bool:
+def serves_http(cls: type) -> bool:
     """Return whether objects of the class answer HTTP with `__call__`. Raises `PlanningError` for an invalid one."""
     method = next((base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__), None)
     if method is not None and kind_of(getattr(method, "__func__", method)) in STREAMS:
@@ -32,19 +32,19 @@ def answers_http(cls: type) -> bool:
 def http_app(cls: type, respond: Callable[[Request], Awaitable[Any]]) -> FastAPI:
     """Return an app that answers every request with `respond`, whose result may be that of any FastAPI endpoint."""
 
-    async def answer(request: Request) -> Any:
+    async def endpoint(request: Request) -> Any:
         return await respond(request)
 
     wish = getattr(getattr(cls, "__call__"), MARK, None)  # noqa: B004, B009 - not the metaclass's `__call__`
     if wish is not None:
-        setattr(answer, MARK, wish)
-    app = FastAPI(openapi_url=None, exception_handlers={RequestError: refusal})
+        setattr(endpoint, MARK, wish)
+    app = FastAPI(openapi_url=None, exception_handlers={RequestError: error_response})
     for path in ("", "/{path:path}"):
-        app.router.add_api_route(path, answer, methods=list(METHODS), response_model=None)
+        app.router.add_api_route(path, endpoint, methods=list(METHODS), response_model=None)
     return app
 
 
-async def refusal(request: Any, error: Exception) -> Response:
+async def error_response(request: Any, error: Exception) -> Response:
     """Return the response for a call that was refused, from the endpoint that made the call."""
     assert isinstance(error, RequestError)
     headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}

@@ -198,9 +198,9 @@ def is_multiplexed(cls: type) -> bool:
     return any(isinstance(value, Multiplexed) for each in cls.__mro__ for value in vars(each).values())
 
 
-def holdings(instance: object) -> bytes | None:
+def holdings(hosted: object) -> bytes | None:
     """Return which models an object has loaded, encoded for callers. None: it has no place for models yet."""
-    pools = [pool.places for pool in _pools(instance)]
+    pools = [pool.places for pool in _pools(hosted)]
     if not pools:
         return None
     held = tuple(name for places in pools for name in places.held)
@@ -210,22 +210,22 @@ def holdings(instance: object) -> bytes | None:
 _encoded = lru_cache(maxsize=16)(encode_holdings)
 
 
-def must_displace(instance: object, name: str) -> bool:
+def must_displace(hosted: object, name: str) -> bool:
     """Return whether an object must unload a model to load this one."""
-    pools = [pool.places for pool in _pools(instance)]
+    pools = [pool.places for pool in _pools(hosted)]
     return bool(pools) and not any(places.free or name in places.held for places in pools)
 
 
-async def unload(instance: object) -> None:
+async def unload(hosted: object) -> None:
     """Unload all models of an object, at its end."""
-    for pool in _pools(instance):
+    for pool in _pools(hosted):
         await pool.aclose()
 
 
-def _pools(instance: object) -> list[ModelPool[Any]]:
-    cls: type = type(instance)
+def _pools(hosted: object) -> list[ModelPool[Any]]:
+    cls: type = type(hosted)
     if not is_multiplexed(cls):
         return []
     # A copy: meanwhile, threads of `def` methods may add attributes.
-    attributes = list(getattr(instance, "__dict__", {}).values())
+    attributes = list(getattr(hosted, "__dict__", {}).values())
     return [each for each in attributes if isinstance(each, ModelPool)]

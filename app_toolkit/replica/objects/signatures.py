@@ -26,10 +26,10 @@ class Shape:
     """How the arguments of single calls become those of a batch."""
 
     seen: inspect.Signature
-    """The signature that callers see, including the instance of a method."""
+    """The signature that callers see, including `self` of a method."""
     item: inspect.Signature
-    """The signature without the instance."""
-    has_instance: bool
+    """The signature without `self`."""
+    has_self: bool
     shared: tuple[bool, ...]
     """For each parameter: whether it is a deployment, which all items of a batch share."""
     keywords: tuple[str, ...]
@@ -69,9 +69,9 @@ def shape_of(function: Callable[..., Any], *, stream: bool) -> Shape:
     name = function.__qualname__
     signature = inspect.signature(function)
     parameters = [p.replace(annotation=_evaluated(p.annotation, function)) for p in signature.parameters.values()]
-    instance = parameters[:1] if _is_method(name) and parameters and not _is_list(parameters[0]) else []
+    own = parameters[:1] if _is_method(name) and parameters and not _is_list(parameters[0]) else []
     shared, seen = [], []
-    for parameter in parameters[len(instance) :]:
+    for parameter in parameters[len(own) :]:
         shared.append(_is_deployment(parameter))
         seen.append(parameter if shared[-1] else _of_one_item(parameter, name))
     if all(shared):
@@ -79,16 +79,16 @@ def shape_of(function: Callable[..., Any], *, stream: bool) -> Shape:
     result = _evaluated(signature.return_annotation, function)
     if result is not EMPTY:
         try:
-            result = _of_one_stream(result) if stream else _answer(_element(result), BaseException)
+            result = _of_one_stream(result) if stream else _without_types(_element(result), BaseException)
         except NotAList:
-            wanted = "an async iterator of lists" if stream else "a list"
+            required = "an async iterator of lists" if stream else "a list"
             raise ConfigError(
-                f"@batch: the result of {name} is {_text(result)}: it must be {wanted}, with one entry for each item"
+                f"@batch: the result of {name} is {_text(result)}: it must be {required}, with one entry for each item"
             ) from None
     return Shape(
-        seen=inspect.Signature([*instance, *seen], return_annotation=result),
+        seen=inspect.Signature([*own, *seen], return_annotation=result),
         item=inspect.Signature(seen),
-        has_instance=bool(instance),
+        has_self=bool(own),
         shared=tuple(shared),
         keywords=tuple(p.name for p in seen if p.kind is KEYWORD_ONLY),
         names=None if any(p.kind is POSITIONAL_ONLY for p in seen) else tuple(p.name for p in seen),
@@ -166,10 +166,10 @@ def _of_one_stream(annotation: Any) -> Any:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin not in STREAMS:
         raise NotAList
-    return origin[(_answer(_element(arguments[0]), BaseException, NoneType), *arguments[1:])]
+    return origin[(_without_types(_element(arguments[0]), BaseException, NoneType), *arguments[1:])]
 
 
-def _answer(annotation: Any, *never: type) -> Any:
+def _without_types(annotation: Any, *never: type) -> Any:
     """Remove the types that a caller never gets: `Score | HTTPException` becomes `Score`."""
     if get_origin(annotation) not in (Union, UnionType):
         return annotation

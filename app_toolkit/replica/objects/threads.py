@@ -16,9 +16,9 @@ _OWNERS: "dict[int, SyncThreads]" = {}
 """The threads by the id of their object, until `aclose`."""
 
 
-def threads_of(instance: object) -> "SyncThreads | None":
+def threads_of(hosted: object) -> "SyncThreads | None":
     """Return the threads for the `def` methods of a deployment's object; None for any other object."""
-    return _OWNERS.get(id(instance))
+    return _OWNERS.get(id(hosted))
 
 
 class SyncThreads:
@@ -59,10 +59,10 @@ class SyncThreads:
         finally:
             del job  # otherwise an error, its traceback and this frame would refer to each other
 
-    def own(self, instance: object) -> None:
+    def own(self, hosted: object) -> None:
         """Make these the threads of an object, until `aclose`."""
-        _OWNERS[id(instance)] = self
-        self._owner = id(instance)
+        _OWNERS[id(hosted)] = self
+        self._owner = id(hosted)
 
     async def aclose(self) -> None:
         """End the threads after they have run the queued functions."""

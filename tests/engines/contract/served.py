@@ -165,7 +165,7 @@ class UnderTestClient:
         try:
             with client if lifespan else nullcontext():
                 for bound in find(app):  # where no lifespan runs, threads that stay would begin in somebody's test
-                    deployed = IN_PROCESS.caller(bound)
+                    deployed = IN_PROCESS.client_of(bound)
                     asyncio.run_coroutine_threadsafe(deployed.start(), deployed.loop).result(PATIENCE_S)
                 yield cls(client)
         finally:

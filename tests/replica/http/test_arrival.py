@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from app_toolkit.replica.admission.replica import Replica
-from app_toolkit.replica.http.arrival import MOMENT_S, REFUSAL, UnauthenticatedConnection, UnauthenticatedPeers
+from app_toolkit.replica.http.arrival import MOMENT_S, UNAUTHENTICATED, UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.preface import (
-    ANSWER,
     BEGINNING,
     NONCE,
+    RESPONSE,
     first_line,
     introduce,
     prove,
-    read_answer,
+    read_response,
 )
 from app_toolkit.types import Address, Receive, Scope, Send
 from tests.patience import PATIENCE_S, until
@@ -83,7 +83,7 @@ def rest(connection: socket.socket) -> bytes:
 def test_who_does_not_begin_with_a_first_line_is_refused_at_once(served: Served, said: bytes) -> None:
     with stranger(served) as connection:
         connection.sendall(said)
-        assert rest(connection) == REFUSAL
+        assert rest(connection) == UNAUTHENTICATED
 
 
 def readable(connection: socket.socket) -> bool:
@@ -93,13 +93,13 @@ def readable(connection: socket.socket) -> bool:
 def answered(connection: socket.socket, asked: bytes) -> bytes:
     """The replica's line, on the first line of a caller."""
     connection.sendall(asked)
-    return connection.recv(ANSWER, socket.MSG_WAITALL)
+    return connection.recv(RESPONSE, socket.MSG_WAITALL)
 
 
 def test_who_proves_to_know_the_secret_is_served(served: Served) -> None:
     with stranger(served) as connection:
         said = answered(connection, asked := first_line())
-        connection.sendall(read_answer(SECRET, asked, connection.getpeername(), said) + ASKED)
+        connection.sendall(read_response(SECRET, asked, connection.getpeername(), said) + ASKED)
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
@@ -108,25 +108,25 @@ def test_a_wrong_proof_is_refused(served: Served) -> None:
         nonce = answered(connection, asked := first_line())[:NONCE]
         proof = prove(b"x" * len(SECRET), "caller", asked, connection.getpeername(), nonce)
         connection.sendall(proof + b"\n" + ASKED)
-        assert rest(connection) == REFUSAL
+        assert rest(connection) == UNAUTHENTICATED
 
 
 def test_the_proof_of_the_replica_sent_back_is_refused(served: Served) -> None:
     with stranger(served) as connection:
         said = answered(connection, first_line())
         connection.sendall(said[NONCE + 1 :] + ASKED)
-        assert rest(connection) == REFUSAL
+        assert rest(connection) == UNAUTHENTICATED
 
 
 def test_what_was_recorded_of_a_caller_opens_no_other_connection(served: Served) -> None:
     with stranger(served) as known:
         said = answered(known, asked := first_line())
-        known.sendall(proof := read_answer(SECRET, asked, known.getpeername(), said))
+        known.sendall(proof := read_response(SECRET, asked, known.getpeername(), said))
         with stranger(served) as replaying:
             again = answered(replaying, asked)
             assert again != said
             replaying.sendall(proof + ASKED)
-            assert rest(replaying) == REFUSAL
+            assert rest(replaying) == UNAUTHENTICATED
 
 
 def test_the_proof_for_another_replica_is_refused(served: Served) -> None:
@@ -135,7 +135,7 @@ def test_the_proof_for_another_replica_is_refused(served: Served) -> None:
         nonce = answered(connection, asked := first_line())[:NONCE]
         elsewhere = connection.getpeername()[0], connection.getpeername()[1] - 1
         connection.sendall(prove(SECRET, "caller", asked, elsewhere, nonce) + b"\n" + ASKED)
-        assert rest(connection) == REFUSAL
+        assert rest(connection) == UNAUTHENTICATED
 
 
 def test_a_stranger_who_sends_without_end_is_not_read(served: Served) -> None:
@@ -159,7 +159,7 @@ class Door:
             self.state,
             {},
             None,
-            gate=gate,
+            replica=gate,
             secret=SECRET,
             unauthenticated=unauthenticated,
         )
@@ -197,7 +197,7 @@ async def door(unauthenticated: UnauthenticatedPeers) -> AsyncIterator[Door]:
 
 async def test_a_stranger_has_little_time() -> None:
     async with door(UnauthenticatedPeers(shown_s=0.05)) as at:
-        for said, answered in (b"", 0), (BEGINNING, 0), (first_line(), ANSWER):
+        for said, answered in (b"", 0), (BEGINNING, 0), (first_line(), RESPONSE):
             reader, writer = await at.knock(said)
             with contextlib.suppress(ConnectionResetError):
                 assert len(await reader.read()) == answered
@@ -241,7 +241,7 @@ def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_unauthenti
         async with door(unauthenticated) as at:
             with here, there, socket.create_connection(at.address) as caller:
                 asked = first_line()
-                says = [lambda: asked, lambda: read_answer(SECRET, asked, at.address, caller.recv(ANSWER))]
+                says = [lambda: asked, lambda: read_response(SECRET, asked, at.address, caller.recv(RESPONSE))]
 
                 def handle() -> None:
                     here.recv(1)

@@ -109,8 +109,8 @@ class Local:
 
     def __init__(self, slots: int, make: Callable[[], object] | None) -> None:
         self.model = Model()
-        self.instance = HostedObject(make or (lambda: self.model), name="writer", replica=HERE)
-        self.replica = Replica(Calls(self.instance), name="writer", max_ongoing_requests=slots)
+        self.hosted = HostedObject(make or (lambda: self.model), name="writer", replica=HERE)
+        self.replica = Replica(Calls(self.hosted), name="writer", max_ongoing_requests=slots)
         self.sent: list[Message] = []
 
     async def call(self, method: str, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
@@ -118,7 +118,7 @@ class Local:
 
     async def ask(self, call: Call | None, timeout: float | None = None) -> Any:
         outcome = Outcome()
-        ours = {"request_id": "req-7"} if call is None else {"request_id": "req-7", "call": call, "reply": outcome}
+        ours = {"request_id": "req-7"} if call is None else {"request_id": "req-7", "call": call, "result": outcome}
         scope: Scope = {
             "type": "http",
             "method": "POST",
@@ -145,10 +145,10 @@ class Local:
 @asynccontextmanager
 async def local(slots: int = 10, make: Callable[[], object] | None = None) -> AsyncIterator[Local]:
     here = Local(slots, make)
-    await here.instance.start()
+    await here.hosted.start()
     yield here
     assert here.replica.statistics() == NOBODY
-    await here.instance.aclose()
+    await here.hosted.aclose()
 
 
 # In one process
@@ -558,7 +558,7 @@ class ReadStream:
 
     def informed(self, answer: ResponseHead) -> None: ...
 
-    def answered(self, answer: ResponseHead) -> None:
+    def response_started(self, answer: ResponseHead) -> None:
         assert answer.status == 200
 
     def received(self, data: bytes) -> None:

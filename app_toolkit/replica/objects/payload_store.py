@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from app_toolkit.transport.calls import Piece
 
 
-class Deposits:
+class PayloadStore:
     """Payloads, each kept only while its exchange waits for it.
 
     So there are never more payloads than ongoing calls. `put` and `take` are safe from any thread. Call the other
@@ -19,10 +19,10 @@ class Deposits:
         self._kept: dict[str, tuple[Sequence[Piece], Future[None]]] = {}
 
     def __len__(self) -> int:
-        """Return how many exchanges wait: for a payload, or for its collection."""
+        """Return how many exchanges wait: to receive a payload, or until theirs is taken."""
         return len(self._expected) + len(self._kept)
 
-    # Called by an exchange
+    # For an exchange
 
     @contextmanager
     def expected(self, key: str) -> "Iterator[Future[Sequence[Piece]]]":
@@ -43,7 +43,7 @@ class Deposits:
         finally:
             self._kept.pop(key, None)
 
-    # Called by the caller of the exchange
+    # For the caller of the exchange
 
     def put(self, key: str, pieces: Sequence[Piece]) -> None:
         came = self._expected.pop(key, None)

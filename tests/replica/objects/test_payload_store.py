@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app_toolkit.replica.objects.deposits import Deposits
+from app_toolkit.replica.objects.payload_store import PayloadStore
 from tests.patience import PATIENCE_S
 
 PIECES = [b"one", memoryview(b"two")]
@@ -13,53 +13,53 @@ PIECES = [b"one", memoryview(b"two")]
 
 @pytest.mark.anyio
 async def test_what_is_expected_comes_from_any_thread_to_the_loop_that_waits() -> None:
-    deposits = Deposits()
-    with deposits.expected("a") as came:
-        threading.Thread(target=deposits.put, args=("a", PIECES)).start()
+    store = PayloadStore()
+    with store.expected("a") as came:
+        threading.Thread(target=store.put, args=("a", PIECES)).start()
         assert await asyncio.wait_for(asyncio.wrap_future(came), PATIENCE_S) is PIECES
-    assert len(deposits) == 0
+    assert len(store) == 0
 
 
 @pytest.mark.anyio
 async def test_what_is_kept_is_taken_once_and_whoever_keeps_it_hears_of_that() -> None:
-    deposits = Deposits()
-    with deposits.kept("a", PIECES) as taken:
+    store = PayloadStore()
+    with store.kept("a", PIECES) as taken:
         waiting = asyncio.wrap_future(taken)
-        assert await asyncio.to_thread(deposits.take, "a") is PIECES
+        assert await asyncio.to_thread(store.take, "a") is PIECES
         await asyncio.wait_for(waiting, PATIENCE_S)
-        assert deposits.take("a") is None
-    assert len(deposits) == 0
+        assert store.take("a") is None
+    assert len(store) == 0
 
 
 def test_what_nobody_waits_for_is_not_kept() -> None:
-    deposits = Deposits()
-    deposits.put("a", PIECES)
-    assert len(deposits) == 0
-    with deposits.expected("a") as came:
+    store = PayloadStore()
+    store.put("a", PIECES)
+    assert len(store) == 0
+    with store.expected("a") as came:
         assert not came.done(), "it came too early, and that was the caller's mistake"
-    with deposits.kept("b", PIECES):
-        assert len(deposits) == 1
-    assert deposits.take("b") is None
+    with store.kept("b", PIECES):
+        assert len(store) == 1
+    assert store.take("b") is None
 
 
 @pytest.mark.anyio
 async def test_an_exchange_that_was_cancelled_keeps_nothing_and_disturbs_nobody_who_comes_late() -> None:
-    deposits = Deposits()
+    store = PayloadStore()
 
     async def expect() -> None:
-        with deposits.expected("a") as came:
+        with store.expected("a") as came:
             await asyncio.wrap_future(came)
 
     async def keep() -> None:
-        with deposits.kept("b", PIECES) as taken:
+        with store.kept("b", PIECES) as taken:
             await asyncio.wrap_future(taken)
 
     tasks = [asyncio.create_task(expect()), asyncio.create_task(keep())]
     await asyncio.sleep(0)
-    assert len(deposits) == 2
+    assert len(store) == 2
     for task in tasks:
         task.cancel()
-    deposits.put("a", PIECES)  # before the tasks have had their turn
-    assert deposits.take("b") is PIECES
+    store.put("a", PIECES)  # before the tasks have had their turn
+    assert store.take("b") is PIECES
     await asyncio.wait(tasks)
-    assert len(deposits) == 0
+    assert len(store) == 0
