@@ -10,12 +10,10 @@ import cloudpickle
 from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import kebab
-from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import DEPLOYMENT_CLASS, Deployable
 from app_toolkit.replica.objects.batching import slots_for
 from app_toolkit.replica.objects.http import serves_http
-from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle, deployment_of
 from app_toolkit.types import Kind, OnDisconnect, Retry
 from app_toolkit.userapp.target import class_of
@@ -23,8 +21,6 @@ from app_toolkit.userapp.target import class_of
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-handles.default = lambda: IN_PROCESS
 
 
 class ActorKeywords(TypedDict, total=False):

@@ -21,11 +21,10 @@ from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import is_idempotent
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
-from app_toolkit.engines.embedded import Embedded
 from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
 from app_toolkit.replica.objects.batching import is_raw, slots_for
 from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, error_response
-from app_toolkit.types import Receive, Scope, Send
+from app_toolkit.types import ASGIApp, Receive, Scope, Send
 from app_toolkit.userapp.graph import batched_endpoints, calls, find
 
 # These match a request only by kind, method and path, so a route table can express them.
@@ -81,7 +80,7 @@ class Toolkit(FastAPI):
         # By identity, because FastAPI's routes are not hashable. The routes live as long as the app does.
         self._owners: dict[int, str] = {}
         self._serving: str | None = None
-        self._embedded: Embedded | None = None
+        self._embedded: ASGIApp | None = None
         super().__init__(**fastapi)
         # By default, a call that was refused is the response of the route that made it.
         self.exception_handlers.setdefault(RequestError, error_response)
@@ -201,6 +200,8 @@ class Toolkit(FastAPI):
             await super().__call__(scope, receive, send)
             return
         if self._embedded is None:
+            from app_toolkit.engines.embedded import Embedded  # here, so that declarations do not import an engine
+
             self._embedded = Embedded(
                 super().__call__, self._ingresses, self._table, partial(find, self), stream_log=self.stream_log
             )

@@ -93,8 +93,7 @@ def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
                 "async generator function"
             )
 
-    async def catalog(**handles: Any) -> Catalog:
-        sources = {name: handles.get(f"model_{number}", source) for number, (name, source) in enumerate(named.items())}
+    def catalog(sources: Mapping[str, Any]) -> Catalog:
         # A handle has no attribute that its class does not have.
         counters = {name: getattr(source, "count_tokens", None) for name, source in sources.items()}
         return Catalog(
@@ -102,16 +101,27 @@ def catalog_parameter(models: Source | Mapping[str, Source]) -> Any:
             {name: counter for name, counter in counters.items() if counter is not None},
         )
 
-    cast(Any, catalog).__signature__ = inspect.Signature(
+    return sources_parameter(named, catalog)
+
+
+def sources_parameter(sources: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Return the annotation of a route's parameter that is made from sources.
+
+    Bound deployments become dependencies of the route, so that the planner finds them. `make` gets their handles.
+    """
+    names = {f"source_{number}": name for number, name in enumerate(sources)}
+
+    async def made(**handles: Any) -> Any:
+        return make({**sources, **{names[parameter]: handle for parameter, handle in handles.items()}})
+
+    cast(Any, made).__signature__ = inspect.Signature(
         [
-            inspect.Parameter(
-                f"model_{number}", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, Depends(source)]
-            )
-            for number, source in enumerate(named.values())
-            if isinstance(source, Bound)
+            inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, Depends(source)])
+            for parameter, name in names.items()
+            if isinstance(source := sources[name], Bound)
         ]
     )
-    return Annotated[Catalog, Depends(catalog)]
+    return Annotated[Any, Depends(made)]
 
 
 def _function(source: Any, name: str) -> ChatFunction:

@@ -63,11 +63,6 @@ def redis_url() -> str | None:
     return os.environ.get(REDIS_URL) or None
 
 
-def wants_debugger() -> bool:
-    """Return whether `breakpoint()` in a replica waits for a debugger."""
-    return os.environ.get("APP_TOOLKIT_DEBUGGER") == "1"
-
-
 def runtime_folder() -> Path:
     """Return the folder for the sockets, locks, logs and unpacked files of this user's processes on this machine."""
     return Path(os.environ.get(RUNTIME_DIR) or tempfile.gettempdir()) / f"app_toolkit-{os.geteuid()}"

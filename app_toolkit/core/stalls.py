@@ -10,9 +10,6 @@ WARN_AFTER_S = 1.0
 CHECK_INTERVAL_S = 0.1
 """Seconds between two checks of an event loop, and so the most by which a reported duration is too long."""
 
-OURS = "app_toolkit/replica/breakpoints.py"
-"""The file that waits for the client of a debugger."""
-
 PYDEVD = re.compile(r"/(pydevd|_pydevd_\w+)/|/(pydev|site-packages|dist-packages)/pydevd\.py$")
 """The files of the debugger that debugpy, VS Code and PyCharm use, in any folder."""
 
@@ -82,9 +79,7 @@ def is_debugging(stack: Iterable[StackFrame], debugger: Collection[str]) -> bool
     `debugger`: the full paths of the files of the standard library's debugger, which ipdb, pudb and remote debuggers
     use. Full paths are necessary because a file of the user may have the same name.
     """
-    return any(
-        frame.file in debugger or frame.file.endswith(OURS) or PYDEVD.search(frame.file) is not None for frame in stack
-    )
+    return any(frame.file in debugger or PYDEVD.search(frame.file) is not None for frame in stack)
 
 
 def is_starting(stack: Iterable[StackFrame]) -> bool:

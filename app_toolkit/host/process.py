@@ -34,7 +34,7 @@ from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
-from app_toolkit.replica.breakpoints import Breakpoints
+from app_toolkit.replica import breakpoints
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
@@ -167,7 +167,7 @@ class ReplicaProcess(ControlledProcess):
         folder, store = self.services.folder.path, self.services.store
         # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
         file = folder / sha256(spec.id.encode()).hexdigest()[:16]
-        Breakpoints(file.with_suffix(".pdb") if settings.wants_debugger() else None).install()
+        breakpoints.install()
         here = _with_files(spec, self.services)
         if here.sources:
             sources.use(here.app_dir, sources.read(here.sources, packed(store, here.sources)))

@@ -2,11 +2,10 @@
 
 A framework that is cancelled while it sends an item leaves the generator of its response suspended at `yield`, in a
 reference cycle with the frames of a traceback. Its `finally` block would run only when garbage is collected, which in
-an idle process never happens.
+an idle process never happens. A generator that is no `async def` is left to Python, as under uvicorn.
 """
 
 import asyncio
-import inspect
 import logging
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -14,15 +13,9 @@ from contextlib import _AsyncGeneratorContextManager
 from typing import Any
 from weakref import ref
 
-import anyio.to_thread
-from starlette.concurrency import iterate_in_threadpool
-
 from app_toolkit.observability.context import READ_STREAMS, ReadStream
 
 logger = logging.getLogger("app_toolkit.replica")
-
-THREAD_S = 0.05
-"""Interval in seconds at which a generator that a thread steps is checked."""
 
 ENTER = _AsyncGeneratorContextManager.__aenter__.__code__
 """The code that begins the generator of an `@asynccontextmanager`."""
@@ -48,40 +41,25 @@ class Noticing:
         read_streams = READ_STREAMS.get()
         if read_streams is not None and sys._getframe(1).f_code is not ENTER:
             # A weak reference: a request that runs for hours may begin many generators.
-            weak, stepped = ref(generator, lambda _: read_streams.discard(read_stream)), _stepped_by_threads(generator)
-            read_stream = ReadStream(lambda: self._close(weak, stepped))
+            weak = ref(generator, lambda _: read_streams.discard(read_stream))
+            read_stream = ReadStream(lambda: self._close(weak))
             read_stream.reader = asyncio.current_task()
             read_streams.add(read_stream)
 
-    def _close(self, weak: "ref[Generator]", stepped: "ref[Any] | None") -> None:
+    def _close(self, weak: "ref[Generator]") -> None:
         generator: Any = weak()
-        if generator is None or generator.ag_running:
+        if generator is None or generator.ag_running or generator.ag_frame is None:
             return
-        inner = None if stepped is None else stepped()
-        if generator.ag_frame is None and (inner is None or inner.gi_frame is None):
-            return
-        task = asyncio.get_running_loop().create_task(_close(generator, inner))
+        task = asyncio.get_running_loop().create_task(_close(generator))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
 
-async def _close(generator: Any, inner: Any) -> None:
+async def _close(generator: Any) -> None:
     try:
         await generator.aclose()
-        if inner is not None:
-            while inner.gi_running:  # noqa: ASYNC110 - a thread does not report its end
-                await asyncio.sleep(THREAD_S)
-            await anyio.to_thread.run_sync(inner.close)
     except Exception:  # raised by user code, and no caller awaits this task
-        logger.exception("the generator %s failed when it was closed", (inner or generator).__qualname__)
-
-
-def _stepped_by_threads(generator: Any) -> "ref[Any] | None":
-    """Return the ordinary generator that Starlette steps in threads, if this is Starlette's wrapper; otherwise None."""
-    if generator.ag_code is not iterate_in_threadpool.__code__:
-        return None
-    inner = generator.ag_frame.f_locals["iterator"]
-    return ref(inner) if inspect.isgenerator(inner) else None
+        logger.exception("the generator %s failed when it was closed", generator.__qualname__)
 
 
 def notice_generators() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import threading
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -23,7 +22,7 @@ from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, c
 
 from app_toolkit.config.models import CallOptions
 from app_toolkit.core.methods import MANY, STREAMS, kind_of, many_of
-from app_toolkit.errors import ConfigError, NoReplica
+from app_toolkit.errors import NoReplica
 from app_toolkit.interfaces import Call, DataPlane, Deployable, DeploymentClient, Reference
 from app_toolkit.observability.context import READ_STREAMS, THREAD_WORK, ReadStream, thread_work
 from app_toolkit.transport.calls import EncodedValue
@@ -33,37 +32,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-default: Callable[[], DataPlane] | None = None
-"""Creates the data plane at the first call in a process in which `use` was not called. It runs under a lock, so it must
-not wait for code that calls handles."""
-
 ENDED = "the engine of this process has shut down"
 
 chosen = False
 """Whether `use` has set the data plane of this process."""
 
 _data_plane: DataPlane | None = None
-_making = threading.Lock()
 
 
 def use(data_plane: DataPlane | None) -> None:
-    """Set the data plane that all handles of this process use. None: the one that `default` creates, if it is set."""
+    """Set the data plane that all handles of this process use. None: the deployments run in this process."""
     global _data_plane, chosen
     _data_plane = data_plane
     chosen = data_plane is not None
 
 
 def data_plane() -> DataPlane:
-    """Return the data plane that all handles of this process use. Raise `ConfigError` if there is none."""
-    global _data_plane
-    if (here := _data_plane) is not None:
-        return here
-    with _making:
-        if _data_plane is None:
-            if default is None:
-                raise ConfigError("no engine runs in this process, so handles cannot make calls")
-            _data_plane = default()
+    """Return the data plane that all handles of this process use."""
+    if _data_plane is not None:
         return _data_plane
+    from app_toolkit.engines.local import IN_PROCESS  # here, so that declarations do not import an engine
+
+    return IN_PROCESS
 
 
 class Handle(Reference):

@@ -5,15 +5,22 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import HTTPException
 
 from app_toolkit.core.outbox import Outbox
 from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal, cost
 from app_toolkit.observability.context import DEADLINE
-from app_toolkit.streaming.log import StreamLog
+from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
 from app_toolkit.streaming.writer import StreamWriter, writer_of
+from app_toolkit.types import Receive
 
 logger = logging.getLogger("app_toolkit.streaming")
+
+T = TypeVar("T")
 
 CLEANUP_S = 10.0
 """Seconds for which a stopped generator may clean up. It is cancelled again after each of these periods."""
@@ -21,6 +28,11 @@ CLEANUP_S = 10.0
 AHEAD_BYTES = 2**20
 """Bytes of events that wait for the log. The generator waits if there are more."""
 
+UNLIMITED_S = 86_400.0
+"""More seconds without a reader than a stream can last."""
+
+CLIENT_GONE = 499
+"""The status of a response that no client receives."""
 
 TAIL_BYTES = 256 * 1024
 """Bytes of accepted events that a reader in this process may be behind. If there are more, it follows the log."""
@@ -164,6 +176,8 @@ class Generation:
     async def first_event(self, timeout_s: float) -> None:
         """Wait until the log has the first event, or the generator has ended, but at most `timeout_s`.
 
+        The generator has ended if this raises, also if the caller is cancelled.
+
         Raises:
             Exception: The exception of the generator, if it raised before its first event.
         """
@@ -172,7 +186,11 @@ class Generation:
                 await self._first.wait()
         except TimeoutError:
             return
+        except asyncio.CancelledError:
+            await self.cancel()
+            raise
         if self.error is not None and not self._outbox.last:
+            await self.cancel()
             raise self.error
 
     def follow(self, after: int) -> AsyncGenerator[Page, None]:
@@ -311,3 +329,63 @@ class Generation:
         is_blocked = self._ending is not None and self._outbox.retry_s > 0
         if self._complete and (self._is_refused or is_blocked or not self._outbox):
             self._over.set()
+
+
+@asynccontextmanager
+async def tied_stream(
+    items: AsyncIterator[bytes],
+    media_type: str,
+    receive: Receive,
+    *,
+    first_event_s: float,
+    max_duration_s: float,
+    id: str | None = None,
+) -> AsyncIterator[tuple[StreamLog, str]]:
+    """Begin a stream that ends with the request which begins it. Gives its log, which is in memory, and its id.
+
+    Raises:
+        HTTPException: 499, the client has disconnected before the first event.
+        Exception: The exception of the generator, if it raised before its first event.
+    """
+    log = MemoryStreamLog()
+    generation = Generation(log, items, media_type, id=id, linger_s=UNLIMITED_S, max_duration_s=max_duration_s)
+
+    async def first_event() -> bool:
+        await generation.first_event(first_event_s)
+        return True
+
+    await generation.begin()
+    try:
+        if await until_disconnect(receive, first_event()) is None:
+            raise HTTPException(CLIENT_GONE, "the client has disconnected")
+        yield log, generation.id
+    finally:
+        await generation.cancel()
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Run a coroutine and return its result. Cancel it when the client disconnects, and return None then.
+
+    A cancellation of the caller is passed on. The coroutine has ended when this function returns.
+    """
+    running = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((running, watcher), return_when=asyncio.FIRST_COMPLETED)
+        gone = watcher.done()
+    finally:
+        watcher.cancel()
+        if not running.done():
+            running.cancel()
+        # It cannot be a cancel scope of anyio, which would also cancel each `await` in the cleanup of a model.
+        await asyncio.gather(running, watcher, return_exceptions=True)
+    if not running.cancelled():
+        return running.result()
+    if not gone:
+        raise RuntimeError("the handler of the request was cancelled, although its client is connected")
+    return None
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -327,11 +327,7 @@ async def _begun(
             await generation.begin()
         except StreamActive:
             raise StreamActive(f"the stream of {name!r} has not ended") from None
-    try:
-        await generation.first_event(options.first_event_s)
-    except BaseException:
-        await generation.cancel()
-        raise
+    await generation.first_event(options.first_event_s)
     stream = OpenStream(request, log, generation.id, 0, media_type, options)
     stream.generation = generation
     if isinstance(result, Response):

@@ -58,7 +58,6 @@ def test_a_debugger_and_the_start_of_an_app_are_recognized():
         ("/opt/pycharm/helpers/pydev/_pydevd_bundle/pydevd_frame.py", True),
         ("/opt/pycharm/helpers/pydev/pydevd.py", True),
         ("/venv/site-packages/pydevd.py", True),
-        ("/srv/app_toolkit/replica/breakpoints.py", True),
         ("/srv/shop/cmd.py", False),
         ("/srv/shop/pdb.py", False),
         ("/srv/shop/bdb.py", False),

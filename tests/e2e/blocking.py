@@ -4,7 +4,6 @@ import os
 import time
 
 from app_toolkit import DeploymentConfig, Toolkit
-from app_toolkit.config.models import RayActorOptions
 
 IMPATIENT = DeploymentConfig(
     name="app",
@@ -13,11 +12,6 @@ IMPATIENT = DeploymentConfig(
     health_check_failure_threshold=2,
 )
 app = Toolkit(deployment=IMPATIENT)
-debugged = Toolkit(
-    deployment=IMPATIENT.model_copy(
-        update={"ray_actor_options": RayActorOptions(runtime_env={"env_vars": {"APP_TOOLKIT_DEBUGGER": "1"}})}
-    )
-)
 
 
 @app.get("/block")
@@ -26,7 +20,6 @@ async def block() -> None:
 
 
 @app.get("/pause")
-@debugged.get("/pause")
 async def pause() -> int:
     found = 42
     breakpoint()

@@ -1,6 +1,5 @@
 """A route that blocks its event loop: it costs one replica, and the requests beside it nothing."""
 
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -95,32 +94,3 @@ def is_noticed(group: Mapping[str, Any]) -> bool:
 def test_a_breakpoint_costs_nothing(served: Served) -> None:
     with served.client() as client:
         assert client.get("/pause").json() == 42
-
-
-@pytest.mark.slow
-def test_a_breakpoint_that_is_debugged_fails_no_health_check(cluster: Cluster) -> None:
-    served = cluster.deploy("blocking:debugged")
-    try:
-        (replica,) = served.ingress("app")["replicas"]
-        address = Path(replica["address"].removeprefix("unix:")).with_suffix(".pdb")
-        answers: list[int] = []
-
-        def pause() -> None:
-            with served.client() as client:
-                answers.append(client.get("/pause").json())
-
-        asking = threading.Thread(target=pause)
-        asking.start()
-        while not address.exists():
-            assert asking.is_alive()
-            time.sleep(0.05)
-        with socket.socket(socket.AF_UNIX) as debugger:
-            debugger.settimeout(30)
-            debugger.connect(str(address))
-            time.sleep(6)  # as long as three health checks that fail
-            debugger.sendall(b"found = 43\nc\n")
-            asking.join()
-        assert answers == [43]
-        assert served.ingress("app")["restarts"] == 0
-    finally:
-        served.delete()

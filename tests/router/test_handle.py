@@ -22,12 +22,6 @@ from tests.router.deployments import LANGUAGE, InProcess, Local, Writer, served_
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(autouse=True)
-def _no_engine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that finds no plane has none: no object of this process stands in."""
-    monkeypatch.setattr(handle, "default", None)
-
-
 @pytest.fixture
 async def here() -> AsyncIterator[Local]:
     with served_here() as plane:
@@ -450,42 +444,6 @@ def test_a_handle_says_what_it_is_and_stays_what_it_is() -> None:
 # The plane of a process
 
 
-def test_without_an_engine_a_call_is_one_sentence() -> None:
-    model = Writer.bind().handle
-    for call in (lambda: model.score("x"), lambda: remote(model.count, 1), lambda: asyncio.run(model.write("x"))):
-        with pytest.raises(ConfigError, match="no engine runs in this process, so handles cannot make calls"):
-            call()
-
-
-def test_the_default_plane_is_made_once_whoever_calls_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Local] = []
-    with served_elsewhere() as plane:
-        handle.use(None)
-        together, again = threading.Barrier(4), threading.Event()
-
-        def default() -> Local:
-            made.append(plane)
-            if len(made) > 1:
-                again.set()
-            again.wait(0.1)  # the others have their chance
-            return plane
-
-        def call(scores: list[int]) -> None:
-            together.wait()
-            scores.append(model.score("four"))
-
-        monkeypatch.setattr(handle, "default", default)
-        model = Writer.bind().handle
-        scores: list[int] = []
-        threads = [threading.Thread(target=call, args=(scores,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert scores == [4, 4, 4, 4]
-        assert made == [plane]
-
-
 async def test_a_stream_that_its_request_closes_is_not_closed_twice(
     here: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,8 +471,9 @@ async def test_a_stream_that_its_request_closes_is_not_closed_twice(
 
 def test_once_the_engine_has_ended_calls_are_refused() -> None:
     with served_elsewhere() as plane:
-        model, _, _ = bound(plane)
+        model, behind, _ = bound(plane)
         held = remote(model.wait)
+        assert behind.started.wait(PATIENCE_S)
         held.cancel()
     handle.use(plane)
     try:

@@ -6,12 +6,12 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -37,8 +37,8 @@ from app_toolkit.errors import (
     StreamUnknown,
 )
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.streaming.generation import Generation
-from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
+from app_toolkit.streaming.generation import Generation, tied_stream
+from app_toolkit.streaming.log import StreamLog
 from app_toolkit.streaming.resumable import ERRORS, STREAM_ID, LostStream, OpenStream, StreamOptions, log_parameter
 
 logger = logging.getLogger("app_toolkit.chat")
@@ -68,7 +68,6 @@ NEWEST = 2**53 - 1
 
 OPEN, KEEP_ALIVE, DONE = b": stream-open\n\n", b": keep-alive\n\n", b"data: [DONE]\n\n"
 
-CLIENT_CLOSED_REQUEST = 499
 
 FAILED = "An error occurred."
 
@@ -402,11 +401,7 @@ async def _kept(
             await _recover(request, log, chat, response.stored, options)
 
     await _begin(generation, log, chat, recover)
-    try:
-        await generation.first_event(options.first_event_s)
-    except BaseException:
-        await generation.cancel()
-        raise
+    await generation.first_event(options.first_event_s)
     response.committed = True
     stream = OpenStream(request, log, generation.id, 0, HEADERS["content-type"], options)
     stream.generation = generation
@@ -414,46 +409,18 @@ async def _kept(
         yield stream
 
 
-def _tied(
+@asynccontextmanager
+async def _tied(
     request: Request, response: MessageResponse | TextResponse, options: StreamOptions
-) -> AbstractAsyncContextManager[OpenStream]:
+) -> AsyncIterator[OpenStream]:
     """Begin a response that ends with its request."""
-    log = MemoryStreamLog()
-    generation = Generation(
-        log, response.encoded(), HEADERS["content-type"], linger_s=86_400.0, max_duration_s=options.max_duration_s
-    )
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[OpenStream]:
-        await generation.begin()
-        try:
-            await _first_event(generation, request, options.first_event_s)
-            response.committed = True
-            yield OpenStream(request, log, generation.id, 0, HEADERS["content-type"], options)
-        finally:
-            await generation.cancel()
-
-    return opened()
-
-
-async def _first_event(generation: Generation, request: Request, timeout_s: float) -> None:
-    """Wait for the first event, unless the client disconnects before. Raises what the generator raised."""
-    waiting = asyncio.create_task(generation.first_event(timeout_s))
-    leaving = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
-        await waiting
-    finally:
-        waiting.cancel()
-        leaving.cancel()
-        await asyncio.wait((waiting, leaving))
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    media_type = HEADERS["content-type"]
+    first_event_s, max_duration_s = options.first_event_s, options.max_duration_s
+    async with tied_stream(
+        response.encoded(), media_type, request.receive, first_event_s=first_event_s, max_duration_s=max_duration_s
+    ) as (log, stream):
+        response.committed = True
+        yield OpenStream(request, log, stream, 0, media_type, options)
 
 
 async def _begin(

@@ -3,13 +3,13 @@
 import array
 import asyncio
 import base64
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from fastapi import Depends, Response
+from fastapi import Response
 
+from app_toolkit.chat.catalog import sources_parameter
 from app_toolkit.chat.openai.stream import document_response
 from app_toolkit.chat.openai.wire import EmbeddingRequest, InvalidParameter
 from app_toolkit.chat.protocol import Embed, Embedding
@@ -72,22 +72,10 @@ def embedders_parameter(sources: Mapping[str, EmbedSource]) -> Any:
     """
     batched = {name: _is_batched(name, source) for name, source in sources.items()}
 
-    async def embedders(**handles: Any) -> Embedders:
-        found = {
-            name: handles.get(f"embeddings_{number}", source) for number, (name, source) in enumerate(sources.items())
-        }
+    def embedders(found: Mapping[str, Any]) -> Embedders:
         return Embedders({name: Embedder(_function(source), batched[name]) for name, source in found.items()})
 
-    cast(Any, embedders).__signature__ = inspect.Signature(
-        [
-            inspect.Parameter(
-                f"embeddings_{number}", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Any, Depends(source)]
-            )
-            for number, source in enumerate(sources.values())
-            if isinstance(source, Bound)
-        ]
-    )
-    return Annotated[Embedders, Depends(embedders)]
+    return sources_parameter(sources, embedders)
 
 
 def _function(source: Any) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app_toolkit.chat.catalog import Catalog
 from app_toolkit.chat.keys import key_name
@@ -34,14 +34,12 @@ from app_toolkit.chat.openai.response_items import (
 )
 from app_toolkit.chat.openai.response_stream import Document, ResponseEvents, ResponseReader, WireEvent
 from app_toolkit.chat.openai.stream import (
-    CLIENT_GONE,
     HEARTBEAT,
     ClientGone,
     EventWriter,
     LiveResponse,
     document_response,
     json_line,
-    until_disconnect,
 )
 from app_toolkit.chat.openai.wire import InvalidParameter
 from app_toolkit.chat.protocol import ChatEvent, ErrorEvent
@@ -51,8 +49,8 @@ from app_toolkit.errors import ChatError, StreamUnknown
 from app_toolkit.replica.admission.streams import leave_slot
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.streaming.formats import SSE
-from app_toolkit.streaming.generation import Generation
-from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
+from app_toolkit.streaming.generation import CLIENT_GONE, UNLIMITED_S, Generation, tied_stream, until_disconnect
+from app_toolkit.streaming.log import StreamLog
 from app_toolkit.streaming.resumable import log_parameter
 from app_toolkit.types import Receive, Scope, Send
 
@@ -77,9 +75,6 @@ FIRST_EVENT_S = 15.0
 
 STOP_S = 20.0
 """Seconds for which a request waits until a response that it cancels has ended."""
-
-UNLIMITED_S = 86_400.0
-"""More seconds without a reader than a response can last."""
 
 FINAL_EVENTS = frozenset({b"response.completed", b"response.incomplete", b"response.failed"})
 
@@ -343,7 +338,6 @@ async def _kept(generated: GeneratedResponse, log: StreamLog, options: ResponseO
     try:
         await generation.first_event(FIRST_EVENT_S)
     except BaseException:
-        await generation.cancel()
         await log.remove(generated.stream)  # no client knows it
         raise
     generated.committed = True
@@ -361,28 +355,16 @@ async def _tied(
     generated: GeneratedResponse, request: Request, options: ResponseOptions
 ) -> AsyncIterator[OpenResponse]:
     """Begin a response that ends with its request."""
-    log = MemoryStreamLog()
-    generation = Generation(
-        log,
+    async with tied_stream(
         generated.encoded(),
         SSE,
+        request.receive,
         id=generated.stream,
-        linger_s=UNLIMITED_S,
+        first_event_s=FIRST_EVENT_S,
         max_duration_s=options.max_duration_s,
-    )
-
-    async def first_event() -> bool:
-        await generation.first_event(FIRST_EVENT_S)
-        return True
-
-    await generation.begin()
-    try:
-        if await until_disconnect(request.receive, first_event()) is None:
-            raise HTTPException(CLIENT_GONE, "the client has disconnected")
+    ) as (log, _):
         generated.committed = True
         yield OpenResponse(generated, log)
-    finally:
-        await generation.cancel()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from app_toolkit.chat.openai.completion import Completion, TextCompletion
 from app_toolkit.chat.openai.embeddings import Embedders, EmbedSource, embedders_parameter, embeddings_response
 from app_toolkit.chat.openai.errors import OpenAIRoute, add_fallback
 from app_toolkit.chat.openai.responses import ResponseOptions, add_responses
-from app_toolkit.chat.openai.stream import CLIENT_GONE, LiveResponse, document_response, until_disconnect
+from app_toolkit.chat.openai.stream import LiveResponse, document_response
 from app_toolkit.chat.openai.wire import (
     ChatCompletion,
     ChatCompletionRequest,
@@ -32,6 +32,7 @@ from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
 from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit.streaming.generation import CLIENT_GONE, until_disconnect
 from app_toolkit.streaming.log import StreamLog
 
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -4,21 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Response
 
+from app_toolkit.streaming.generation import until_disconnect
 from app_toolkit.types import Receive, Scope, Send
-
-T = TypeVar("T")
 
 HEARTBEAT_S = 15.0
 """Seconds without an event after which a comment is sent. Proxies close connections on which nothing is sent."""
 
 HEARTBEAT = b": keep-alive\n\n"
-
-CLIENT_GONE = 499
-"""The status of a response that no client receives."""
 
 DONE = b"data: [DONE]\n\n"
 
@@ -31,34 +27,6 @@ HEADERS = [
 
 class ClientGone(Exception):
     """The server reports that the connection is closed."""
-
-
-async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Run a coroutine and return its result. Cancel it when the client disconnects, and return None then.
-
-    A cancellation of the caller is passed on. The coroutine has ended when this function returns.
-    """
-    running = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((running, watcher), return_when=asyncio.FIRST_COMPLETED)
-        gone = watcher.done()
-    finally:
-        watcher.cancel()
-        if not running.done():
-            running.cancel()
-        # It cannot be a cancel scope of anyio, which would also cancel each `await` in the cleanup of a model.
-        await asyncio.gather(running, watcher, return_exceptions=True)
-    if not running.cancelled():
-        return running.result()
-    if not gone:
-        raise RuntimeError("the handler of the request was cancelled, although its client is connected")
-    return None
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class LiveResponse(Response):

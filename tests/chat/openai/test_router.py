@@ -32,6 +32,7 @@ from app_toolkit.chat.openai import stream as openai_stream
 from app_toolkit.chat.openai.completion import Completion
 from app_toolkit.chat.openai.wire import ChatCompletion, EmbeddingList, ServedModels
 from app_toolkit.errors import DeadlineExceeded, QueueFull, RemoteError
+from app_toolkit.streaming.generation import until_disconnect
 from tests.chat.served import SOON_S, asking, chunks, frames, in_process
 from tests.docs.pages import commands, page
 from tests.patience import until
@@ -595,7 +596,7 @@ async def test_a_whole_server_that_stops_a_request_stops_its_model(model: Model)
         await asyncio.Event().wait()
 
     completion = Completion(model.chat, ChatRequest((), model="m"), 2)
-    serving = asyncio.create_task(openai_stream.until_disconnect(receive, completion.document()))
+    serving = asyncio.create_task(until_disconnect(receive, completion.document()))
     await until(lambda: model.running == 2)
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
