@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -251,16 +251,12 @@ class Location:
 class Watch(Protocol):
     """Lets a caller wait for published snapshots."""
 
-    async def __call__(self, seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
-        """Wait until the snapshot of some key is newer than seen, and return the newer ones.
+    async def __call__(self, seen: Mapping[str, Version], prefixes: tuple[str, ...], /) -> Mapping[str, Snapshot]:
+        """Wait until a snapshot is newer than seen, and return the newer ones. Keys begin with one of `prefixes`.
 
         Return an empty mapping if none was published in time. The versions in `seen` are acknowledged by this call.
         """
         ...
-
-
-WatchSome = Callable[[Mapping[str, Version], tuple[str, ...]], Awaitable[Mapping[str, Snapshot]]]
-"""As `Watch`, but only for keys that begin with one of these prefixes."""
 
 
 class Store(Protocol):

@@ -193,7 +193,7 @@ class Toolkit(FastAPI):
                 node.handle = _misdirected(owner, ingress)  # type: ignore[assignment, method-assign]
 
     def _table(self) -> RouteTable:
-        return RouteTable(self.default_ingress.name, [route.row for route in route_table(self)])
+        return RouteTable(self.default_ingress.name, tuple(route_table(self)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._serving is not None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.diff import Diff, Effect
+from app_toolkit.core.identity import ReplicaSetKey, application_of
 from app_toolkit.core.status import (
     FAILED,
     HEALTHY,
@@ -123,7 +124,7 @@ class Screen:
                 for note in getattr(error, "__notes__", ()):
                     self._traceback(note.splitlines())
             found = rows(status, [application.name])
-            ours = {name: each for name, each in load.items() if name.partition("/")[0] == application.name}
+            ours = {name: each for name, each in load.items() if application_of(name) == application.name}
             if self._console.is_terminal:
                 self._console.print(_table(found, ours))
             for row in found:
@@ -161,7 +162,7 @@ class Screen:
             places = ("wait in proxies", "wait in handles", "ongoing", "wait for a batch", "open streams")
             lines = [
                 (
-                    name.rpartition("/")[2],
+                    ReplicaSetKey.parse(name).deployment,
                     *map(str, (each.proxies, each.handles, each.ongoing, each.buffered, each.streams)),
                 )
                 for name, each in load.items()
@@ -169,13 +170,13 @@ class Screen:
             self._rows(("requests for", *places), lines)
         for name, each in load.items():
             for process, limits in each.reached.items():
-                self.say(f"  {name.rpartition('/')[2]}: {process} has reached {limits}")
+                self.say(f"  {ReplicaSetKey.parse(name).deployment}: {process} has reached {limits}")
 
     def _targets(self, application: ApplicationStatus) -> None:
         """Show the autoscaled deployments with their targets."""
         following = [
             (
-                replica_set.name.rpartition("/")[2],
+                ReplicaSetKey.parse(replica_set.name).deployment,
                 f"{replica_set.target} of {scaling.min_replicas} to {scaling.max_replicas}",
                 f"{scaling.load:.10g}",
                 f"{scaling.average:.1f}",

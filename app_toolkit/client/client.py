@@ -13,6 +13,7 @@ from app_toolkit.client.commands import Command, Delete, Deploy, GetApplication,
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
 from app_toolkit.core import partial
 from app_toolkit.core.diff import Diff, difference, of_part
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.errors import InstanceEnded, WaitTimeout
@@ -137,7 +138,10 @@ class Client(ABC):
         """Wait until all replicas of the deleted application or deployment have ended."""
         with suppress(InstanceEnded):
             for status in self.watch():
-                left = [replica_set.name.partition("/")[2] for replica_set in status.leaving_of(deleted.application)]
+                left = [
+                    ReplicaSetKey.parse(replica_set.name).deployment
+                    for replica_set in status.leaving_of(deleted.application)
+                ]
                 if not left or deleted.deployment not in (None, *left):
                     return
 

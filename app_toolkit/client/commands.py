@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.errors import ConfigError
@@ -189,7 +190,7 @@ class Shutdown(Command[None]):
 
 
 def _names(deployment: str) -> tuple[str, str]:
-    application, _, name = deployment.partition("/")
-    if not application or not name:
-        raise ConfigError(f"{deployment!r} names no deployment: it should be APPLICATION/DEPLOYMENT")
-    return application, name
+    try:
+        return ReplicaSetKey.parse(deployment)
+    except ValueError:
+        raise ConfigError(f"{deployment!r} names no deployment: it should be APPLICATION/DEPLOYMENT") from None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.core.reconcile import PROXIES
+from app_toolkit.core.identity import PROXIES, ReplicaSetKey
 from app_toolkit.core.status import FAILED, UPDATING, ApplicationStatus, InstanceStatus, ReplicaSetStatus
 from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, Superseded, ToolkitError
 
@@ -44,8 +44,10 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
     # `proxy@NODE`, with the beginning of the node's ID, as in Ray's own tools.
     proxies = [Row(each.name[: len(PROXIES) + SHOWN_NODE] if several else "proxy", each) for each in status.proxies]
     replica_sets = [replica_set for application in found for replica_set in application.deployments]
-    # A replica set is named APPLICATION/DEPLOYMENT.
-    named = [Row(each.name if len(applications) > 1 else each.name.rpartition("/")[2], each) for each in replica_sets]
+    named = [
+        Row(each.name if len(applications) > 1 else ReplicaSetKey.parse(each.name).deployment, each)
+        for each in replica_sets
+    ]
     return proxies + named
 
 

@@ -425,12 +425,6 @@ class Route(Model):
     owner: Name | None
     """ingress whose replicas serve the route; None: the route is in the code, but no ingress serves it"""
 
-    @property
-    def row(self) -> tuple[str, str, list[str] | None, str, str | None]:
-        """The route as plain data for JSON, as in published snapshots and in `core.routes`."""
-        methods = None if self.methods is None else list(self.methods)
-        return self.kind, self.pattern, methods, self.path, self.owner
-
 
 class Origin(Model):
     """Where replicas load code from. `ApplicationSpec` inherits these fields; a deployment may override the origin."""

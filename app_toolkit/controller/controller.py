@@ -17,11 +17,12 @@ from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.state_store import StateStore
 from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown
 from app_toolkit.core.applications import replica_set_names
-from app_toolkit.core.reconcile import Kill, Start, are_proxies, node_of, replica_set_of
+from app_toolkit.core.identity import application_of, are_proxies, node_of, replica_set_of
+from app_toolkit.core.publication import encode, route_snapshot
+from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.rollout import Reverted, Rollout
-from app_toolkit.core.snapshots import route_tables
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, Snapshot, Store, Version
@@ -232,7 +233,7 @@ class Controller:
             there = self.desired.rollout(application)
             await self._apply_again(there, partial.without(there.current, deployment), None)
             return
-        callers = self._callers_of(application)
+        callers = self._callers_of(application, application)
         if callers:
             raise ConfigError(
                 f"application {application!r} cannot be deleted: its deployments are called by "
@@ -248,16 +249,14 @@ class Controller:
             else [name for name in replica_set_names(before) if name not in replica_set_names(spec)]
         )
         for name in lost:
-            if callers := self._callers_of(name):
+            if callers := self._callers_of(spec.name, name):
                 raise ConfigError(f"{name!r} cannot be deleted: it is called by {', '.join(sorted(callers))}")
 
-    def _callers_of(self, name: str) -> set[str]:
-        """Return the other applications whose replicas have handles to this application, or to this deployment."""
-        replica_sets = map(replica_set_of, map(ReplicaId, self.publisher.callers_of(f"{REPLICAS}{name}/")))
-        callers = {
-            applications.application_of(replica_set) for replica_set in replica_sets if not are_proxies(replica_set)
-        }
-        return callers & self.desired.rollouts.keys() - {applications.application_of(name)}
+    def _callers_of(self, application: str, name: str) -> set[str]:
+        """Return the other applications whose replicas call `name`: the application, or a replica set of it."""
+        callers = map(ReplicaId, self.publisher.callers_of(f"{REPLICAS}{name}/"))
+        calling = {application_of(replica_set_of(caller)) for caller in callers}
+        return self.desired.rollouts.keys() & calling - {application}
 
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
         """Begin or renew a lease. If it expires, the applications that were applied under it are deleted.
@@ -279,7 +278,7 @@ class Controller:
         self.inbox.wake()
         number = -1
         while not self._ended.is_set():
-            there = any(applications.application_of(name) in held for name in self._replica_sets.known)
+            there = any(application_of(name) in held for name in self._replica_sets.known)
             if owner not in leases and not there and self._shutdown_deadline is None:
                 return
             number, _ = await self.status_after(number, LEASE_S)
@@ -399,7 +398,7 @@ class Controller:
         """Continue the rollouts whose replica sets have changed."""
         if not self.desired.in_progress:
             return
-        happened = {applications.application_of(name) for name in self._replica_sets.touched}
+        happened = {application_of(name) for name in self._replica_sets.touched}
         for name in self.desired.in_progress & happened:
             if await self.desired.advance(name, self._replica_sets.known):
                 self._lift(self.desired.applications[name])
@@ -444,7 +443,7 @@ class Controller:
         specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
         published = [each.published for each in self.desired.rollouts.values()]
-        self.publisher.publish(ROUTES, route_tables(published))
+        self.publisher.publish(ROUTES, encode(route_snapshot(published)))
         self._changes.notify()
         self.inbox.wake()
 

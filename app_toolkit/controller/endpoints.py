@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from app_toolkit.controller.publisher import Publisher
-from app_toolkit.core import replica_sets, snapshots
-from app_toolkit.core.reconcile import are_proxies, replica_set_of
+from app_toolkit.core import publication, replica_sets
+from app_toolkit.core.identity import are_proxies, replica_set_of
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.interfaces import REPLICAS, Version
@@ -40,13 +40,13 @@ class EndpointPublisher:
         if self._recover_until is not None and replica_sets.recovering({name: replica_set}):
             return False  # the snapshot would have fewer endpoints than the last published one, which callers still use
         key = _key(name)
-        value = snapshots.endpoints(
+        snapshot = publication.replica_set_snapshot(
             replica_set.spec, replicas, now, replica_set.record.failures, replica_set.record.last_error
         )
-        if value is not None:
-            self._publisher.publish(key, value)
+        if snapshot is not None:
+            self._publisher.publish(key, publication.encode(snapshot))
         version = self._publisher.version(key) or Version(self._publisher.epoch, 0)
-        leaving = [replica.id for replica in snapshots.unrouting(replicas) if replica.id not in self._unrouting]
+        leaving = [replica.id for replica in publication.unrouting(replicas) if replica.id not in self._unrouting]
         self._unrouting.update(dict.fromkeys(leaving, version))
         return bool(leaving)
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.core.reconcile import ReplicaSetSpec, proxies_of
+from app_toolkit.core.identity import proxies_of
+from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 

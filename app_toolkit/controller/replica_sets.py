@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from app_toolkit.controller.changes import Changes
 from app_toolkit.core import replica_sets
+from app_toolkit.core.identity import replica_set_of
 from app_toolkit.core.reconcile import (
     Action,
     Kill,
@@ -20,7 +21,6 @@ from app_toolkit.core.reconcile import (
     noted,
     plan,
     recovered,
-    replica_set_of,
     take,
 )
 from app_toolkit.core.replica_sets import ReplicaSet

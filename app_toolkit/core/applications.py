@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, HTTPOptions
 from app_toolkit.core.diff import options_changed
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReplicaSpec
@@ -82,12 +83,7 @@ def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> Applica
 
 def replica_set_names(spec: ApplicationSpec) -> list[str]:
     """Return the names of the replica sets of all deployments, in the order of the deployments."""
-    return [f"{spec.name}/{deployment.config.name}" for deployment in spec.deployments]
-
-
-def application_of(replica_set: str) -> str:
-    """Return the name of the application that a replica set belongs to."""
-    return replica_set.partition("/")[0]
+    return [str(ReplicaSetKey(spec.name, deployment.config.name)) for deployment in spec.deployments]
 
 
 def replica_set_specs(applications: Iterable[ApplicationSpec], *, spread: bool) -> dict[str, ReplicaSetSpec]:

@@ -1,8 +1,8 @@
 """Plans the actions that move a replica set towards its spec.
 
 `plan` is a pure function of the spec, the record and the time. A restarted controller therefore plans what the
-controller before it would have planned. A *replica set* is the set of replicas of one deployment,
-`"{application}/{deployment}"`, or of the proxies of one node, `"proxy@{node}"`.
+controller before it would have planned. A *replica set* is the set of replicas of one deployment, or of the proxies of
+one node; `core.identity` has their names.
 
 * New replicas start before old ones are retired, as many at a time as `max_surge` allows. An old replica is retired
   only if a new one is ready. The controller never lets fewer replicas serve than the target less `max_unavailable`.
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from app_toolkit.config.models import AutoscalingConfig, Policy
 from app_toolkit.core import restarts
+from app_toolkit.core.identity import are_proxies, replica_id
 from app_toolkit.core.replica_state import (
     DrainSent,
     Event,
@@ -35,9 +36,6 @@ from app_toolkit.core.replica_state import (
 )
 from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.types import NodeId, ReplicaId
-
-PROXIES = "proxy@"
-"""The prefix of the names of replica sets of proxies. Names of other replica sets contain a slash and no `@`."""
 
 ANSWER_S = 2.0
 """Seconds that an answer may arrive after its deadline before it counts as missing."""
@@ -219,30 +217,6 @@ def _hundredths(amount: int | str, target: int) -> int:
 
 def _live(spec: ReplicaSpec | ProxySpec) -> ReloadableOptions | None:
     return spec.live if isinstance(spec, ReplicaSpec) else None
-
-
-def replica_id(replica_set: str, epoch: int, number: int) -> ReplicaId:
-    """Return a unique id: each epoch is taken once, and names of applications and deployments contain no dots."""
-    return ReplicaId(f"{replica_set.replace('/', '.')}-{epoch}-{number}")
-
-
-def replica_set_of(id: ReplicaId) -> str:
-    """Return the name of the replica set that a replica belongs to."""
-    return id.rsplit("-", 2)[0].replace(".", "/")
-
-
-def proxies_of(node: NodeId) -> str:
-    """Return the name of the replica set of a node's proxies."""
-    return f"{PROXIES}{node}"
-
-
-def are_proxies(replica_set: str) -> bool:
-    return replica_set.startswith(PROXIES)
-
-
-def node_of(proxies: str) -> NodeId:
-    """Return the node of a replica set of proxies."""
-    return NodeId(proxies.removeprefix(PROXIES))
 
 
 # Records

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec, are_proxies, node_of
+from app_toolkit.core.identity import are_proxies, node_of
+from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.types import NodeId
 

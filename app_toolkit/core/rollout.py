@@ -14,9 +14,10 @@ from pydantic import Field
 from app_toolkit.config.models import ApplicationSpec, Model
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.publication import unrouting
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
-from app_toolkit.core.snapshots import unrouting
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def _changed(revision: ApplicationSpec, other: ApplicationSpec) -> Iterator[str]
 
 
 def _template_hash(revision: ApplicationSpec, replica_set: str) -> str:
-    return revision.template_hash(replica_set.partition("/")[2])
+    return revision.template_hash(ReplicaSetKey.parse(replica_set).deployment)
 
 
 def _is_available(replica_set: ReplicaSet, *, ready: bool) -> bool:

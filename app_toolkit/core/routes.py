@@ -1,23 +1,27 @@
 """Finds the ingress that owns a request by its kind, method and path.
 
-The owner is that of the first route that matches completely, else of the first route that matches except for the
-method, else the default ingress. The app in the replica does everything else: 404, 405, redirects and parameters. The
-rows contain the regular expressions of the app, so that the table and the app match a path in the same way.
+The application is the one with the longest route prefix that matches the path. The owner is that of the first route of
+the application that matches completely, else of the first route that matches except for the method, else the default
+ingress. The app in the replica does everything else: 404, 405, redirects and parameters. The routes contain the regular
+expressions of the app, so that the table and the app match a path in the same way.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
+from app_toolkit.config.models import Route
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.errors import NotFound
+
 Kind = Literal["http", "websocket"]
-Row = tuple[str, str, Sequence[str] | None, str, str | None]
-"""(kind, or "both" for a mount; pattern; methods, or None for all; path template; owner, or None for no owner)."""
 
 _Entry = tuple[int, str, re.Pattern[str], frozenset[str] | None, str | None]
 
 
 class _Node:
-    """A literal path segment, and the rows whose literal segments end with it."""
+    """A literal path segment, and the routes whose literal segments end with it."""
 
     __slots__ = ("below", "entries")
 
@@ -29,20 +33,25 @@ class _Node:
 class RouteTable:
     """The routes of an application. Finding an owner takes about the same time for ten routes and for a thousand.
 
-    The literal segments at the beginning of the path templates select the few rows that can match. The regular
-    expressions of these rows decide, in the order of the app.
+    The literal segments at the beginning of the path templates select the few routes that can match. The regular
+    expressions of these routes decide, in the order of the app.
     """
 
-    def __init__(self, default: str, rows: Sequence[Row]) -> None:
+    def __init__(self, default: str, routes: Sequence[Route]) -> None:
         self.default = default
         self._root = _Node()
-        self._owners = {default, *(row[4] for row in rows)}
-        for position, (kind, pattern, methods, path, owner) in enumerate(rows):
+        self._owners = {default, *(route.owner for route in routes)}
+        for position, route in enumerate(routes):
             node = self._root
-            for segment in _literal_segments(kind, path):
+            for segment in _literal_segments(route.kind, route.path):
                 node = node.below.setdefault(segment, _Node())
-            allowed = None if methods is None else frozenset(methods)
-            node.entries.append((position, kind, re.compile(pattern), allowed, owner))
+            allowed = None if route.methods is None else frozenset(route.methods)
+            node.entries.append((position, route.kind, re.compile(route.pattern), allowed, route.owner))
+
+    @property
+    def owners(self) -> set[str]:
+        """Every ingress that `owner` can return."""
+        return {owner for owner in self._owners if owner is not None}
 
     def owner(self, kind: Kind, method: str, path: str) -> str | None:
         """Return the ingress that owns a request; None: no ingress, although the code of an ingress has a route for it.
@@ -52,8 +61,8 @@ class RouteTable:
         if len(self._owners) == 1:
             return self.default
         partial: tuple[int, str | None] | None = None
-        for position, row_kind, pattern, methods, owner in self._candidates(path):
-            if row_kind not in (kind, "both") or pattern.match(path) is None:
+        for position, route_kind, pattern, methods, owner in self._candidates(path):
+            if route_kind not in (kind, "both") or pattern.match(path) is None:
                 continue
             if methods is None or kind == "websocket" or method in methods:
                 return owner
@@ -75,6 +84,41 @@ class RouteTable:
         if len(found) == 1:
             return found[0]
         return sorted((entry for entries in found for entry in entries), key=lambda entry: entry[0])
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedApplication:
+    """The route table of one application, and the route prefix that it applies to."""
+
+    name: str
+    prefix: str
+    default: str
+    routes: tuple[Route, ...]
+
+
+class RouteLookup:
+    """Finds the replica set that serves a request, among those of several applications."""
+
+    def __init__(self, applications: Iterable[RoutedApplication] = ()) -> None:
+        self.applications = tuple(sorted(applications, key=lambda each: len(each.prefix), reverse=True))
+        self._tables = [
+            (each, table, {owner: str(ReplicaSetKey(each.name, owner)) for owner in table.owners})
+            for each in self.applications
+            for table in (RouteTable(each.default, each.routes),)
+        ]
+        #: Every replica set that `find` can return.
+        self.replica_sets = frozenset(name for _, _, names in self._tables for name in names.values())
+
+    def find(self, kind: Kind, method: str, path: str) -> str:
+        """Return the name of the replica set. Raises `NotFound` if no application owns the path."""
+        for application, table, names in self._tables:
+            below = strip_prefix(application.prefix, path)
+            if below is not None:
+                owner = table.owner(kind, method, below)
+                if owner is None:
+                    raise NotFound(f"no deployment of application {application.name!r} serves {path[:200]!r}")
+                return names[owner]
+        raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
 
 
 def strip_prefix(prefix: str, path: str) -> str | None:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from app_toolkit.core.identity import are_proxies
 from app_toolkit.core.reconcile import (
     ANSWER_S,
     KILL_RETRY_S,
     STOP_S,
     UNROUTE_S,
     ReplicaSetSpec,
-    are_proxies,
     orphan_spec,
 )
 from app_toolkit.core.replica_sets import ReplicaSet

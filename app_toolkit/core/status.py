@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from app_toolkit.core import restarts
-from app_toolkit.core.applications import application_of, replica_set_names
-from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec, are_proxies, proxies_of
+from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.identity import application_of, are_proxies, proxies_of
+from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.rollout import Rollout, failure_of

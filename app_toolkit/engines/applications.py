@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse
 from starlette.websockets import WebSocketClose
 
+from app_toolkit.core.routes import strip_prefix
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
 
@@ -16,7 +17,8 @@ class Applications:
 
     def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
         """`apps`: the applications by their route prefixes, such as "/" and "/shop"."""
-        self._apps = {prefix.rstrip("/"): app for prefix, app in apps.items()}
+        self._apps = {prefix.rstrip("/") or "/": app for prefix, app in apps.items()}
+        self._longest_first = sorted(self._apps, key=len, reverse=True)
         self._states: dict[str, dict[str, Any]] = {prefix: {} for prefix in self._apps}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -24,9 +26,10 @@ class Applications:
             await self._lifespan(receive, send)
             return
         path: str = scope["path"]
-        for prefix in sorted(self._apps, key=len, reverse=True):
-            if path == prefix or path.startswith(f"{prefix}/"):
-                scope = {**scope, "root_path": scope.get("root_path", "") + prefix, "state": {**self._states[prefix]}}
+        for prefix in self._longest_first:
+            if strip_prefix(prefix, path) is not None:
+                root_path = scope.get("root_path", "") + prefix.rstrip("/")
+                scope = {**scope, "root_path": root_path, "state": {**self._states[prefix]}}
                 await self._apps[prefix](scope, receive, send)
                 return
         refuse = WebSocketClose() if scope["type"] == "websocket" else PlainTextResponse("Not Found", 404)

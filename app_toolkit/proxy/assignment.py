@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable
 
 from app_toolkit.core.attempts import Action, Attempt, Attempts, Reason, Result, failure, is_repeatable
+from app_toolkit.core.routes import Kind
 from app_toolkit.errors import ReplicaGone, ReplicaLost
 from app_toolkit.proxy.downstream import Downstream
+from app_toolkit.proxy.ingress_router import Failed, IngressRouter, RoutePermit
 from app_toolkit.proxy.request import IDEMPOTENT, Request
-from app_toolkit.proxy.routes import Failed, IngressRouter, RoutePermit
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.types import ReplicaId
 
@@ -49,7 +50,7 @@ class Assignment:
     @property
     def is_current(self) -> bool:
         """Whether the ingress is still served."""
-        return self.router is self._proxy.routes.routers.get(self.ingress_state.name)
+        return self.router is self._proxy.registry.routers.get(self.ingress_state.name)
 
     @property
     def is_repeatable(self) -> bool:
@@ -65,9 +66,9 @@ class Assignment:
     def find_ingress(self) -> None:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         request, proxy = self._request, self._proxy
-        kind = "websocket" if request.websocket else "http"
-        name = proxy.routes.find(kind, request.method.decode(), request.path)
-        router = self.router = proxy.routes.routers[name]
+        kind: Kind = "websocket" if request.websocket else "http"
+        name = proxy.registry.find(kind, request.method.decode(), request.path)
+        router = self.router = proxy.registry.routers[name]
         self.ingress_state = proxy.ingress_state(name)
         self.ingress_state.budget.count_request(self.attempts.since)
         self.max_body = None if request.websocket else router.policy.max_body_size

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from app_toolkit.core.routes import RouteLookup
+from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import RequestError
-from app_toolkit.proxy.routes import Routes
 
 HEALTH = "/-/healthz"
 ROUTES = "/-/routes"
@@ -36,22 +37,22 @@ def failure(error: RequestError, request_id: str) -> BuiltinResponse:
     )
 
 
-def endpoint(method: bytes, path: str, routes: Routes, draining: bool) -> BuiltinResponse | None:
+def endpoint(method: bytes, path: str, registry: Registry[Any], draining: bool) -> BuiltinResponse | None:
     """Return the response of one of the proxy's own endpoints. None: the request is for an application."""
     if method not in (b"GET", b"HEAD"):
         return None
     if path == HEALTH:
-        return health(routes, draining)
-    return _json(200, listing(routes)) if path == ROUTES else None
+        return health(registry, draining)
+    return _json(200, listing(registry.routes)) if path == ROUTES else None
 
 
-def health(routes: Routes, draining: bool) -> BuiltinResponse:
+def health(registry: Registry[Any], draining: bool) -> BuiltinResponse:
     if draining:
         return _json(503, {"status": "draining"})
-    return _json(200, {"status": "ok"}) if routes.ready else _json(503, {"status": "no routes yet"})
+    return _json(200, {"status": "ok"}) if registry.ready else _json(503, {"status": "no routes yet"})
 
 
-def listing(routes: Routes) -> dict[str, Any]:
+def listing(routes: RouteLookup) -> dict[str, Any]:
     """Return, by prefix, each application, its default ingress, and the ingress of each of its routes."""
     return {
         application.prefix: {
@@ -59,13 +60,13 @@ def listing(routes: Routes) -> dict[str, Any]:
             "default": application.default,
             "routes": [
                 {
-                    "kind": kind,
-                    "path": path,
-                    "methods": None if methods is None else list(methods),
-                    "ingress": owner,
+                    "kind": route.kind,
+                    "path": route.path,
+                    "methods": route.methods,
+                    "ingress": route.owner,
                 }
-                for kind, _, methods, path, owner in application.rows
-                if owner is not None
+                for route in application.routes
+                if route.owner is not None
             ],
         }
         for application in routes.applications

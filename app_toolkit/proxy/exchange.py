@@ -24,9 +24,9 @@ from app_toolkit.proxy.assignment import Assignment
 from app_toolkit.proxy.deadlines import Deadline
 from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.failures import as_request_error, late
+from app_toolkit.proxy.ingress_router import RoutePermit
 from app_toolkit.proxy.request import KEPT_BODY, Request
 from app_toolkit.proxy.response import ClientResponse
-from app_toolkit.proxy.routes import RoutePermit
 from app_toolkit.proxy.stages import TRANSITIONS, IllegalStage, Stage
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
@@ -137,7 +137,7 @@ class Exchange:
         try:
             if request.error is not None:
                 raise request.error
-            own = builtin.endpoint(request.method, request.path, proxy.routes, proxy.draining)
+            own = builtin.endpoint(request.method, request.path, proxy.registry, proxy.draining)
             if own is None:
                 if proxy.clients is not None:
                     proxy.clients.enter(self._client.host, self)

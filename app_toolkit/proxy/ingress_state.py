@@ -7,7 +7,7 @@ from app_toolkit.core.attempts import RetryBudget
 from app_toolkit.core.recent import Recent
 from app_toolkit.errors import ReplicaGone, RequestError
 from app_toolkit.proxy.deadlines import Deadlines
-from app_toolkit.proxy.routes import RoutePermit
+from app_toolkit.proxy.ingress_router import RoutePermit
 from app_toolkit.types import ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")

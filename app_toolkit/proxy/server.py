@@ -172,15 +172,15 @@ class ProxyServer:
             connection.sweep(now)
 
     def statistics(self) -> ProxyStatistics:
-        routes = self.proxy.routes
+        registry = self.proxy.registry
         return ProxyStatistics(
-            waiting=routes.waiting,
-            ongoing=routes.ongoing,
+            waiting=registry.waiting,
+            ongoing=registry.ongoing,
             connections=len(self._state.connections),
             idle=self.proxy.pool.idle,
             requests=self.proxy.counts(),
-            queues=routes.queues,
-            reached=routes.reached,
+            queues=registry.queues,
+            reached=registry.reached,
         )
 
     def _arrive(self, **_uvicorns: Any) -> AcceptedConnection:

@@ -2,17 +2,18 @@
 
 import itertools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from app_toolkit.core.reports import Loads
-from app_toolkit.interfaces import Join, Snapshot
+from app_toolkit.dispatch.registry import Registry
+from app_toolkit.interfaces import Join
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counters, Counts
 from app_toolkit.observability.records import NOT_OWNED, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.clients import Clients
+from app_toolkit.proxy.ingress_router import IngressRouter
 from app_toolkit.proxy.ingress_state import IngressState
-from app_toolkit.proxy.routes import IngressRouter, Routes
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.wait_queue import WaitQueues
@@ -20,7 +21,7 @@ from app_toolkit.types import NodeId
 
 
 class ProxyState:
-    """The routes, the routers of their ingresses, and the pool of connections to replicas.
+    """The registry of routes and routers, the states of ingresses, and the pool of connections to replicas.
 
     Not thread-safe: call the methods on the event loop that serves, except where noted.
 
@@ -50,7 +51,10 @@ class ProxyState:
         self.wait_queues = WaitQueues(self.pool, self.token)
         self.reports = Reports(self.loads)
         join, unserved = self.wait_queues.join, self.reports.unserved
-        self.routes = Routes(lambda name: new_router(name, join, unserved), self.pool, node)
+        #: The routes, and the routers of their ingresses.
+        self.registry = Registry(
+            lambda name: new_router(name, join, unserved), self.pool, node, closed=self._forget_ingress
+        )
         #: Limits the requests of each client address. None: no limit.
         self.clients: Clients | None = None
         self.draining = False
@@ -67,13 +71,6 @@ class ProxyState:
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 
-    def update(self, snapshots: Mapping[str, Snapshot]) -> None:
-        """Apply new snapshots of the keys `routes` and `replicas/{application}/{ingress}`. The value None removes."""
-        self.routes.update(snapshots)
-        for name in self._ingress_states.keys() - self.routes.routers.keys():
-            del self._ingress_states[name]
-            self.counters.forget(name)
-
     def ingress_state(self, name: str) -> IngressState:
         """Return the ingress_state of an ingress. It is kept as long as the router of the ingress."""
         ingress_state = self._ingress_states.get(name)
@@ -81,15 +78,21 @@ class ProxyState:
             ingress_state = self._ingress_states[name] = IngressState(name)
         return ingress_state
 
+    def _forget_ingress(self, name: str) -> None:
+        if self._ingress_states.pop(name, None) is not None:
+            self.counters.forget(name)
+
     def loads(self) -> Loads:
         """Return the number of waiting and ongoing requests, and of open WebSockets and streams.
 
         Only the ingresses whose callers report their load are included.
         """
-        return {
-            name: (*load, len(self.ingress_state(name).websockets), len(self.ingress_state(name).streams))
-            for name, load in self.routes.loads().items()
-        }
+        routers = self.registry.routers
+        loads = {}
+        for name in self.registry.reported:
+            state = self.ingress_state(name)
+            loads[name] = routers[name].waiting, routers[name].ongoing, len(state.websockets), len(state.streams)
+        return loads
 
     def counts(self) -> dict[str, Counts]:
         """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""
@@ -104,7 +107,7 @@ class ProxyState:
 
         `now` is a time of `time.monotonic()`.
         """
-        self.routes.expire(now)
+        self.registry.expire(now)
         self.pool.expire(now)
         if self.access is not None:
             self.access.flush()

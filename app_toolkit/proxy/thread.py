@@ -144,7 +144,7 @@ class ProxyThread:
         if self._routes_task.cancelled():
             raise StartupError("the proxy was stopped before it received any routes")
         await self._routes_task
-        following = asyncio.create_task(self._follow(proxy))
+        following = asyncio.create_task(proxy.registry.follow(self._watch))
         ready_task = asyncio.create_task(self._set_ready(ready))
         beside = [following, ready_task]
         if self._report is not None:
@@ -158,20 +158,12 @@ class ProxyThread:
 
     async def _wait_for_routes(self, proxy: ProxyState) -> None:
         """Apply the published snapshots until the proxy has routes."""
-        while not proxy.routes.ready:
-            proxy.update(await self._watch(proxy.routes.versions))
+        while not proxy.registry.ready:
+            await proxy.registry.receive(self._watch)
 
     async def _stop(self, server: ProxyServer, timeout: float) -> None:
         if self._routes_task is None or not self._routes_task.cancel():  # the routes were received: the server runs
             await server.stop(timeout)
-
-    async def _follow(self, proxy: ProxyState) -> None:
-        while True:
-            try:
-                proxy.update(await self._watch(proxy.routes.versions))
-            except Exception:  # the proxy goes on with the last known snapshots
-                logger.exception("published snapshots could not be received or applied; the last ones stay in use")
-                await asyncio.sleep(1.0)
 
     async def _set_ready(self, ready: Future[None]) -> None:
         """Complete `ready` when the server accepts connections."""

@@ -6,12 +6,11 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app_toolkit.config.models import Policy
 from app_toolkit.core import deadlines
 from app_toolkit.core.attempts import (
     Attempt,
@@ -23,10 +22,12 @@ from app_toolkit.core.attempts import (
     is_repeatable,
     result_of_refusal,
 )
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
+from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
-from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Snapshot, WatchSome
+from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Watch
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
 from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.router.handle import ENDED
@@ -35,15 +36,11 @@ from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import EncodedValue, Frame, Piece
 from app_toolkit.transport.pool import Pool, PooledConnection
-from app_toolkit.transport.published import Published
 from app_toolkit.transport.sent import Refused, Sent
 from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import Address, NodeId
 
 logger = logging.getLogger("app_toolkit.router")
-
-AGAIN_S = 1.0
-"""Seconds before the published snapshots are requested again after an error."""
 
 SWEEP_S = 0.5
 """Seconds between two checks for idle connections that have expired."""
@@ -91,19 +88,17 @@ class RemoteDataPlane:
         self.wait_queues = WaitQueues(self.pool, self.token)
         self.application = application
         self.reports = Reports(self._loads)
-        self._published = Published(self.pool, node)
-        #: The last published snapshots, including those of deployments that this process does not call yet.
-        self._seen: dict[str, Snapshot] = {}
+        #: The replica sets of deployments, and their routers.
+        self.registry = Registry(self._new_router, self.pool, node, (f"{REPLICAS}{application}/",) if callees else ())
         self._lock = threading.Lock()
-        #: The clients by `APPLICATION/DEPLOYMENT`.
-        self._clients = {f"{application}/{name}": RemoteDeploymentClient(self, name) for name in callees}
-        #: The prefixes of the snapshot keys to watch.
-        self._beginnings = {f"{REPLICAS}{application}/"} if callees else set[str]()
-        #: Done once another prefix is added.
-        self._subscribed: asyncio.Future[None] = self.loop.create_future()
+        keys = [ReplicaSetKey(application, name) for name in callees]
+        self._clients = {key: RemoteDeploymentClient(self, str(key)) for key in keys}
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
+
+    def _new_router(self, name: str) -> Router:
+        return Router(ReplicaSetKey.parse(name).deployment, self.wait_queues.join, self.reports.unserved)
 
     def client_of(self, deployment: Deployable) -> "RemoteDeploymentClient":
         """Return the caller of a deployment. Calls wait while the deployment has no replicas.
@@ -114,7 +109,7 @@ class RemoteDataPlane:
         application = deployment.application
         if application is not None:
             return self.client_named(application, deployment.name)
-        client = self._clients.get(f"{self.application}/{deployment.name}")
+        client = self._clients.get(ReplicaSetKey(self.application, deployment.name))
         if client is None:
             raise ConfigError(
                 f"{deployment.name!r} is not deployed with application {self.application!r}: make a route "
@@ -124,100 +119,53 @@ class RemoteDataPlane:
 
     def client_named(self, application: str, deployment: str) -> "RemoteDeploymentClient":
         """Return the caller of a deployment of any application. The deployment need not exist. Thread-safe."""
-        name = f"{application}/{deployment}"
-        client = self._clients.get(name)
+        key = ReplicaSetKey(application, deployment)
+        client = self._clients.get(key)
         if client is not None:
             return client
         with self._lock:
-            if name not in self._clients:
-                self._clients[name] = RemoteDeploymentClient(self, deployment)
+            if key not in self._clients:
+                self._clients[key] = RemoteDeploymentClient(self, str(key))
                 try:
-                    self.loop.call_soon_threadsafe(self._subscribe, name)
+                    self.loop.call_soon_threadsafe(self.registry.follow_replica_set, str(key))
                 except RuntimeError:  # the loop is closed
                     raise NoReplica(ENDED) from None
-            return self._clients[name]
+            return self._clients[key]
 
-    def _subscribe(self, name: str) -> None:
-        seen = self._seen.get(f"{REPLICAS}{name}")
-        if seen is not None:
-            self._take(f"{REPLICAS}{name}", seen)
-        self._beginnings.add(f"{REPLICAS}{name}/")  # the slash keeps other names out: a watched deployment is in use
-        if not self._subscribed.done():
-            self._subscribed.set_result(None)
-
-    async def run(self, watch: WatchSome, report: Report | None = None) -> None:
+    async def run(self, watch: Watch, report: Report | None = None) -> None:
         """Follow the published snapshots until cancelled, once there is a deployment to call.
 
         `report`: sends the load of the called deployments to the controller. None: the load is not reported.
         """
         reporting: asyncio.Task[None] | None = None
         try:
-            if not self._beginnings:
-                await self._subscribed
+            await self.registry.followed()
             self._sweep()
             if report is not None:
                 reporting = self.loop.create_task(self.reports.run(report))
-            while True:
-                try:
-                    await self._follow(watch)
-                except Exception:  # calls go on with the last known snapshots
-                    logger.exception("published snapshots could not be received or applied; the last ones stay in use")
-                    await asyncio.sleep(AGAIN_S)
+            await self.registry.follow(watch)
         finally:
             self._closed = True
             if reporting is not None:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
 
-    async def _follow(self, watch: WatchSome) -> None:
-        """Wait for new snapshots and apply them. Return early if another prefix was added."""
-        if self._subscribed.done():
-            self._subscribed = self.loop.create_future()
-        versions = {key: snapshot.version for key, snapshot in self._seen.items()}
-        news = asyncio.ensure_future(watch(versions, tuple(self._beginnings)))
-        try:
-            await asyncio.wait((news, self._subscribed), return_when=asyncio.FIRST_COMPLETED)
-            if news.done():
-                self.update(news.result())
-        finally:
-            news.cancel()
-
-    def update(self, snapshots: Mapping[str, Snapshot]) -> None:
-        """Apply new snapshots. A snapshot that is not newer than the last one of its key is ignored."""
-        for key, snapshot in snapshots.items():
-            seen = self._seen.get(key)
-            if seen is None or seen.version < snapshot.version:
-                self._seen[key] = snapshot
-                self._take(key, snapshot)
-
-    def _take(self, key: str, snapshot: Snapshot) -> None:
-        name = key.removeprefix(REPLICAS)
-        client = self._clients.get(name)
-        if client is None:
-            return
-        if snapshot.value is not None:
-            client.router.policy = Policy(**snapshot.value["policy"])
-            client.idempotent = frozenset(snapshot.value.get("idempotent", ()))
-        endpoints = self._published.take(name, snapshot.value)
-        client.router.update(endpoints, self._published.failing.get(name))
-
     async def aclose(self) -> None:
         """Fail the calls that wait, and close the connections."""
         self._closed = True
-        for client in self._clients.values():
-            client.router.close()
+        self.registry.close()
         self.wait_queues.close()
         await self.pool.aclose()
 
     def call_loads(self) -> dict[str, CallLoad]:
         """Return the waiting and ongoing calls by `APPLICATION/DEPLOYMENT`. Thread-safe."""
         return {
-            name: CallLoad(each.router.waiting, each.router.ongoing, each.router.opened, each.router.reached)
-            for name, each in list(self._clients.items())
+            str(key): CallLoad(each.router.waiting, each.router.ongoing, each.router.opened, each.router.reached)
+            for key, each in list(self._clients.items())
         }
 
     def _loads(self) -> Loads:
-        reported = self._published.reported
+        reported = self.registry.reported
         return {
             name: (each.waiting, each.ongoing, 0, each.streams)
             for name, each in self.call_loads().items()
@@ -244,14 +192,20 @@ class RemoteDeploymentClient:
     """
 
     def __init__(self, data_plane: RemoteDataPlane, name: str) -> None:
-        self.name = name
+        """`name`: of the replica set, `APPLICATION/DEPLOYMENT`."""
+        self.router = data_plane.registry.router(name)
+        #: The deployment, for messages.
+        self.name = self.router.name
         self.loop = data_plane.loop
-        self.router = Router(name, data_plane.wait_queues.join, data_plane.reports.unserved)
+        self._replica_set = name
         self._data_plane = data_plane
         self._pool = data_plane.pool
         self._budget = RetryBudget()
-        #: The methods that are marked as idempotent.
-        self.idempotent: frozenset[str] = frozenset()
+
+    @property
+    def idempotent(self) -> tuple[str, ...]:
+        """The methods that are marked as idempotent."""
+        return self._data_plane.registry.idempotent(self._replica_set)
 
     async def call(self, call: Call) -> Any:
         _, permit, sent, frame = await self._first_in_time(call)

@@ -11,14 +11,16 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import HTTPOptions, Policy
+from app_toolkit.core.publication import PublishedReplica, ReplicaSetSnapshot, RouteSnapshot, encode
+from app_toolkit.core.routes import RoutedApplication
 from app_toolkit.interfaces import Snapshot, Version, Watch
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.server import Server
 from app_toolkit.router.router import Router
-from app_toolkit.types import ASGIApp
+from app_toolkit.types import Address, ASGIApp, NodeId, ReplicaId
 
 SECRET = b"the-secret-of-this-run"
 MOST = 100
@@ -97,19 +99,18 @@ def _running(server: uvicorn.Server, listener: socket.socket, ready: threading.E
 
 def _snapshots(address: str) -> Watch:
     """One application at `/`, served by one replica, for ever."""
+    replica = PublishedReplica(
+        ReplicaId("replica"), Address(address), None, NodeId(""), MOST, MOST, unresponsive=False, running=None
+    )
+    routes = RouteSnapshot((RoutedApplication("app", "/", "app", ()),))
+    replicas = ReplicaSetSnapshot(Policy(), None, idempotent=(), reported=False, replicas=(replica,))
     version = Version(1, 1)
     snapshots = {
-        "routes": Snapshot(version, {"applications": [{"name": "app", "prefix": "/", "default": "app", "routes": []}]}),
-        "replicas/app/app": Snapshot(
-            version,
-            {
-                "policy": {},
-                "replicas": [{"id": "replica", "address": address, "max_ongoing_requests": MOST}],
-            },
-        ),
+        "routes": Snapshot(version, encode(routes)),
+        "replicas/app/app": Snapshot(version, encode(replicas)),
     }
 
-    async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+    async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
         if seen:
             await asyncio.Event().wait()
         return snapshots

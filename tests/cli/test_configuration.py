@@ -22,6 +22,7 @@ from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.router.router import Router
 from app_toolkit.running import deploy, run
+from tests import published
 from tests.client.scripted import Unloaded
 from tests.proxy.certificates import certificate
 
@@ -252,10 +253,10 @@ def test_what_run_was_told_is_what_a_proxy_serves_with(project: Path, options_of
     own = certificate(project)
     http = options_of("--port", "0", "--ssl-certfile", "localhost.pem", "--ssl-keyfile", "localhost.key").http
 
-    async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+    async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
         if seen:
             await asyncio.Event().wait()
-        return {"routes": Snapshot(Version(1, 1), {"applications": []})}
+        return {"routes": Snapshot(Version(1, 1), published.routes())}
 
     edge = ProxyThread(lambda: ProxyState(b"secret", Router), http, watch)
     kind, _, place = edge.start().partition(":")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from app_toolkit.clock import ManualClock
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions, Route
 from app_toolkit.controller.controller import Controller
-from app_toolkit.core.reconcile import proxies_of
+from app_toolkit.core.identity import proxies_of
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import ControlError

@@ -18,7 +18,8 @@ from app_toolkit.config.models import (
 from app_toolkit.controller.checkpoint import decode_checkpoint
 from app_toolkit.controller.controller import GAP_S, RECOVERY_S
 from app_toolkit.controller.proxies import EMPTY_S
-from app_toolkit.core.reconcile import Drain, Kill, Probe, Reconfigure, Retire, Start, Stop, proxies_of
+from app_toolkit.core.identity import proxies_of
+from app_toolkit.core.reconcile import Drain, Kill, Probe, Reconfigure, Retire, Start, Stop
 from app_toolkit.core.replica_state import Drained, Exited, Found, Reconfigured, Started
 from app_toolkit.engines.simulated import HOME
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
@@ -43,7 +44,7 @@ async def test_what_is_applied_comes_up_and_is_told():
             "name": "shop",
             "prefix": "/",
             "default": "shop",
-            "routes": [["http", "^/chat$", ["POST"], "/chat", "chat"]],
+            "routes": [{"kind": "http", "pattern": "^/chat$", "methods": ["POST"], "path": "/chat", "owner": "chat"}],
         }
         assert h.proxy.view["replicas/shop/shop"]["policy"]["max_queued_requests"] == 1_000
         [start] = h.performed(Start, SHOP)
@@ -110,7 +111,7 @@ async def test_callers_refuse_requests_while_replicas_that_crash_at_once_are_hel
             h.world.crash(h.world.of(SHOP)[0], "it was killed with signal 11")
             await h.until(lambda: not h.proxy.replicas(SHOP))
             cannot_start.append(h.proxy.view[f"replicas/{SHOP}"]["cannot_start"])
-        assert cannot_start == [*[None] * 4, *[{"why": "held_back"}] * 3]
+        assert cannot_start == [*[None] * 4, *[{"why": "held_back", "exception": None}] * 3]
         await h.until(lambda: h.world.of(SHOP), within_s=60)
         await h.until(lambda: h.proxy.view[f"replicas/{SHOP}"]["cannot_start"] is None, within_s=1)
 

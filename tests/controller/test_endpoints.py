@@ -9,7 +9,7 @@ from app_toolkit.clock import ManualClock
 from app_toolkit.controller.endpoints import EndpointPublisher
 from app_toolkit.controller.publisher import Publisher
 from app_toolkit.core.applications import replica_set_specs
-from app_toolkit.core.reconcile import proxies_of
+from app_toolkit.core.identity import proxies_of
 from app_toolkit.core.replica_state import Phase
 from tests.core.specs import HOME, application, replica_set
 

@@ -24,7 +24,7 @@ def targets(h, replica_set):
 
 def routes(h):
     [app] = h.proxy.view["routes"]["applications"]
-    return [tuple(row[-2:]) for row in app["routes"]]
+    return [(route["path"], route["owner"]) for route in app["routes"]]
 
 
 async def test_a_deployment_is_updated_alone_and_no_other_replica_restarts():

@@ -179,7 +179,7 @@ async def test_callers_are_told_of_new_routes_once_the_new_version_serves_them_a
         await h.controller.apply(application().model_copy(update={"target": "shop:three"}))
         await h.until(lambda: h.word() == "rolled_back", within_s=60)
         [app] = h.proxy.view["routes"]["applications"]
-        assert app["routes"][0][-1] == "shop"
+        assert app["routes"][0]["owner"] == "shop"
         await h.until(lambda: not h.world.of(CHAT), within_s=60)
 
 

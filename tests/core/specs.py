@@ -1,7 +1,8 @@
 """Applications and replica sets for the tests of decisions about several of them."""
 
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
-from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec, proxies_of
+from app_toolkit.core.identity import proxies_of
+from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import ReplicaRecord
 from app_toolkit.interfaces import Location, ProxySpec

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from app_toolkit.config.models import DeploymentConfig, HTTPOptions
 from app_toolkit.core.applications import (
-    application_of,
     check,
     methods,
     proxy_options,
@@ -142,7 +141,6 @@ def test_an_application_is_a_group_for_each_of_its_deployments():
         list(specs) == [*replica_set_names(shop), *replica_set_names(other)] == ["shop/web", "shop/model", "other/web"]
     )
     assert all((name, spec.name, spec.spread) == (spec.name, name, True) for name, spec in specs.items())
-    assert [application_of(name) for name in specs] == ["shop", "shop", "other"]
     web, model = specs["shop/web"], specs["shop/model"]
     assert (web.target, web.template_hash, web.template.template_hash) == (
         4,

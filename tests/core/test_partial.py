@@ -121,7 +121,7 @@ def test_in_any_history_what_is_named_is_as_planned_and_nothing_else_has_noticed
 
 def check_routes(spec, codes):
     """Whoever is asked serves that, as its own code has it; and what nobody serves is nobody's."""
-    table = RouteTable(spec.default, [route.row for route in spec.routes])
+    table = RouteTable(spec.default, spec.routes)
     served = {route.path: route.owner for route in reversed(spec.routes) if route.owner is not None}
     for path in PATHS:
         owner = table.owner("http", "GET", path)

@@ -16,8 +16,6 @@ from app_toolkit.core.reconcile import (
     forgiven,
     noted,
     plan,
-    replica_id,
-    replica_set_of,
     take,
 )
 from app_toolkit.core.replica_state import (
@@ -486,14 +484,6 @@ def test_time_that_nobody_watched_brings_nothing_due():
     late = forgiven(record, 100.0)
     assert planned(replica_set_spec("v1", 2), late, 101.0) == []
     assert due(replica_set_spec("v1", 2), late) == due(replica_set_spec("v1", 2), record) + 100.0
-
-
-def test_an_id_says_its_group_and_is_never_minted_twice():
-    for name in ("proxy@3f20", "shop/chat", "a-1-2/b_3-4", "proxy/proxy"):
-        id = replica_id(name, 7, 12)
-        assert replica_set_of(id) == name
-        assert "/" not in id
-    assert replica_id("shop/chat", 1, 11) != replica_id("shop/chat", 11, 1)
 
 
 def test_the_last_words_of_a_replica_are_cut_to_their_end():

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.reconcile import ReplicaSetRecord, are_proxies, proxies_of
+from app_toolkit.core.identity import are_proxies, proxies_of
+from app_toolkit.core.reconcile import ReplicaSetRecord
 from app_toolkit.core.replica_sets import ReplicaSet, active_proxies, lifted, occupied, recovering, specified
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.restarts import Failure

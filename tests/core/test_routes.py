@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from starlette.staticfiles import StaticFiles
 
 from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit.config.models import Route
 from app_toolkit.core.routes import RouteTable, strip_prefix
 from app_toolkit.planning import plan
 
@@ -123,7 +124,7 @@ def test_the_table_names_the_owner_that_fastapi_runs(tmp_path_factory: pytest.Te
     spec = plan(app, target="x:app", app_dir="/")
     # What replicas and proxies get went through JSON.
     spec = type(spec).model_validate_json(spec.model_dump_json())
-    table = RouteTable(spec.default, [route.row for route in spec.routes])
+    table = RouteTable(spec.default, spec.routes)
     ask = fastapis_choice(app)
     paths = [route.path for route in spec.routes] or ["/"]
     for _ in range(40):
@@ -133,20 +134,24 @@ def test_the_table_names_the_owner_that_fastapi_runs(tmp_path_factory: pytest.Te
             assert table.owner(kind, method, path) == truth, (kind, method, path)
 
 
+def route(method: str, path: str, owner: str | None) -> Route:
+    return Route(kind="http", pattern=f"^{path}$", methods=(method,), path=path, owner=owner)
+
+
 def test_an_app_of_one_ingress_owns_everything() -> None:
-    table = RouteTable("app", [("http", "^/a$", ["GET"], "/a", "app")])
+    table = RouteTable("app", [route("GET", "/a", "app")])
     assert table.owner("http", "GET", "/nowhere") == "app"
 
 
 def test_a_wrong_method_belongs_to_the_first_route_of_that_path() -> None:
-    rows = [("http", "^/a$", ["GET"], "/a", "one"), ("http", "^/a$", ["POST"], "/a", "two")]
+    rows = [route("GET", "/a", "one"), route("POST", "/a", "two")]
     table = RouteTable("app", rows)
     assert table.owner("http", "POST", "/a") == "two"
     assert table.owner("http", "DELETE", "/a") == "one"
 
 
 def test_what_is_nobodys_is_not_the_default_ingresss() -> None:
-    table = RouteTable("app", [("http", "^/a$", ["GET"], "/a", "app"), ("http", "^/b$", ["GET"], "/b", None)])
+    table = RouteTable("app", [route("GET", "/a", "app"), route("GET", "/b", None)])
     assert [table.owner("http", method, path) for method in ("GET", "POST") for path in ("/a", "/b")] == [
         *("app", None),
         *("app", None),

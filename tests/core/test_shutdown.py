@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app_toolkit.core.identity import are_proxies, proxies_of
 from app_toolkit.core.reconcile import (
     Drain,
     Kill,
@@ -17,11 +18,9 @@ from app_toolkit.core.reconcile import (
     Retire,
     Start,
     Stop,
-    are_proxies,
     due,
     noted,
     plan,
-    proxies_of,
     take,
 )
 from app_toolkit.core.replica_sets import specified

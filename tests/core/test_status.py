@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.applications import replica_set_specs
-from app_toolkit.core.reconcile import ReplicaSetRecord, proxies_of
+from app_toolkit.core.identity import proxies_of
+from app_toolkit.core.reconcile import ReplicaSetRecord
 from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
 from app_toolkit.core.rollout import Rollout, applied

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException
 
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.planning import plan
+from tests import published
 from tests.proxy.world import Raw, World
 
 from .listing import plain
@@ -98,13 +99,12 @@ def split(world: World) -> World:
         app = build(Toolkit())
         assert isinstance(app, Toolkit)
         app.serve_only(ingress)
-        posted[f"replicas/shop/{ingress}"] = {
-            "policy": {"max_queued_requests": 100, "max_queue_wait_s": 5.0},
-            "replicas": [world.replica(app=app).endpoint()],
-        }
-    rows = [route.row for route in spec.routes]
-    application = {"name": "shop", "prefix": "/", "default": spec.default, "routes": rows}
-    world.edge.post({"routes": {"applications": [application]}, **posted})
+        posted[f"replicas/shop/{ingress}"] = published.replica_set(
+            world.replica(app=app).endpoint(), max_queue_wait_s=5.0
+        )
+    assert spec.default is not None
+    application = published.application("shop", "/", spec.default, *spec.routes)
+    world.edge.post({"routes": published.routes(application), **posted})
     return world
 
 

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, IngressSpec
+from app_toolkit.core.publication import encode, route_snapshot
 from app_toolkit.interfaces import ReplicaSpec, Snapshot, Version
 from app_toolkit.planning import plan
 from app_toolkit.proxy.state import ProxyState
@@ -23,6 +24,7 @@ from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
+from tests import published
 
 SECRET = b"the-secret-of-this-run"
 
@@ -83,33 +85,20 @@ def serve(replicas: int) -> None:
                 started.append((replica_spec, ours))
             snapshots[f"replicas/{spec.name}/{ingress.config.name}"] = Snapshot(
                 Version(1, 1),
-                {
-                    "policy": ingress.config.policy.model_dump(),
-                    "replicas": [
-                        {
-                            "id": replica_spec.id,
-                            "address": pipe.recv(),
-                            "max_ongoing_requests": replica_spec.live.max_ongoing_requests,
-                        }
+                published.replica_set(
+                    *(
+                        published.replica(replica_spec.id, pipe.recv(), replica_spec.live.max_ongoing_requests)
                         for replica_spec, pipe in started
-                    ],
-                },
+                    ),
+                    **ingress.config.policy.model_dump(),
+                ),
             )
         snapshots["routes"] = Snapshot(
             Version(1, 1),
-            {
-                "applications": [
-                    {
-                        "name": spec.name,
-                        "prefix": spec.route_prefix,
-                        "default": spec.default,
-                        "routes": [route.row for route in spec.routes],
-                    }
-                ]
-            },
+            encode(route_snapshot([spec])),
         )
 
-        async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+        async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
             if seen:
                 await asyncio.Event().wait()
             return snapshots

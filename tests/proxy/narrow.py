@@ -11,21 +11,18 @@ from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import ProxyServer
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
+from tests import published
 
 from .app import SECRET
 
 
 async def serve(replica: str, clients: int | None) -> None:
     proxy = ProxyState(SECRET, Router)
-    endpoint = {"id": "replica", "address": replica, "max_ongoing_requests": 1_000}
     values = {
-        "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
-        "replicas/shop/web": {
-            "policy": {"max_queued_requests": 1_000, "max_queue_wait_s": 60.0},
-            "replicas": [endpoint],
-        },
+        "routes": published.routes(published.application()),
+        "replicas/shop/web": published.replica_set(published.replica("replica", replica, 1_000), max_queue_wait_s=60.0),
     }
-    proxy.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
+    proxy.registry.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
     # The crowd takes its time: who came first must still be there when the last one has come.
     options = HTTPOptions(port=0, max_connections=clients, keep_alive_timeout_s=60.0, head_timeout_s=60.0)
     async with ProxyServer(proxy, options, drain_timeout_s=0) as server:

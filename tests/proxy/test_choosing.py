@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,13 +15,15 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from app_toolkit.core.publication import PublishedReplica
+from tests import published
 from tests.patience import PATIENCE_S
 
 from .world import Killable, Raw, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi"
-NOWHERE = {"id": "nobody", "address": "unix:/nowhere/at/all.sock", "max_ongoing_requests": 100}
+NOWHERE = published.replica("nobody", "unix:/nowhere/at/all.sock")
 
 
 def attempts(replicas: list[Killable]) -> int:
@@ -125,7 +128,7 @@ def test_an_application_that_goes_fails_those_who_wait_for_it(world: World) -> N
     with world.raw() as raw:
         raw.send(GET % b"/hello")
         eventually(lambda: world.edge.statistics().waiting == 1)
-        world.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
+        world.edge.post({"routes": published.routes(), "replicas/shop/web": None})
         got = raw.answer()
         assert (got.status, got.error) == (503, "no_replica")
         assert raw.send(GET % b"/hello").answer().status == 404
@@ -368,8 +371,8 @@ class Dying:
                 select.select([connection], [], [])
                 connection.close()
 
-    def endpoint(self) -> dict[str, Any]:
-        return {"id": self.name, "address": self.address, "max_ongoing_requests": 100}
+    def endpoint(self) -> PublishedReplica:
+        return published.replica(self.name, self.address)
 
     def stop(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -428,7 +431,7 @@ def test_a_death_after_which_nothing_is_served_leaves_the_outcome_unknown(world:
         raw.send(GET % b"/die/at-once")
         replica.join()  # a request waits for its first connection, too
         eventually(lambda: world.edge.statistics().waiting == 1)
-        world.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
+        world.edge.post({"routes": published.routes(), "replicas/shop/web": None})
         got = raw.answer()
         assert (got.status, got.error) == (502, "replica_lost")
         detail = got.json()["detail"]
@@ -471,9 +474,9 @@ def test_a_client_of_http_1_0_sees_the_cut_as_a_reset(world: World) -> None:
             raw.rest()
 
 
-@pytest.mark.parametrize("running", [["the-blocker", "another"], None])
+@pytest.mark.parametrize("running", [("the-blocker", "another"), None])
 def test_what_runs_in_a_replica_that_does_not_answer_is_not_tried_again_and_what_waits_there_is(
-    world: World, running: list[str] | None
+    world: World, running: tuple[str, ...] | None
 ) -> None:
     victim, survivor = world.killable()
     world.route(victim.endpoint())
@@ -487,10 +490,11 @@ def test_what_runs_in_a_replica_that_does_not_answer_is_not_tried_again_and_what
         eventually(lambda: attempts([victim]) == 1)
         unread = sends(GET % b"/hello")
         eventually(lambda: world.load()[1] == 2)
-        world.route({**victim.endpoint(), "unresponsive": {"running": running}})
+        blocked = replace(victim.endpoint(), unresponsive=True, running=running)
+        world.route(blocked)
         waiting = sends(GET % b"/hello")
         eventually(lambda: world.edge.statistics().waiting == 1)
-        world.route({**victim.endpoint(), "unresponsive": {"running": running}}, survivor.endpoint())
+        world.route(blocked, survivor.endpoint())
         assert waiting.answer().json() == {"replica": survivor.name}, "new requests go elsewhere"
         victim.stop()
         got = blocker.answer()

@@ -16,8 +16,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from app_toolkit.core import attempts as policy
+from app_toolkit.core.publication import PublishedReplica
 from app_toolkit.proxy.exchange import Exchange
 from app_toolkit.transport import hop
+from tests import published
 from tests.docs.pages import page
 from tests.patience import PATIENCE_S
 
@@ -535,7 +537,7 @@ def test_requests_are_counted_by_ingress_and_outcome_as_long_as_it_is_served(own
     assert requests["shop/web"].outcomes == {"ok": 3, "bad_request": 1}
     assert sum(requests["shop/web"].latency) == 4
     assert requests["-"].outcomes == {"ok": 1}
-    own.edge.post({"routes": {"applications": []}, "replicas/shop/web": None})
+    own.edge.post({"routes": published.routes(), "replicas/shop/web": None})
     assert own.edge.statistics().requests.keys() == {"-"}
     own.one()
     with own.raw() as raw:
@@ -563,8 +565,8 @@ class Listening:
         self._server.close()
         self._thread.join(PATIENCE_S)
 
-    def endpoint(self) -> dict[str, Any]:
-        return {"id": "listening", "address": f"unix:{self._path}", "max_ongoing_requests": 1}
+    def endpoint(self) -> PublishedReplica:
+        return published.replica("listening", f"unix:{self._path}", 1)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
@@ -579,7 +581,7 @@ class Listening:
 
 
 @contextlib.contextmanager
-def nobody_accepts() -> Iterator[dict[str, Any]]:
+def nobody_accepts() -> Iterator[PublishedReplica]:
     """An address whose queue of connections is full: who dials it hears nothing."""
     with socket.socket() as server, contextlib.ExitStack() as stack:
         server.bind(("127.0.0.1", 0))
@@ -588,8 +590,4 @@ def nobody_accepts() -> Iterator[dict[str, Any]]:
             filling = stack.enter_context(socket.socket())
             filling.setblocking(False)
             filling.connect_ex(server.getsockname())
-        yield {
-            "id": "mute",
-            "address": f"tcp:127.0.0.1:{server.getsockname()[1]}",
-            "max_ongoing_requests": 1,
-        }
+        yield published.replica("mute", f"tcp:127.0.0.1:{server.getsockname()[1]}", 1)

@@ -7,28 +7,27 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from app_toolkit.config.models import Route
 from app_toolkit.interfaces import REPLICAS, ROUTES, Snapshot, Version
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.types import NodeId
+from tests import published
 
 from .world import Killable, World, eventually
 
 pytestmark = pytest.mark.anyio
 
-TABLE = {
-    "applications": [
-        {"name": "shop", "prefix": "/", "default": "shop", "routes": [["http", "^/c$", ["GET"], "/c", "chat"]]}
-    ]
-}
+TABLE = published.routes(
+    published.application(
+        "shop", "/", "shop", Route(kind="http", pattern="^/c$", methods=("GET",), path="/c", owner="chat")
+    )
+)
 
 
 def posted(number: int, *, reported: bool, replicas: int) -> Snapshot:
-    shown = [
-        {"id": f"r{n}", "address": f"tcp:127.0.0.1:{n + 1}", "node": "here", "max_ongoing_requests": 2}
-        for n in range(replicas)
-    ]
-    return Snapshot(Version(1, number), {"policy": {}, "reported": reported, "replicas": shown})
+    shown = [published.replica(f"r{n}", f"tcp:127.0.0.1:{n + 1}", 2, node="here") for n in range(replicas)]
+    return Snapshot(Version(1, number), published.replica_set(*shown, reported=reported))
 
 
 async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_replica() -> None:
@@ -38,24 +37,26 @@ async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_
         return Router(name, join, lambda: (hurried.append(name), unserved())[1])
 
     proxy = ProxyState(b"secret", router, NodeId("here"))
-    proxy.update({ROUTES: Snapshot(Version(1, 1), TABLE)})
+    proxy.registry.update({ROUTES: Snapshot(Version(1, 1), TABLE)})
     assert proxy.loads() == {}
-    chat, shop = proxy.routes.routers["shop/chat"], proxy.routes.routers["shop/shop"]
-    proxy.update({f"{REPLICAS}shop/chat": posted(2, reported=True, replicas=0)})
-    proxy.update({f"{REPLICAS}shop/shop": posted(3, reported=False, replicas=1)})
+    chat, shop = proxy.registry.routers["shop/chat"], proxy.registry.routers["shop/shop"]
+    proxy.registry.update({f"{REPLICAS}shop/chat": posted(2, reported=True, replicas=0)})
+    proxy.registry.update({f"{REPLICAS}shop/shop": posted(3, reported=False, replicas=1)})
     granted: list[Any] = []
     for _ in range(3):
         chat.wait(granted.append, 0.0, avoid=(), again=False)
     permit = shop.try_acquire((), None, False, False)
     assert permit is not None
     assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0, 0)}, ["shop/chat"] * 3)
-    proxy.update({f"{REPLICAS}shop/chat": posted(4, reported=True, replicas=1)})
+    proxy.registry.update({f"{REPLICAS}shop/chat": posted(4, reported=True, replicas=1)})
     assert proxy.loads() == {"shop/chat": (1, 2, 0, 0)}
-    proxy.update({f"{REPLICAS}shop/chat": posted(5, reported=False, replicas=1)})
+    proxy.registry.update({f"{REPLICAS}shop/chat": posted(5, reported=False, replicas=1)})
     assert proxy.loads() == {}
-    proxy.update({f"{REPLICAS}shop/shop": posted(6, reported=True, replicas=1)})
+    proxy.registry.update({f"{REPLICAS}shop/shop": posted(6, reported=True, replicas=1)})
     assert proxy.loads() == {"shop/shop": (0, 1, 0, 0)}
-    proxy.update({ROUTES: Snapshot(Version(1, 7), None), f"{REPLICAS}shop/shop": Snapshot(Version(1, 8), None)})
+    proxy.registry.update(
+        {ROUTES: Snapshot(Version(1, 7), None), f"{REPLICAS}shop/shop": Snapshot(Version(1, 8), None)}
+    )
     assert proxy.loads() == {}
     await proxy.aclose()
 

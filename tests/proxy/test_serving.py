@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import HTTPOptions, Route
 from app_toolkit.errors import StartupError
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import ProxyServer
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.transport.frames import close_frame
+from tests import published
 from tests.patience import PATIENCE_S
 
 from .world import WAIT_S, Raw, World, eventually
@@ -18,26 +19,23 @@ from .world import WAIT_S, Raw, World, eventually
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
-def replicas(*served: Any) -> dict[str, Any]:
+def path_route(owner: str | None) -> Route:
+    return Route(kind="http", pattern="^/path/(?P<rest>.*)$", methods=("GET",), path="/path/{rest:path}", owner=owner)
+
+
+def replicas(*served: Any) -> Any:
     endpoints = [each.endpoint() for each in served]
-    return {"policy": {"max_queued_requests": 10, "max_queue_wait_s": WAIT_S}, "replicas": endpoints}
+    return published.replica_set(*endpoints, max_queued_requests=10, max_queue_wait_s=WAIT_S)
 
 
 def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: World) -> None:
     web, chat, other = (world.replica() for _ in range(3))
     world.edge.post(
         {
-            "routes": {
-                "applications": [
-                    {
-                        "name": "shop",
-                        "prefix": "/",
-                        "default": "web",
-                        "routes": [["http", "^/path/(?P<rest>.*)$", ["GET"], "/path/{rest:path}", "chat"]],
-                    },
-                    {"name": "blog", "prefix": "/blog", "default": "other", "routes": []},
-                ]
-            },
+            "routes": published.routes(
+                published.application("shop", "/", "web", path_route("chat")),
+                published.application("blog", "/blog", "other"),
+            ),
             "replicas/shop/web": replicas(web),
             "replicas/shop/chat": replicas(chat),
             "replicas/blog/other": replicas(other),
@@ -48,7 +46,7 @@ def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: 
         chat.gate.draining = True  # who asks chat now waits
         with world.raw() as waits:
             waits.send(GET % b"/%70ath/x")
-            eventually(lambda: world.edge.proxy.routes.routers["shop/chat"].waiting == 1)
+            eventually(lambda: world.edge.proxy.registry.routers["shop/chat"].waiting == 1)
             chat.gate.draining = False
             assert waits.answer().json()["path"] == "/path/x"
         assert raw.send(GET % b"/blog/hello").answer().status == 404  # the app's, which has no such prefix
@@ -65,7 +63,7 @@ def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: 
 
 
 def test_below_no_prefix_there_is_nothing(world: World) -> None:
-    world.edge.post({"routes": {"applications": [{"name": "shop", "prefix": "/shop", "default": "web", "routes": []}]}})
+    world.edge.post({"routes": published.routes(published.application(prefix="/shop"))})
     with world.raw() as raw:
         got = raw.send(GET % b"/shopping").answer()
         assert (got.status, got.error) == (404, "not_found")
@@ -76,9 +74,7 @@ def test_below_no_prefix_there_is_nothing(world: World) -> None:
 
 def test_what_the_code_of_an_application_has_and_nobody_serves_is_not_found(world: World) -> None:
     replica = world.one()
-    deleted = ["http", "^/path/(?P<rest>.*)$", ["GET"], "/path/{rest:path}", None]
-    shop = {"name": "shop", "prefix": "/", "default": "web", "routes": [deleted]}
-    world.edge.post({"routes": {"applications": [shop]}})
+    world.edge.post({"routes": published.routes(published.application("shop", "/", "web", path_route(None)))})
     with world.raw() as raw:
         got = raw.send(GET % b"/path/x").answer()
         assert (got.status, got.error) == (404, "not_found")
@@ -98,7 +94,7 @@ def test_before_the_first_routes_it_is_not_healthy(own: World) -> None:
 def test_an_old_snapshot_changes_nothing(world: World) -> None:
     replica = world.one()
     old = {"replicas/shop/web": Snapshot(Version(0, 9), None), "routes": Snapshot(Version(0, 9), None)}
-    world.edge.call(lambda: world.edge.proxy.update(old))
+    world.edge.call(lambda: world.edge.proxy.registry.update(old))
     with world.raw() as raw:
         assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
 

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 
 import httpx
@@ -79,7 +80,7 @@ def test_requests_use_the_slots_beside_open_streams_at_the_same_replica(world: W
 def test_a_stream_for_which_there_is_no_place_holds_its_turn_and_the_refusal_says_why(world: World) -> None:
     replica: Served = world.replica(most=1)
     replica.gate.live.max_open_streams = 1
-    world.route({**replica.endpoint(), "max_open_streams": 1}, wait_s=0.1)
+    world.route(replace(replica.endpoint(), max_open_streams=1), wait_s=0.1)
     one, more = Stream(world), Stream(world)
     assert world.load() == (0, 1, 0, 1)
     refused = httpx.get(f"{world.url}/naps")

@@ -23,7 +23,7 @@ def test_one_that_waits_for_its_first_routes_can_be_stopped() -> None:
         options = HTTPOptions(port=free.getsockname()[1])
     asked, forgotten = threading.Event(), threading.Event()
 
-    async def watch(seen: Mapping[str, Version]) -> Mapping[str, Snapshot]:
+    async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
         asked.set()
         try:
             await asyncio.Event().wait()

@@ -232,7 +232,7 @@ def test_nobody_listens_with_a_wrong_certificate(certified: Certificate, tmp_pat
     from app_toolkit.proxy.thread import ProxyThread as Served
     from app_toolkit.router.router import Router
 
-    async def watch(seen: object) -> dict[str, Any]:
+    async def watch(seen: object, prefixes: object) -> dict[str, Any]:
         raise AssertionError("it has nothing to ask")
 
     with socket.socket() as free:

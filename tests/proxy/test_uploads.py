@@ -11,6 +11,7 @@ import pytest
 
 from app_toolkit.proxy.exchange import MEASURE_S
 from app_toolkit.proxy.request import KEPT_BODY
+from tests import published
 from tests.patience import PATIENCE_S
 
 from .world import CALM, WAIT_S, Raw, RunningProxy, Served, World, eventually, later
@@ -57,17 +58,12 @@ def test_a_small_body_that_comes_in_pieces_reaches_the_app_whole_once_it_is_ther
 
 def replaced_by(other: Served | None, **policy: Any) -> dict[str, Any]:
     """What is posted where another ingress, or none, takes the place of the only one."""
-    applications = [{"name": "shop", "prefix": "/", "default": "other", "routes": []}] if other else []
+    if other is None:
+        return {"routes": published.routes(), "replicas/shop/web": None, "replicas/shop/other": None}
     return {
-        "routes": {"applications": applications},
+        "routes": published.routes(published.application(default="other")),
         "replicas/shop/web": None,
-        "replicas/shop/other": other
-        and {
-            "policy": {"max_queued_requests": 100, "max_queue_wait_s": WAIT_S, **policy},
-            "replicas": [other.endpoint()],
-            "reported": True,
-            "cannot_start": None,
-        },
+        "replicas/shop/other": published.replica_set(other.endpoint(), max_queue_wait_s=WAIT_S, **policy),
     }
 
 

@@ -16,12 +16,14 @@ import httpx
 import pytest
 
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.core.publication import PublishedReplica
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.server import ProxyServer
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica.admission.wait_queue import PENDING_S
 from app_toolkit.router.router import Router
 from app_toolkit.transport import hop
+from tests import published
 from tests.patience import PATIENCE_S
 
 from .app import SECRET
@@ -38,13 +40,13 @@ HANDLER_S = 0.02
 
 
 @asynccontextmanager
-async def proxy_before(endpoint: dict[str, Any]) -> AsyncIterator[ProxyServer]:
+async def proxy_before(endpoint: PublishedReplica) -> AsyncIterator[ProxyServer]:
     async with ProxyServer(ProxyState(SECRET, Router), HTTPOptions(port=0), drain_timeout_s=0.0) as server:
         values = {
-            "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
-            "replicas/shop/web": {"policy": {}, "replicas": [endpoint]},
+            "routes": published.routes(published.application()),
+            "replicas/shop/web": published.replica_set(endpoint),
         }
-        server.proxy.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
+        server.proxy.registry.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
         yield server
         assert (server.statistics().waiting, server.statistics().ongoing) == (0, 0)
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.core.publication import PublishedReplica, StartBlocked
 from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.access import AccessLog
@@ -29,6 +30,7 @@ from app_toolkit.proxy.server import ProxyServer
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.router.router import Router
+from tests import published
 from tests.patience import PATIENCE_S
 
 from .app import SECRET, Journal, build, serve, serve_alone
@@ -101,7 +103,7 @@ class RunningProxy:
     def post(self, values: dict[str, Any]) -> None:
         version = Version(1, next(self._versions))
         self.posted.update(values)
-        self.call(lambda: self.proxy.update({key: Snapshot(version, value) for key, value in values.items()}))
+        self.call(lambda: self.proxy.registry.update({key: Snapshot(version, value) for key, value in values.items()}))
 
     def drain(self, timeout: float) -> Any:
         return asyncio.run_coroutine_threadsafe(self.server.drain(timeout), self.loop)
@@ -162,8 +164,8 @@ class Served:
             self._loop = runner.get_loop()
             runner.run(self._server.serve([self._listener]))
 
-    def endpoint(self, most: int | None = None) -> dict[str, Any]:
-        return {"id": self.name, "address": self.address, "max_ongoing_requests": most or self.most}
+    def endpoint(self, most: int | None = None) -> PublishedReplica:
+        return published.replica(self.name, self.address, most or self.most)
 
     @property
     def connections(self) -> int:
@@ -207,8 +209,8 @@ class Killable:
 
         eventually(listens)
 
-    def endpoint(self) -> dict[str, Any]:
-        return {"id": self.name, "address": f"unix:{self.path}", "max_ongoing_requests": self.most}
+    def endpoint(self) -> PublishedReplica:
+        return published.replica(self.name, f"unix:{self.path}", self.most)
 
     def stop(self) -> None:
         self.process.kill()
@@ -257,8 +259,8 @@ class Scripted:
                     if not self._script(connection, head):
                         return
 
-    def endpoint(self) -> dict[str, Any]:
-        return {"id": self.name, "address": self.address, "max_ongoing_requests": 100}
+    def endpoint(self) -> PublishedReplica:
+        return published.replica(self.name, self.address)
 
     def stop(self) -> None:
         for each in (self._listener, *self._open):
@@ -327,7 +329,7 @@ class World:
 
     def route(
         self,
-        *endpoints: dict[str, Any],
+        *endpoints: PublishedReplica,
         queued: int = 100,
         wait_s: float = WAIT_S,
         cannot_start: str | None = None,
@@ -336,13 +338,15 @@ class World:
         """One application at `/`, whose default ingress these are. `cannot_start`: the exception of their starts."""
         self.edge.post(
             {
-                "routes": {"applications": [{"name": "shop", "prefix": "/", "default": "web", "routes": []}]},
-                "replicas/shop/web": {
-                    "policy": {"max_queued_requests": queued, "max_queue_wait_s": wait_s, **policy},
-                    "replicas": list(endpoints),
-                    "reported": True,
-                    "cannot_start": None if cannot_start is None else {"why": "starts_fail", "exception": cannot_start},
-                },
+                "routes": published.routes(published.application()),
+                "replicas/shop/web": published.replica_set(
+                    *endpoints,
+                    reported=True,
+                    cannot_start=None if cannot_start is None else StartBlocked("starts_fail", cannot_start),
+                    max_queued_requests=queued,
+                    max_queue_wait_s=wait_s,
+                    **policy,
+                ),
             }
         )
 
@@ -370,7 +374,7 @@ class World:
     def settled(self) -> bool:
         statistics = self.edge.statistics()
         nobody = (statistics.waiting, statistics.ongoing) == (0, 0) and self.load() == (0, 0, 0, 0)
-        return nobody and not self.edge.call(lambda: self.edge.proxy.routes.waiting)
+        return nobody and not self.edge.call(lambda: self.edge.proxy.registry.waiting)
 
     def close(self) -> None:
         for replica in self.replicas:

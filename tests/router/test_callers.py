@@ -8,10 +8,11 @@ import pytest
 
 from app_toolkit.core.reports import Loads
 from app_toolkit.deployment import NamedDeployment
+from app_toolkit.dispatch import registry
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS, Snapshot, Version
-from app_toolkit.router import remote
 from app_toolkit.router.remote import RemoteDataPlane, RemoteDeploymentClient
+from tests import published
 from tests.patience import PATIENCE_S
 from tests.router.deployments import Writer
 
@@ -29,9 +30,8 @@ class Publisher:
         self._news = asyncio.Event()
 
     def post(self, group: str) -> None:
-        replica = {"id": f"{group}#1", "address": "unix:/nowhere", "node": "", "max_ongoing_requests": 1}
-        version = Version(1, len(self.posted) + 1)
-        self.posted[REPLICAS + group] = Snapshot(version, {"policy": {}, "replicas": [replica]})
+        value = published.replica_set(published.replica(f"{group}#1", "unix:/nowhere", 1))
+        self.posted[REPLICAS + group] = Snapshot(Version(1, len(self.posted) + 1), value)
         self._news.set()
 
     async def watch(self, seen: Mapping[str, Version], beginnings: tuple[str, ...]) -> Mapping[str, Snapshot]:
@@ -87,7 +87,7 @@ async def test_a_deployment_elsewhere_that_is_called_for_the_first_time_is_asked
 
 
 async def test_a_publisher_that_cannot_be_reached_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "AGAIN_S", 0.0)
+    monkeypatch.setattr(registry, "AGAIN_S", 0.0)
     async with following("writer") as (callers, publisher):
         publisher.unreached = 3
         bank = callers.client_named("bank", "teller")
@@ -118,9 +118,9 @@ async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_ar
             return {}
 
         for number, name in enumerate(("safe", "teller"), 1):
-            value = {"policy": {}, "replicas": [], "reported": name == "teller"}
+            value = published.replica_set(reported=name == "teller")
             caller = callers.client_named("bank", name)
-            callers.update({f"{REPLICAS}bank/{name}": Snapshot(Version(1, number), value)})
+            callers.registry.update({f"{REPLICAS}bank/{name}": Snapshot(Version(1, number), value)})
             assert (caller.router.waiting, caller.router.replicas) == (0, 0)
         run = asyncio.create_task(callers.run(nobody, report))
         waiting = [

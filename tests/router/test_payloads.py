@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from app_toolkit import Deployment, Toolkit, trace_context
-from app_toolkit.config.models import Policy
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, ReloadableOptions, ReplicaSpec, Snapshot, Version
 from app_toolkit.observability.context import TRACE
@@ -22,6 +21,7 @@ from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymen
 from app_toolkit.transport import calls
 from app_toolkit.transport.calls import Piece
 from app_toolkit.types import Address, ReplicaId
+from tests import published
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -140,9 +140,8 @@ async def world(server: tuple[ReplicaServer, Address]) -> AsyncIterator[World]:
     serving, address = server
     way = Way(serving)
     callers = RemoteDataPlane(SECRET, "shop", ["writer"], payloads=way)
-    replica = {"id": ID, "address": address, "max_ongoing_requests": 100}
-    published = {"policy": Policy().model_dump(), "replicas": [replica]}
-    callers.update({f"{REPLICAS}shop/writer": Snapshot(Version(1, 1), published)})
+    value = published.replica_set(published.replica(ID, address))
+    callers.registry.update({f"{REPLICAS}shop/writer": Snapshot(Version(1, 1), value)})
     there = World(serving, way, callers)
     try:
         yield there

@@ -12,6 +12,7 @@ from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymentClient
 from app_toolkit.transport.pool import PooledConnection, connect
 from app_toolkit.types import Address
+from tests import published
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served
 
@@ -64,15 +65,11 @@ class Calling:
     ) -> RemoteDeploymentClient:
         self._number += 1
         shown = [
-            {
-                "id": f"shop.model-1-{number}",
-                "address": replica.address if isinstance(replica, Served) else replica,
-                "max_ongoing_requests": 2,
-            }
+            published.replica(f"shop.model-1-{number}", replica.address if isinstance(replica, Served) else replica, 2)
             for number, replica in enumerate(replicas)
         ]
-        value = {"policy": policy, "idempotent": list(idempotent), "replicas": shown}
-        self.callers.update({"replicas/shop/model": Snapshot(Version(1, self._number), value)})
+        value = published.replica_set(*shown, idempotent=idempotent, **policy)
+        self.callers.registry.update({"replicas/shop/model": Snapshot(Version(1, self._number), value)})
         return self.callers.client_named("shop", "model")
 
     async def gives_everything_back(self) -> None:

@@ -11,6 +11,7 @@ from app_toolkit.router.remote import RemoteDataPlane
 from app_toolkit.transport.calls import encode_value
 from app_toolkit.transport.pool import Pool, PooledConnection
 from app_toolkit.types import Address
+from tests import published
 from tests.patience import PATIENCE_S
 
 
@@ -46,9 +47,8 @@ async def turned_away(secret: bytes, address: Address) -> str:
 async def calls_in_vain(secret: bytes, address: Address) -> None:
     """Call what listens there as the replica of a model, until the call has waited too long."""
     callers = RemoteDataPlane(secret, "shop", ("model",))
-    replica = {"id": "r", "address": address, "max_ongoing_requests": 2}
-    value = {"policy": {"max_queue_wait_s": 0.3}, "replicas": [replica]}
-    callers.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
+    value = published.replica_set(published.replica("r", address, 2), max_queue_wait_s=0.3)
+    callers.registry.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
     with pytest.raises(QueueTimeout):
         await callers.client_named("shop", "model").call(Call("double", ("mine",), {}))
     await callers.aclose()

@@ -1,4 +1,4 @@
-"""What callers read on the publisher."""
+"""The snapshots that the controller publishes, and their encoding."""
 
 import json
 from dataclasses import replace
@@ -6,34 +6,64 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app_toolkit.config.models import Policy, Route
 from app_toolkit.core.applications import replica_set_specs
+from app_toolkit.core.publication import (
+    ReplicaSetSnapshot,
+    RouteSnapshot,
+    StartBlocked,
+    decode_replica_set,
+    decode_routes,
+    encode,
+    replica_set_snapshot,
+    route_snapshot,
+    unrouting,
+)
 from app_toolkit.core.replica_state import Phase, Unplaceable
 from app_toolkit.core.restarts import Failure, not_before, noted
-from app_toolkit.core.routes import strip_prefix
-from app_toolkit.core.snapshots import endpoints, route_tables, unrouting
+from app_toolkit.core.routes import RoutedApplication, strip_prefix
+from tests import published
 from tests.core.specs import HOME, application, proxies_spec, replica
 
 WEB = replica_set_specs([application(max_ongoing_requests=7, max_queued_requests=9)], spread=False)["shop/web"]
+seconds = st.floats(0.001, 86_400)
+policies = st.builds(
+    Policy,
+    max_queued_requests=st.integers(0, 1_000_000),
+    max_queue_wait_s=seconds,
+    request_timeout_s=st.none() | seconds,
+    max_body_size=st.none() | st.integers(0),
+)
+routes = st.builds(Route, owner=st.none() | st.sampled_from(["web", "chat"]))
+applications = st.builds(RoutedApplication, routes=st.lists(routes, max_size=3).map(tuple))
+snapshots = st.builds(RouteSnapshot, applications=st.lists(applications, max_size=3).map(tuple)) | st.builds(
+    ReplicaSetSnapshot, policy=policies
+)
 prefixes = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "/" + "/".join(parts))
+
+
+@given(snapshots)
+def test_a_snapshot_survives_its_encoding_as_json(snapshot):
+    value = json.loads(json.dumps(encode(snapshot)))
+    assert value == encode(snapshot)
+    decode = decode_routes if isinstance(snapshot, RouteSnapshot) else decode_replica_set
+    assert decode(value) == snapshot
 
 
 @given(st.lists(st.none() | prefixes, max_size=6), prefixes)
 def test_the_first_application_above_a_path_is_the_one_with_the_longest_prefix(wished, path):
     taken = dict.fromkeys(wished)
     served = [application(f"app{n}", prefix=prefix) for n, prefix in enumerate(taken)]
-    posted = route_tables(served)["applications"]
-    assert json.loads(json.dumps(posted)) == posted
-    assert {each["prefix"] for each in posted} == taken.keys() - {None}
-    above = [each["prefix"] for each in posted if strip_prefix(each["prefix"], path) is not None]
+    posted = route_snapshot(served).applications
+    assert {each.prefix for each in posted} == taken.keys() - {None}
+    above = [each.prefix for each in posted if strip_prefix(each.prefix, path) is not None]
     assert above[:1] == sorted(above, key=len, reverse=True)[:1]
 
 
 def test_an_application_is_posted_with_its_routes_in_the_apps_order():
-    assert route_tables([application()]) == {
-        "applications": [
-            {"name": "shop", "prefix": "/", "default": "web", "routes": [["http", "^/$", ["GET"], "/", "web"]]}
-        ],
-    }
+    spec = application()
+    shown = RoutedApplication("shop", "/", "web", spec.routes)
+    assert route_snapshot([spec]) == RouteSnapshot((shown,))
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.booleans()), max_size=5))
@@ -42,9 +72,8 @@ def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(row
         replica("shop/web", number, phase, HOME if placed else None, unrouted=unrouted)
         for number, (phase, placed, unrouted) in enumerate(rows)
     ]
-    posted = endpoints(WEB, reversed(replicas), 0.0)
-    assert json.loads(json.dumps(posted)) == posted
-    told = [each["id"] for each in posted["replicas"]]
+    posted = replica_set_snapshot(WEB, reversed(replicas), 0.0)
+    told = [each.id for each in posted.replicas]
     serving = {r.id for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING) and r.location}
     assert told == sorted(serving)
     leaving = {each.id for each in unrouting(replicas)}
@@ -53,20 +82,10 @@ def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(row
 
 
 def test_callers_are_told_what_they_keep_to():
-    posted = endpoints(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
-    assert posted["policy"]["max_queued_requests"] == 9
-    assert posted["reported"] is False
-    assert posted["replicas"] == [
-        {
-            "id": "shop.web-1-1",
-            "address": "unix:/shop.web-1-1",
-            "remote_address": None,
-            "node": HOME,
-            "max_ongoing_requests": 7,
-            "max_open_streams": 1_000,
-            "unresponsive": None,
-        }
-    ]
+    posted = replica_set_snapshot(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
+    assert posted.policy.max_queued_requests == 9
+    assert posted.reported is False
+    assert posted.replicas == (published.replica("shop.web-1-1", "unix:/shop.web-1-1", 7, node=HOME),)
 
 
 def test_callers_are_told_what_runs_in_a_replica_that_does_not_answer():
@@ -81,10 +100,9 @@ def test_callers_are_told_what_runs_in_a_replica_that_does_not_answer():
             ]
         )
     ]
-    posted = endpoints(WEB, [fine, silent, unknown, ill], 0.0)
-    assert json.loads(json.dumps(posted)) == posted
-    told = [each["unresponsive"] for each in posted["replicas"]]
-    assert told == [None, {"running": ["a", "b"]}, {"running": None}, None]
+    posted = replica_set_snapshot(WEB, [fine, silent, unknown, ill], 0.0)
+    told = [(each.unresponsive, each.running) for each in posted.replicas]
+    assert told == [(False, None), (True, ("a", "b")), (True, None), (False, None)]
 
 
 def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone():
@@ -92,11 +110,11 @@ def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone(
     error = "Traceback\nRuntimeError: the password hunter2 is wrong"
 
     def told(*replicas, spec=WEB, now=7.0):
-        return endpoints(spec, replicas, now, failures, error)["cannot_start"]
+        return replica_set_snapshot(spec, replicas, now, failures, error).cannot_start
 
-    raised = {"why": "starts_fail", "exception": "RuntimeError"}
+    raised = StartBlocked("starts_fail", "RuntimeError")
     assert told() == raised
-    assert endpoints(WEB, [], 0.0)["cannot_start"] is None
+    assert replica_set_snapshot(WEB, [], 0.0).cannot_start is None
     assert told(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.template_hash)) is None
     assert told(replica("shop/web", 1, Phase.RECOVERING, template_hash="")) is None
     assert told(replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)) is None, (
@@ -115,10 +133,10 @@ def test_callers_are_told_that_the_next_start_is_far_away_and_not_while_one_is_i
     held = not_before(failures, WEB.template_hash)
 
     def told(*replicas, now=13.0):
-        return endpoints(WEB, replicas, now, failures, "signal 11")["cannot_start"]
+        return replica_set_snapshot(WEB, replicas, now, failures, "signal 11").cannot_start
 
-    assert told() == {"why": "held_back"}
-    assert told(replica("shop/web", 9, Phase.STOPPING, template_hash=WEB.template_hash)) == {"why": "held_back"}
+    assert told() == StartBlocked("held_back")
+    assert told(replica("shop/web", 9, Phase.STOPPING, template_hash=WEB.template_hash)) == StartBlocked("held_back")
     assert told(now=held) is None
     assert told(replica("shop/web", 9, Phase.STARTING, template_hash=WEB.template_hash)) is None
     assert told(replica("shop/web", 9, Phase.RUNNING, HOME, WEB.template_hash)) is None
@@ -128,16 +146,16 @@ def test_callers_are_told_that_no_node_has_what_the_replicas_ask_for():
     starting = replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)
     waits = replace(starting, unplaceable=Unplaceable(starting.id, "1 GPU", "0 GPU"))
     never = replace(starting, unplaceable=Unplaceable(starting.id, "1 GPU", "0 GPU", for_ever=True))
-    assert endpoints(WEB, [never], 0.0)["cannot_start"] == {"why": "no_room"}
-    assert endpoints(WEB, [waits], 0.0)["cannot_start"] is None
-    assert endpoints(WEB, [never, replace(starting, id="shop.web-1-2")], 0.0)["cannot_start"] is None
+    assert replica_set_snapshot(WEB, [never], 0.0).cannot_start == StartBlocked("no_room")
+    assert replica_set_snapshot(WEB, [waits], 0.0).cannot_start is None
+    assert replica_set_snapshot(WEB, [never, replace(starting, id="shop.web-1-2")], 0.0).cannot_start is None
 
 
 def test_callers_of_what_follows_its_load_are_told_to_report_it():
     followed = replica_set_specs([application(num_replicas="auto")], spread=False)["shop/web"]
-    assert endpoints(followed, [], 0.0)["reported"] is True
+    assert replica_set_snapshot(followed, [], 0.0).reported is True
 
 
 def test_proxies_and_groups_of_which_only_replicas_are_known_are_not_told():
-    assert endpoints(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)], 0.0) is None
-    assert endpoints(None, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0) is None
+    assert replica_set_snapshot(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)], 0.0) is None
+    assert replica_set_snapshot(None, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0) is None

@@ -1,0 +1,273 @@
+"""The published applications and replica sets, as one process uses them."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from app_toolkit.config.models import Policy
+from app_toolkit.core.publication import (
+    PublishedReplica,
+    ReplicaSetSnapshot,
+    decode_replica_set,
+    decode_routes,
+)
+from app_toolkit.core.routes import Kind, RouteLookup
+from app_toolkit.errors import NoReplica
+from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version, Watch
+from app_toolkit.transport.pool import Pool
+from app_toolkit.types import Address, NodeId
+
+logger = logging.getLogger("app_toolkit.dispatch")
+
+AGAIN_S = 1.0
+"""Seconds before the published snapshots are requested again after an error."""
+
+
+class PublishedRouter(Protocol):
+    """The router interface that the registry uses."""
+
+    policy: Policy
+
+    def update(self, endpoints: Iterable[Endpoint], failing: str | None) -> object: ...
+
+    def expire(self, now: float) -> object: ...
+
+    def close(self) -> object: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def ongoing(self) -> int: ...
+
+    @property
+    def reached(self) -> str: ...
+
+
+R = TypeVar("R", bound=PublishedRouter)
+
+
+class Registry(Generic[R]):
+    """Follows the published snapshots, and has one router for each replica set that this process uses.
+
+    * Snapshots may arrive in any order and repeatedly. A snapshot that is not newer than the last one is ignored.
+    * A router exists if a route names its replica set, or if `router` was called. A replica set without replicas has a
+      router, too, so its requests wait.
+    * A router is closed, and its waiters fail, once no route and no snapshot names its replica set. The routers that
+      `router` has returned stay until `close`.
+
+    Not thread-safe: call the methods on one event loop, except where noted.
+    """
+
+    def __init__(
+        self,
+        new_router: Callable[[str], R],
+        pool: Pool,
+        node: NodeId = NodeId(""),
+        prefixes: Iterable[str] = ("",),
+        closed: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        """Create a registry without snapshots.
+
+        Parameters:
+            new_router: Creates the router of a replica set.
+            pool: Has connections to the replicas of all routers.
+            node: The node of this process.
+            prefixes: The beginnings of the keys to follow.
+            closed: Is called with the name of a replica set after its router was closed.
+        """
+        #: The routers by the names of their replica sets.
+        self.routers: dict[str, R] = {}
+        #: Finds the replica set that serves a request.
+        self.routes = RouteLookup()
+        #: Whether routes have been published.
+        self.ready = False
+        self._new_router = new_router
+        self._pool = pool
+        self._node = node
+        self._prefixes = set(prefixes)
+        self._closed = closed
+        self._versions: dict[str, Version] = {}
+        #: The last snapshots, including those of replica sets that this process does not use yet.
+        self._snapshots: dict[str, ReplicaSetSnapshot] = {}
+        #: The addresses that the router of a replica set uses.
+        self._addresses: dict[str, set[Address]] = {}
+        #: The replica sets whose routers stay until `close`.
+        self._called: set[str] = set()
+        self._followed = asyncio.Event()
+        #: The present wait for snapshots; None: there is none.
+        self._watching: asyncio.Future[Mapping[str, Snapshot]] | None = None
+        if self._prefixes:
+            self._followed.set()
+
+    # Lookups
+
+    def find(self, kind: Kind, method: str, path: str) -> str:
+        """Return the name of the replica set that serves a request, a key of `routers`.
+
+        Raises:
+            NotFound: No application owns the path.
+            NoReplica: No routes have been published yet.
+        """
+        if not self.ready:
+            raise NoReplica("this proxy has no routes yet")
+        return self.routes.find(kind, method, path)
+
+    def router(self, name: str) -> R:
+        """Return the router of a replica set, which stays until `close`.
+
+        Other threads may call this, one at a time. A new router has no replicas before `follow_replica_set`.
+        """
+        self._called.add(name)
+        router = self.routers.get(name)
+        if router is None:
+            router = self.routers[name] = self._new_router(name)
+        return router
+
+    def idempotent(self, name: str) -> tuple[str, ...]:
+        """Return the methods of a class that may be called again if a replica is lost."""
+        snapshot = self._snapshots.get(name)
+        return () if snapshot is None else snapshot.idempotent
+
+    # Snapshots
+
+    async def followed(self) -> None:
+        """Wait until there is a key to follow."""
+        await self._followed.wait()
+
+    async def follow(self, watch: Watch) -> None:
+        """Apply the published snapshots until cancelled."""
+        while True:
+            try:
+                await self.receive(watch)
+            except Exception:  # requests and calls go on with the last known snapshots
+                logger.exception("published snapshots could not be received or applied; the last ones stay in use")
+                await asyncio.sleep(AGAIN_S)
+
+    async def receive(self, watch: Watch) -> None:
+        """Wait for new snapshots and apply them. Return early if another key is followed from now on.
+
+        The snapshots that were applied before are acknowledged.
+        """
+        self._watching = asyncio.ensure_future(watch(dict(self._versions), tuple(self._prefixes)))
+        try:
+            await asyncio.wait((self._watching,))
+            if not self._watching.cancelled():
+                self.update(self._watching.result())
+        finally:
+            self._watching.cancel()
+
+    def follow_replica_set(self, name: str) -> None:
+        """Follow the snapshots of a replica set, too."""
+        if name in self._snapshots:
+            self._apply(name)
+        self._prefixes.add(f"{REPLICAS}{name}/")  # the slash excludes other names
+        self._followed.set()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def update(self, snapshots: Mapping[str, Snapshot]) -> None:
+        """Apply new snapshots, replica sets before routes, so that a new route has its replicas at once."""
+        for key, snapshot in sorted(snapshots.items(), key=lambda item: item[0] == ROUTES):
+            seen = self._versions.get(key)
+            if seen is not None and snapshot.version <= seen:
+                continue
+            if key == ROUTES:
+                self._take_routes(snapshot.value)
+            elif key.startswith(REPLICAS):
+                self._take_replica_set(key.removeprefix(REPLICAS), snapshot.value)
+            self._versions[key] = snapshot.version
+        for name in self.routers.keys() - self.routes.replica_sets - self._called - self._snapshots.keys():
+            self._addresses.pop(name, None)
+            self.routers.pop(name).close()
+            self._closed(name)
+
+    def _take_routes(self, value: Any) -> None:
+        if value is None:
+            self.routes = RouteLookup()
+            return
+        self.routes, self.ready = RouteLookup(decode_routes(value).applications), True
+        for name in self.routes.replica_sets - self.routers.keys():
+            self.routers[name] = self._new_router(name)
+            if name in self._snapshots:
+                self._apply(name)
+
+    def _take_replica_set(self, name: str, value: Any) -> None:
+        if value is None:
+            self._snapshots.pop(name, None)
+        else:
+            self._snapshots[name] = decode_replica_set(value)
+        if name in self.routers:
+            self._apply(name)
+
+    def _apply(self, name: str) -> None:
+        """Update the router of a replica set and the pool. Idle connections to removed replicas are closed."""
+        router, snapshot = self.routers[name], self._snapshots.get(name)
+        endpoints: list[Endpoint] = []
+        failing: str | None = None
+        if snapshot is not None:
+            router.policy = snapshot.policy
+            endpoints = [each for replica in snapshot.replicas if (each := endpoint(replica, self._node)) is not None]
+            failing = None if snapshot.cannot_start is None else snapshot.cannot_start.sentence(name)
+        for each in endpoints:
+            self._pool.allow(each.address, each.max_ongoing_requests)
+        before, now = self._addresses.get(name, set()), {each.address for each in endpoints}
+        for address in before - now:
+            self._pool.forget(address)
+        self._addresses[name] = now
+        router.update(endpoints, failing)
+
+    # Loads
+
+    @property
+    def reported(self) -> set[str]:
+        """The replica sets in use whose callers report their load."""
+        return {name for name in list(self.routers) if name in self._snapshots and self._snapshots[name].reported}
+
+    @property
+    def waiting(self) -> int:
+        return sum(router.waiting for router in self.routers.values())
+
+    @property
+    def ongoing(self) -> int:
+        return sum(router.ongoing for router in self.routers.values())
+
+    @property
+    def queues(self) -> dict[str, int]:
+        """The number of waiting requests, by replica set. Thread-safe."""
+        return {name: router.waiting for name, router in list(self.routers.items())}
+
+    @property
+    def reached(self) -> dict[str, str]:
+        """The limits of full queues, by replica set. Thread-safe."""
+        return {name: router.reached for name, router in list(self.routers.items()) if router.reached}
+
+    def expire(self, now: float) -> None:
+        """Fail the requests that have waited too long."""
+        for router in self.routers.values():
+            router.expire(now)
+
+    def close(self) -> None:
+        """Close every router. Their waiters fail."""
+        for router in list(self.routers.values()):
+            router.close()
+
+
+def endpoint(replica: PublishedReplica, node: NodeId) -> Endpoint | None:
+    """Return a published replica as a caller on this node reaches it. None: it does not.
+
+    On the same node, the address is the replica's Unix socket, unless its file is not accessible (another container or
+    user). The name of the file contains the id of the replica, so no other replica listens there.
+    """
+    address, remote = replica.address, replica.remote_address
+    is_socket = address.startswith("unix:")
+    if replica.node != node or (remote and is_socket and not os.access(address.removeprefix("unix:"), os.W_OK)):
+        if remote is None:
+            return None
+        address = remote
+    running = None if replica.running is None else frozenset(replica.running)
+    return Endpoint(
+        replica.id, address, replica.max_ongoing_requests, replica.max_open_streams, replica.unresponsive, running
+    )

@@ -1,0 +1,106 @@
+"""How a process uses the published routes and replica sets."""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app_toolkit.dispatch import registry as registry_module
+from app_toolkit.dispatch.registry import Registry, endpoint
+from app_toolkit.errors import NoReplica
+from app_toolkit.interfaces import REPLICAS, ROUTES, Snapshot, Version
+from app_toolkit.router.router import Router
+from app_toolkit.transport.pool import Pool
+from app_toolkit.types import Address, NodeId
+from tests import published
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.anyio
+
+HERE, THERE = NodeId("here"), NodeId("there")
+REMOTE = Address("tcp:10.0.0.7:4242")
+
+
+def address(replica: published.PublishedReplica, node: NodeId) -> Address | None:
+    found = endpoint(replica, node)
+    return None if found is None else found.address
+
+
+def replica(path: Path) -> published.PublishedReplica:
+    return published.replica("r", f"unix:{path}", node=HERE, remote_address=REMOTE)
+
+
+def test_a_replica_on_the_same_node_is_reached_by_its_socket(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "r.sock"))
+        shown = replica(tmp_path / "r.sock")
+        assert address(shown, HERE) == shown.address
+        assert address(shown, THERE) == REMOTE
+
+
+def test_a_replica_whose_socket_is_not_accessible_is_reached_by_its_port(tmp_path: Path) -> None:
+    shown = replica(tmp_path / "in another container.sock")
+    assert address(shown, HERE) == REMOTE
+    assert address(replace(shown, remote_address=None), HERE) == shown.address
+
+
+def test_a_replica_without_a_remote_address_is_not_reached_from_another_node(tmp_path: Path) -> None:
+    assert address(replace(replica(tmp_path / "r.sock"), remote_address=None), THERE) is None
+
+
+def test_a_local_port_is_used_only_on_its_own_node(tmp_path: Path) -> None:
+    shown = replace(replica(tmp_path), address=Address("tcp:127.0.0.1:5151"))
+    assert address(shown, HERE) == "tcp:127.0.0.1:5151"
+    assert address(shown, THERE) == REMOTE
+
+
+async def test_a_new_route_has_its_replicas_at_once_and_keeps_its_router_until_nothing_names_it() -> None:
+    closed: list[str] = []
+    pool = Pool(b"secret")
+    registry = Registry(Router, pool, HERE, closed=closed.append)
+    with pytest.raises(NoReplica):
+        registry.find("http", "GET", "/")
+
+    def update(number: int, values: dict[str, Any]) -> None:
+        registry.update({key: Snapshot(Version(1, number), value) for key, value in values.items()})
+
+    served = published.replica_set(published.replica("r", "tcp:127.0.0.1:1", node=HERE))
+    update(1, {ROUTES: published.routes(published.application()), f"{REPLICAS}shop/web": served})
+    router = registry.routers[registry.find("http", "GET", "/")]
+    assert router.try_acquire() is not None
+    update(2, {f"{REPLICAS}shop/model": served})
+    assert registry.routers.keys() == {"shop/web"}, "no request of this process can go to the other replica set"
+    update(3, {ROUTES: published.routes()})
+    assert registry.routers == {"shop/web": router}
+    update(4, {f"{REPLICAS}shop/web": None})
+    assert (registry.routers, closed) == ({}, ["shop/web"])
+    await pool.aclose()
+
+
+async def test_a_snapshot_is_acknowledged_only_after_it_was_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "AGAIN_S", 0.0)
+    pool = Pool(b"secret")
+    registry = Registry(Router, pool)
+    acknowledged: list[Mapping[str, Version]] = []
+    applied = asyncio.Event()
+    values = iter(({"applications": "none"}, published.routes()))
+
+    async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
+        acknowledged.append(seen)
+        value = next(values, None)
+        if value is None:
+            applied.set()
+            await asyncio.Event().wait()
+        return {ROUTES: Snapshot(Version(1, 1), value)}
+
+    following = asyncio.create_task(registry.follow(watch))
+    async with asyncio.timeout(PATIENCE_S):
+        await applied.wait()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert acknowledged == [{}, {}, {ROUTES: Version(1, 1)}]
+    await pool.aclose()

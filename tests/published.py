@@ -1,0 +1,43 @@
+"""Snapshots as the controller publishes them, for tests that run without one."""
+
+from typing import Any
+
+from app_toolkit.config.models import Policy, Route
+from app_toolkit.core.publication import (
+    PublishedReplica,
+    ReplicaSetSnapshot,
+    RouteSnapshot,
+    StartBlocked,
+    encode,
+)
+from app_toolkit.core.routes import RoutedApplication
+from app_toolkit.types import Address, NodeId, ReplicaId
+
+
+def replica(
+    id: str, address: str, max_ongoing_requests: int = 100, *, node: str = "", remote_address: Address | None = None
+) -> PublishedReplica:
+    """A replica that answers its probes."""
+    return PublishedReplica(
+        ReplicaId(id), Address(address), remote_address, NodeId(node), max_ongoing_requests, 1_000, False, None
+    )
+
+
+def replica_set(
+    *replicas: PublishedReplica,
+    reported: bool = False,
+    idempotent: tuple[str, ...] = (),
+    cannot_start: StartBlocked | None = None,
+    **policy: Any,
+) -> Any:
+    """The value of a replica set."""
+    return encode(ReplicaSetSnapshot(Policy(**policy), cannot_start, idempotent, reported, replicas))
+
+
+def application(name: str = "shop", prefix: str = "/", default: str = "web", *routes: Route) -> RoutedApplication:
+    return RoutedApplication(name, prefix, default, routes)
+
+
+def routes(*applications: RoutedApplication) -> Any:
+    """The value of the routes."""
+    return encode(RouteSnapshot(applications))
