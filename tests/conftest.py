@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from hypothesis import settings
 
-from tests.groups import REQUIRE, required_tests
+from tests.groups import REQUIRE, ROOT, left_out_tests, required_tests
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# An example may take any time on a machine that is busy. This is the default for tests that set options of their own.
-settings.register_profile("app_toolkit", deadline=None)
+# An example may take any time on a busy machine, and 50 show what 100 do. Tests with their own options start from this.
+settings.register_profile("app_toolkit", deadline=None, max_examples=50)
 settings.load_profile("app_toolkit")
 
 LEAVE_S = 20.0
@@ -89,8 +89,11 @@ def run() -> "Iterator[Start]":
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    left_out = {ROOT / path for path in left_out_tests()}
     for item in items:
         assert isinstance(item, pytest.Function)
+        if item.path in left_out:
+            item.add_marker("slow")
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if START_RAY.intersection(item.fixturenames) or any(each == "ray" for each in parameters if type(each) is str):
             item.add_marker("ray")

@@ -1,14 +1,18 @@
-"""Groups of tests that need programs or large packages, which the test command of the README does not install.
+"""Groups of tests that the test command of the README leaves out.
+
+Some need programs or large packages, and are skipped without them. The others need nothing, but take long and check
+files that few changes concern; `tests/conftest.py` marks them `slow`.
 
     python3 tests/groups.py changed              # the groups whose files have changed since the base commit
     python3 tests/groups.py install GROUP...     # install what they need, with apt (as root), pip and npm
-    python3 tests/groups.py run GROUP...         # install it, and run their tests. None of them is skipped
+    python3 tests/groups.py run GROUP...         # install it, and run their tests. None lacks a program
     python3 tests/groups.py all                  # install everything, and run all tests. None of these is skipped
 
 It uses the environment `.venv` and only the standard library. The base commit is `APP_TOOLKIT_TEST_BASE`, or the newest
 one that is at least 12 hours older than HEAD.
 """
 
+import functools
 import os
 import shutil
 import subprocess
@@ -31,18 +35,35 @@ AGE_S = 12 * 3600
 
 TEMPLATES = "APP_TOOLKIT_TEST_TEMPLATES"
 
+PUBLIC = (
+    "app_toolkit/__init__.py",
+    "app_toolkit/deployment.py",
+    "app_toolkit/planning.py",
+    "app_toolkit/running.py",
+    "app_toolkit/toolkit.py",
+)
+"""The modules that pages, examples and projects import."""
+
 OF_ALL = ("pyproject.toml", "tests/groups.py")
 """A change of these files runs every group."""
+
+
+@functools.cache
+def sources() -> Mapping[str, str]:
+    """Return the paths of all test files, relative to the repository, and their texts."""
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted(TESTS.rglob("test_*.py"))}
 
 
 @dataclass(frozen=True)
 class Group:
     """Tests with the same requirements."""
 
-    words: tuple[str, ...]
-    """A file `tests/**/test_*.py` that contains one of these belongs to the group."""
     changes: tuple[str, ...]
     """Beginnings of the paths whose changes run the group, in addition to its own tests."""
+    words: tuple[str, ...] = ()
+    """A file `tests/**/test_*.py` that contains one of these belongs to the group."""
+    paths: tuple[str, ...] = ()
+    """A file `tests/**/test_*.py` whose path begins with one of these belongs to the group."""
     programs: Mapping[str, str] = field(default_factory=dict)
     """The programs that the tests run, with the Debian packages that have them."""
     extra: str = ""
@@ -55,11 +76,11 @@ class Group:
 
     def tests(self) -> list[str]:
         """Return the paths of the test files, relative to the repository."""
-        sources = {path: path.read_text("utf-8") for path in sorted(TESTS.rglob("test_*.py"))}
         return [
-            str(path.relative_to(ROOT))
-            for path, source in sources.items()
-            if any(word in source for word in self.words) and not any(word in source for word in self.unless)
+            path
+            for path, source in sources().items()
+            if (any(word in source for word in self.words) and not any(word in source for word in self.unless))
+            or path.startswith(self.paths)
         ]
 
 
@@ -107,6 +128,53 @@ GROUPS = {
         extra="test-browser",
         environment={TEMPLATES: "full"},
     ),
+    "docs": Group(
+        paths=(
+            "tests/docs/test_client_pages",
+            "tests/docs/test_commands",
+            "tests/docs/test_hover",
+            "tests/docs/test_operations",
+            "tests/docs/test_pages",
+            "tests/docs/test_tutorial",
+        ),
+        changes=(
+            ".ci/run",
+            "CHANGELOG.md",
+            "CONTRIBUTING.md",
+            "README.md",
+            "app_toolkit/cli/",
+            "app_toolkit/client/",
+            "app_toolkit/config/",
+            "docs/",
+            "examples/",
+            "mkdocs.yml",
+            "tests/docs/",
+            *PUBLIC,
+        ),
+    ),
+    "examples": Group(
+        paths=("tests/examples/test_embeddings", "tests/examples/test_minilm", "tests/examples/test_servers"),
+        changes=("app_toolkit/core/batch.py", "app_toolkit/replica/objects/", "examples/", "tests/examples/", *PUBLIC),
+    ),
+    "typechecks": Group(
+        paths=("tests/typechecks/",),
+        changes=("app_toolkit/interfaces.py", "app_toolkit/replica/objects/", "tests/typechecks/", *PUBLIC),
+    ),
+    "projects": Group(
+        paths=("tests/templates/test_extension", "tests/templates/test_projects"),
+        changes=("templates/", "tests/templates/", "app_toolkit/cli/new.py", *PUBLIC),
+    ),
+    "ecosystem": Group(
+        paths=("tests/benchmarks/test_conformance", "tests/ecosystem/"),
+        changes=(
+            "app_toolkit/proxy/",
+            "app_toolkit/replica/http/",
+            "benchmarks/conformance/",
+            "docs/stateful.md",
+            "tests/ecosystem/",
+        ),
+    ),
+    "benchmarks": Group(paths=("tests/benchmarks/",), changes=("benchmarks/", "tests/benchmarks/")),
 }
 
 
@@ -137,7 +205,13 @@ def changed_files(folder: Path = ROOT) -> list[str] | None:
 
 def required_tests(names: str) -> set[str]:
     """Return the test files of the groups in `REQUIRE`. Their tests must not be skipped."""
-    return {path for name in names.split(",") if name for path in GROUPS[name].tests()}
+    required = [GROUPS[name] for name in names.split(",") if name]
+    return {path for group in required if group.words for path in group.tests()}
+
+
+def left_out_tests() -> set[str]:
+    """Return the test files that need nothing and run only if a change concerns them."""
+    return {path for group in GROUPS.values() if group.paths for path in group.tests()}
 
 
 def install(names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from app_toolkit.core.autoscale import AWAY_S, FORGOTTEN_S
 PAGE = (Path(__file__).parent.parent / "docs" / "autoscaling.md").read_text("utf-8")
 
 
-def test_the_page_lists_every_option_with_its_default_and_what_it_is() -> None:
+def test_page_lists_every_option_with_default_and_meaning() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", PAGE, re.MULTILINE)
     fields = AutoscalingConfig.model_fields.items()
     assert rows == [(name, str(field.default), field.description) for name, field in fields]

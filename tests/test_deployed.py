@@ -42,7 +42,7 @@ async def hello(request: Request) -> str:
     return "hello"
 
 
-def test_what_is_deployed_stays_until_it_is_deleted(cluster: Cluster) -> None:
+def test_deployed_application_stays_until_it_is_deleted(cluster: Cluster) -> None:
     app_toolkit.deploy(Counter.bind(), name="counter")
     app_toolkit.shutdown()  # which takes back what was run
     (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
@@ -119,7 +119,7 @@ async def test_another_call_does_not_wait_until_an_application_is_up(
     assert not unhandled, "Ray writes them to the terminal"
 
 
-def test_each_async_form_takes_what_the_other_takes() -> None:
+def test_async_form_takes_the_same_arguments() -> None:
     public = {name for name, each in vars(aio).items() if inspect.iscoroutinefunction(each)}
     assert public == {"run", "deploy", "scale", "rollback", "delete", "status", "get_handle", "shutdown"}
     for name in public:

@@ -67,7 +67,7 @@ def test_a_class_that_no_deployment_can_be_called_as_needs_a_name() -> None:
     assert deployment(cls, name="size").bind().name == "size"
 
 
-def test_what_a_class_does_not_say_is_the_default_of_classes() -> None:
+def test_options_of_a_class_default_to_those_of_classes() -> None:
     config = TextEncoder.bind().config
     assert config == ClassConfig(name="text-encoder")
     assert (config.num_replicas, config.max_ongoing_requests, config.sync_threads) == (1, 16, 1)
@@ -75,7 +75,7 @@ def test_what_a_class_does_not_say_is_the_default_of_classes() -> None:
     assert Writer.bind("x").config.ray_actor_options == ClassActorOptions(num_cpus=1, num_gpus=0.5)
 
 
-def test_options_change_what_the_class_says_and_keep_the_rest() -> None:
+def test_options_override_those_of_the_class_and_keep_the_rest() -> None:
     big = Writer.options(name="big", num_replicas=3).options(user_config={"tone": "dry"}).bind("x")
     assert (big.name, big.config.num_replicas, big.config.user_config) == ("big", 3, {"tone": "dry"})
     assert big.config.ray_actor_options.num_gpus == 0.5
@@ -110,7 +110,7 @@ def test_a_deployment_with_other_options_is_packed_alike_because_the_spec_has_th
         ({"user_config": {"set": {1}}}, "class Model: user_config.set.* = .*"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_sentence_wherever_it_is_said(said: dict[str, Any], sentence: str) -> None:
+def test_invalid_option_is_the_same_sentence_in_every_place(said: dict[str, Any], sentence: str) -> None:
     class Model:
         pass
 
@@ -196,7 +196,7 @@ def test_a_batch_limit_that_cannot_be_is_one_sentence(batch: dict[str, Any], sen
 
 
 @pytest.mark.parametrize("limit", BOUNDS)
-def test_a_batch_limit_has_the_same_bounds_wherever_it_is_said(limit: str) -> None:
+def test_batch_limit_has_the_same_bounds_in_options_and_in_configuration(limit: str) -> None:
     kind, least, most = BOUNDS[limit]
     for number in (least, most):
         assert kind(getattr(BatchLimits(**{limit: number}), limit)) == number
@@ -205,7 +205,7 @@ def test_a_batch_limit_has_the_same_bounds_wherever_it_is_said(limit: str) -> No
             BatchLimits(**{limit: number})
 
 
-def test_what_only_classes_have_is_no_option_of_an_ingress() -> None:
+def test_option_of_classes_is_refused_for_an_ingress() -> None:
     with pytest.raises(ConfigError, match=r"^DeploymentConfig has no option 'sync_threads'$"):
         DeploymentConfig(name="chat", sync_threads=2)  # type: ignore[call-arg]
 
@@ -314,7 +314,7 @@ def test_no_two_bounds_are_equal_and_each_has_one_handle() -> None:
     assert deployment_of(one.handle) is one
 
 
-def test_what_a_deployment_needs_is_found_in_whatever_holds_it() -> None:
+def test_handles_are_found_in_nested_arguments() -> None:
     a, b, c, d = (Writer.options(name=name).bind(name) for name in "abcd")
     own: list[Any] = [b.handle, "text"]
     own.append(own)
@@ -322,7 +322,7 @@ def test_what_a_deployment_needs_is_found_in_whatever_holds_it() -> None:
     assert [each.name for each in front.needs] == ["a", "b", "c", "d", "a"]
 
 
-def test_a_deployment_is_bound_with_handles_and_not_with_what_was_bound() -> None:
+def test_bind_takes_handles_and_refuses_bound_deployments() -> None:
     writer = Writer.bind("x")
     for arguments in ((writer,), ([{"deep": writer}],)):
         sentence = r"^TextEncoder.bind\(\) was given <Writer bound as writer>: pass its handle instead$"
@@ -331,7 +331,7 @@ def test_a_deployment_is_bound_with_handles_and_not_with_what_was_bound() -> Non
 
 
 @pytest.mark.parametrize("name", ["write", "predict"])
-def test_methods_are_not_called_on_what_was_bound(name: str) -> None:
+def test_methods_are_not_called_on_a_bound_deployment(name: str) -> None:
     said = f"^a bound deployment has no attribute '{name}'; methods of Writer are called through its `handle`$"
     with pytest.raises(AttributeError, match=said):
         getattr(Writer.bind("x"), name)

@@ -1,4 +1,4 @@
-"""What the marker `ray` promises: `pytest -m "not ray"` starts no Ray, and runs wherever none can be started."""
+"""`pytest -m "not ray"` starts no Ray, and runs on machines that cannot start one."""
 
 import subprocess
 import sys

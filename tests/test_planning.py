@@ -65,7 +65,7 @@ def test_dependencies_are_found_at_every_level() -> None:
     }
 
 
-def test_a_handle_is_a_dependency_as_what_it_stands_for() -> None:
+def test_handle_is_a_dependency_on_its_deployment() -> None:
     app = FastAPI()
     app.get("/", dependencies=[Depends(model("of-handle").handle)])(nothing)
     assert names(app) == ["of-handle"]
@@ -77,7 +77,7 @@ def app_with(dependency: Bound[Model], **options: Any) -> FastAPI:
     return app
 
 
-def test_mounted_apps_are_looked_into_however_they_are_mounted() -> None:
+def test_dependencies_of_mounted_apps_are_found() -> None:
     app = FastAPI()
     app.mount("/plain", app_with(model("plain"), middleware=[Middleware(GZipMiddleware)]))
     app.router.routes.append(Mount("/starlette", Starlette(routes=[Mount("/deep", app_with(model("deep")))])))
@@ -87,7 +87,7 @@ def test_mounted_apps_are_looked_into_however_they_are_mounted() -> None:
     assert names(app) == ["plain", "deep", "by-host", "of-mounted"]
 
 
-def test_what_no_route_depends_on_is_named() -> None:
+def test_deployments_without_a_route_are_given_to_the_toolkit() -> None:
     first, second = model("first"), model("second")
     assert find(Toolkit(deployments=[first, second])) == (first, second)
     with pytest.raises(
@@ -106,14 +106,14 @@ def test_a_route_added_later_is_found_and_one_deployment_is_found_once() -> None
     assert names(app) == ["shared", "late"]
 
 
-def test_what_a_deployment_is_bound_with_comes_before_it() -> None:
+def test_dependencies_come_before_a_deployment() -> None:
     base = model("base")
     left, right = model("left", base.handle), model("right", [{"deep": base.handle}])
     front = model("front", left.handle, right.handle)
     assert find(app_with(front)) == (base, left, right, front)
 
 
-def test_of_each_deployment_it_is_known_what_it_calls_itself() -> None:
+def test_plan_has_the_calls_of_each_deployment() -> None:
     base, anywhere = model("base"), model("anywhere")
     front, own = model("front", base.handle), model("own")
     router = APIRouter()
@@ -177,7 +177,7 @@ def test_a_deployment_is_not_named_as_an_ingress_is() -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_in_every_graph_each_comes_once_and_after_what_it_needs(seed: int) -> None:
+def test_deployments_come_once_and_after_their_dependencies(seed: int) -> None:
     rng = Random(seed)
     made: list[Bound[Model]] = []
     for number in range(rng.randint(1, 12)):
@@ -186,22 +186,20 @@ def test_in_every_graph_each_comes_once_and_after_what_it_needs(seed: int) -> No
     used = rng.sample(made, rng.randint(0, len(made)))
     found = find(Toolkit(deployments=used))
 
-    wanted = set()
+    expected = set()
     left = list(used)
     while left:
         each = left.pop()
-        wanted.add(each)
+        expected.add(each)
         left += each.needs
     assert len(found) == len(set(found))
-    assert set(found) == wanted
+    assert set(found) == expected
     for index, each in enumerate(found):
         assert set(each.needs) <= set(found[:index])
 
 
 @pytest.mark.parametrize(("working_dir", "begins"), [("data", "data"), (".", "."), ("..", ".")])
-def test_what_goes_along_is_the_folder_of_the_app_wherever_that_was(
-    working_dir: str, begins: str, tmp_path: Path
-) -> None:
+def test_plan_packs_the_folder_of_the_app(working_dir: str, begins: str, tmp_path: Path) -> None:
     specs = []
     for name in ("one", "other"):
         folder = tmp_path / name / "app"
@@ -216,7 +214,7 @@ def test_what_goes_along_is_the_folder_of_the_app_wherever_that_was(
     assert specs[0].template_hash("app") != spec.template_hash("app")
 
 
-def test_what_is_installed_stays_where_it_is() -> None:
+def test_installed_modules_are_not_packed() -> None:
     installed = str(Path(sysconfig.get_path("purelib")).resolve())
     spec = plan(FastAPI(), target="shop:app", app_dir=installed)
     assert with_files(spec) == (spec, {})
@@ -262,7 +260,7 @@ async def test_a_class_that_is_not_bound_is_refused_in_one_process_with_and_with
     assert "depend on that: Depends(model)" in failed["message"]
 
 
-def test_a_mark_for_calls_is_refused_where_requests_are_answered() -> None:
+def test_idempotent_is_refused_on_endpoints() -> None:
     app = Toolkit()
 
     @app.post("/embed")

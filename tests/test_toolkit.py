@@ -47,7 +47,7 @@ def shop(ran: list[str]) -> Toolkit:
     return app
 
 
-def test_include_router_takes_what_fastapis_takes_and_one_keyword_more() -> None:
+def test_include_router_takes_the_arguments_of_fastapi_and_deployment() -> None:
     ours = inspect.signature(Toolkit.include_router).parameters
     theirs = inspect.signature(FastAPI.include_router).parameters
     assert set(ours) - set(theirs) == {"deployment"}
@@ -135,7 +135,7 @@ def test_a_deprecated_startup_handler_of_a_router_runs_once_and_only_in_its_ingr
         assert ran == ["up"]
 
 
-def test_two_ingresses_of_one_name_that_differ_are_refused_by_what_differs() -> None:
+def test_different_ingresses_of_one_name_are_refused_by_their_difference() -> None:
     app = Toolkit()
     app.include_router(APIRouter(), deployment=CHAT)
     app.include_router(APIRouter(), deployment=CHAT)
@@ -295,7 +295,7 @@ def test_a_route_class_with_its_own_matches_needs_an_app_of_one_ingress() -> Non
         plan(app, target="x:app", app_dir="/")
 
 
-def test_a_revision_changes_with_what_needs_a_restart_and_with_nothing_else() -> None:
+def test_template_hash_changes_only_with_options_that_need_a_restart() -> None:
     def revision(**options: Any) -> str:
         app = Toolkit(deployment=DeploymentConfig(name="app", **options))
         return plan(app, target="x:app", app_dir="/").template_hash("app")

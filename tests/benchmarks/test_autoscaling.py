@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -24,7 +23,6 @@ from benchmarks.autoscaling import (
     Walk,
     document,
     drawing,
-    failures,
     figures,
     looks,
     serving,
@@ -32,7 +30,6 @@ from benchmarks.autoscaling import (
     timeline,
     walk,
 )
-from benchmarks.plot import curves
 from benchmarks.report import judge
 
 QUICK = {"BEFORE_S": 0.2, "AFTER_S": 0.2, "STEP_S": 5.0, "EMPTY_S": 5.0, "REST_S": 0.1, "AGAIN_S": 0.01, "CLIENTS": 4}
@@ -105,26 +102,6 @@ async def test_the_load_has_one_client_then_many_then_one_then_none_and_one_more
     assert abs(found["gone_s"]) < QUICK["EMPTY_S"], "this server has no replica as soon as it has no client"
 
 
-@pytest.mark.anyio
-@pytest.mark.usefixtures("quick")
-async def test_a_rejected_client_is_counted_and_retries(tmp_path: Path) -> None:
-    async with ground(tmp_path) as (url, there):
-        there.fails = 3
-        walked = await walk(url, tmp_path, 2, to_zero=False)
-    assert figures(walked, looks(tmp_path), 2)["failed"] == 3
-    assert walked.asked_at is None
-    assert len(serving(walked.answers, walked.stepped_at)) == 2
-
-
-@pytest.mark.anyio
-@pytest.mark.usefixtures("quick")
-async def test_the_step_ends_even_if_too_few_replicas_respond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autoscaling, "STEP_S", 0.1)
-    async with ground(tmp_path) as (url, _):
-        walked = await walk(url, tmp_path, 3, to_zero=False)
-    assert "all_s" not in figures(walked, looks(tmp_path), 3)
-
-
 def answers(*each: tuple[float, int | None]) -> list[Answer]:
     return [Answer(at, 0.1, replica) for at, replica in each]
 
@@ -157,14 +134,6 @@ def test_a_start_up_lasts_from_the_first_request_until_one_more_replica_runs() -
     assert start_up(TOLD, 30.0) == (30.25, 33.75)
     assert start_up(TOLD[:3], 10.0) is None
     assert start_up(TOLD, 40.0) is None
-
-
-def test_a_replica_that_was_not_recorded_while_starting_has_a_start_up_of_zero() -> None:
-    assert start_up([Look(1.0, 0, 1), Look(5.0, 0, 2)], 3.0) == (5.0, 5.0)
-
-
-def test_a_replica_that_was_requested_before_the_step_does_not_count() -> None:
-    assert start_up([Look(1.0, 1, 1), Look(5.0, 0, 2), Look(6.0, 1, 2), Look(8.0, 0, 3)], 5.5) == (6.0, 8.0)
 
 
 def test_times_count_from_the_step_and_from_the_first_request_to_zero_replicas() -> None:
@@ -207,20 +176,6 @@ def test_each_bound_holds_or_not() -> None:
     bad = judge(results(first_beyond_s=2.01, woken_beyond_s=0.51), BOUNDS)
     assert [verdict.holds for verdict in bad] == [False, False, False]
     assert [verdict.holds for verdict in judge(results(), BOUNDS)] == [None, None, None]
-
-
-def test_the_failures_of_one_round_are_not_hidden_by_the_others() -> None:
-    assert failures({"figures": {OURS: {NAME: {"failed": [0.0, 3.0, 0.0, None]}}}}, OURS) == 3
-    assert failures({"figures": {}}, OURS) == 0
-
-
-def test_curves_are_drawn_through_their_points() -> None:
-    drawn = ElementTree.fromstring(curves({"Requests": {"a": ("A & B", [(0, 0.0), (10, 5.0)])}}))
-    (line,) = drawn.iter("{http://www.w3.org/2000/svg}polyline")
-    (x0, y0), (x1, y1) = (tuple(map(float, point.split(","))) for point in line.attrib["points"].split())
-    assert x0 < x1
-    assert y0 > y1, "up is less"
-    assert "A & B" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
 
 
 def test_the_page_and_its_plot_are_generated_from_the_results() -> None:

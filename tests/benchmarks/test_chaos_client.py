@@ -1,7 +1,6 @@
 """The load client distinguishes the outcomes of requests and hides no failure."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -17,12 +16,7 @@ from benchmarks.chaos.client import (
     TRUNCATED,
     WRONG,
     Client,
-    closed_loop,
-    closes_after,
-    connected,
     not_ok,
-    ok,
-    open_loop,
     talk,
 )
 from benchmarks.chaos.scenarios import requests_to_a_lossy_server
@@ -99,43 +93,9 @@ async def test_a_connection_that_the_server_closed_is_not_reused() -> None:
         assert [(await client.get()).outcome for _ in range(3)] == ["OK"] * 3
 
 
-async def test_a_latency_counts_from_the_scheduled_time() -> None:
-    async with answering(echo) as client:
-        found = await open_loop(lambda due: client.get(due - 5), 200, 0.1)
-    assert len(ok(found)) == 20
-    assert all(done.latency_s > 5 > done.answered - done.sent for done in found)
-
-
-async def test_a_slow_server_receives_as_many_requests_as_a_fast_one() -> None:
-    async with answering(echo, pause_s=0.1) as client:
-        found = await open_loop(client.get, 100, 0.2)
-        assert len(found) == 20
-        assert len(await closed_loop(client.get, 2, 0.2)) < 10
-
-
 async def test_one_lost_response_in_a_thousand_is_detected() -> None:
     found = await requests_to_a_lossy_server(200, every=100)
     assert [done.outcome for done in not_ok(found)] == [RESET, RESET]
-
-
-async def test_closes_after_detects_whether_the_server_closes() -> None:
-    async with answering(lambda id: None) as client:
-        loop = asyncio.get_running_loop()
-        connection = await connected(client.address)
-        await loop.sock_sendall(connection, b"x\r\n\r\n")
-        assert await closes_after(connection, 5) is not None
-        assert await closes_after(await connected(client.address), 0.05, drip=b"abc") is None
-
-
-async def test_an_open_loop_can_run_until_an_event_is_set() -> None:
-    over = asyncio.Event()
-    async with answering(echo) as client:
-        asking = asyncio.create_task(open_loop(client.get, 200, math.inf, over))
-        await asyncio.sleep(0.1)
-        over.set()
-        found = await asking
-    assert found
-    assert len(found) == len(ok(found))
 
 
 Talk = Callable[[ServerConnection, asyncio.Event], Awaitable[None]]

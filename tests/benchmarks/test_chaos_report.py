@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.chaos.__main__ import RESULTS
 from benchmarks.chaos.ledger import Ledger, executed_twice, unended
-from benchmarks.chaos.probe import Probe, queued, slope
-from benchmarks.chaos.report import Row, document, holds, plain, summary, verdict
+from benchmarks.chaos.probe import Probe, queued
+from benchmarks.chaos.report import Row, document, plain, summary
 from benchmarks.chaos.scenarios import SCENARIOS
 from tests.patience import wait_until
 
@@ -54,13 +54,6 @@ def test_an_infinite_time_misses_its_bound_also_after_a_round_trip_through_json(
     assert (row.holds, again.holds, again.value) == (False, False, None)
 
 
-def test_a_scenario_holds_if_all_its_rows_do() -> None:
-    assert holds(entry(GOOD))
-    assert not holds(entry(GOOD, BAD))
-    assert not holds(entry())
-    assert verdict(entry(failed="the application did not start")) == "not measured: the application did not start"
-
-
 def test_the_page_shows_the_bounds_and_the_measurements_and_the_scenarios_without_any() -> None:
     said = document(results(entry(GOOD, BAD), entry(failed="`app-toolkit run` has no --moon")))
     assert "| time until it is back (slow) | ≤ 5 s | 6.25 | **missed** |" in said
@@ -90,12 +83,6 @@ def test_the_ledger_shows_which_handlers_ran_twice_and_which_never_ended(tmp_pat
     assert unended(before.values()) == 1
     assert written["a"].pids == {1, 2}
     assert (written["a"].chunks, written["b"].over, set(written)) == (1, True, {"a", "b"})
-
-
-def test_a_late_jump_has_no_slope_and_a_slow_rise_has_one() -> None:
-    assert slope([(t, 30.0 if t > 8 else 0.0) for t in range(11)]) == 0
-    assert slope([(t, t * 1.0 + (t % 2) * 0.2) for t in range(11)]) == pytest.approx(1.0, abs=0.1)
-    assert slope([]) == slope([(0, 1)]) == 0
 
 
 @pytest.mark.anyio

@@ -70,7 +70,7 @@ async def test_a_client_that_leaves_ignores_what_it_has_not_read() -> None:
     assert asked == ["", "s:1", "s:2", "s:3"]
 
 
-async def test_what_comes_twice_is_noted() -> None:
+async def test_duplicate_event_is_recorded() -> None:
     reader, _ = await follow(OK + events(1, 2), OK + events(2, 3) + END)
     assert reader.numbers == [1, 2, 2, 3]
 

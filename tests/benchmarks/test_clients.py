@@ -6,13 +6,12 @@ import json
 import socket
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app_toolkit.userapp.loading import load
-from benchmarks.conformance.clients import APPS, CLIENTS, NOT_SERVED, PASSED, differences, merged, node_command
+from benchmarks.conformance.clients import APPS, CLIENTS, NOT_SERVED, PASSED, differences, merged
 from benchmarks.conformance.relay import cutting
 from benchmarks.conformance.report import clients_table, document
 from tests.chat.served import served
@@ -68,17 +67,6 @@ def test_the_relay_resets_a_connection_after_the_bytes(after: int) -> None:
             thread.join(PATIENCE_S)
     assert received == [b"hello"]
     assert len(found) <= after
-
-
-def test_a_module_on_node_finds_the_packages_next_to_it(tmp_path: Path) -> None:
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    folder = tmp_path / "run"
-    folder.mkdir()
-    command = node_command(modules, folder, "ai_sdk.mjs")
-    assert Path(command[1]).is_file()
-    assert (folder / "node_modules").resolve() == modules
-    assert (folder / "cases.mjs").is_file()
 
 
 def found(**cases: dict[str, dict[str, str]]) -> dict[str, Any]:

@@ -1,24 +1,16 @@
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.measures import MEASURES
-from benchmarks.plot import plot
 from benchmarks.report import (
     BOUNDS,
     Bound,
-    best_of_ray_serve,
     bounds_table,
-    cpu_table,
     document,
     figure,
     judge,
-    measure_table,
-    middle,
-    number,
-    table,
 )
 
 
@@ -43,24 +35,6 @@ def results(figures: dict[str, Any], rounds: int = 3) -> dict[str, Any]:
 
 def gets(*rps: float | None) -> dict[str, Any]:
     return {"get_32": {"rps": list(rps), "p50_ms": [4.0], "p99_ms": [9.0], "replica_us": [100.0]}}
-
-
-def test_the_median_is_of_the_rounds_with_a_figure() -> None:
-    assert middle([3, None, 1, 2]) == 2
-    assert middle([None]) is None
-    assert middle([]) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "–"), (12_345.6, "12,346"), (99.94, "99.9"), (1.5, "1.50"), (0.0456, "0.0456"), (0.0, "0.00")],
-)
-def test_numbers_have_three_significant_digits_or_are_integers(value: float | None, text: str) -> None:
-    assert number(value) == text
-
-
-def test_a_table_is_markdown() -> None:
-    assert table(("", "a"), [("x", "1")]) == "|  | a |\n| --- | --: |\n| x | 1 |"
 
 
 def test_a_ratio_is_computed_within_each_round() -> None:
@@ -104,25 +78,6 @@ def test_an_upper_bound_holds_at_its_limit() -> None:
     assert [verdict.holds for verdict in judge(results({"bare": gets(1)}), [bound])] == [True]
 
 
-def test_tuned_ray_serve_is_the_better_of_one_and_two_replicas() -> None:
-    found = results({"ray-serve-best-1": gets(10), "ray-serve-best-2": gets(30), "toolkit-2": gets(60)})
-    assert best_of_ray_serve(found, "get_32") == 30
-    assert judge(found)[1].value == 2.0
-
-
-def test_a_measure_is_shown_relative_to_bare_and_to_ray_serve() -> None:
-    found = results({"bare": gets(100), "toolkit-2": gets(150), "ray-serve-best-1": gets(50)})
-    lines = measure_table(found, "get_32", MEASURES["get_32"]).splitlines()
-    assert lines[3] == "| app_toolkit, 2 replicas | 150 | 4.00 | 9.00 | 1.50 × | 3.00 × |"
-
-
-def test_cpu_is_shown_by_role_and_other_roles_are_summed() -> None:
-    spent = {"proxy_us": [40.0], "replica_us": [100.0], "other_us": [2.0], "manager_us": [3.0], "client_us": [25.0]}
-    found = results({"toolkit-2": {"get_32": {"rps": [10_000.0], **spent}, "idle": {"percent": [5.0]}}})
-    row = cpu_table(found, "get_32").splitlines()[2]
-    assert row == "| app_toolkit, 2 replicas | 40.0 | 100 | 5.00 | 145 | 25.0 | 1.70 | 5.00 |"
-
-
 def test_the_document_names_absent_contenders_and_failed_measurements() -> None:
     said = document(results({"bare": gets(100), "toolkit-2": gets(150)}))
     assert "Not measured: Mosec, 2 workers (its environment is missing)." in said
@@ -146,14 +101,3 @@ def test_every_bound_uses_figures_that_a_measure_of_its_contender_returns() -> N
 
     for bound in BOUNDS:
         bound.value(need)
-
-
-def test_the_longest_bar_is_the_largest_value() -> None:
-    drawn = plot({"GET": {"bare": ("Bare & plain", 50.0), "toolkit-2": ("app_toolkit", 100.0)}})
-    bars = ElementTree.fromstring(drawn).findall("{*}rect")[1:]
-    widths = [float(bar.get("width", 0)) for bar in bars]
-    assert widths[1] == pytest.approx(2 * widths[0])
-
-
-def test_a_figure_that_was_not_measured_is_missing() -> None:
-    assert figure(results({}), "bare", "get_32", "rps") is None

@@ -44,19 +44,12 @@ async def sending(*pieces: bytes, every_s: float = 0.0) -> AsyncIterator[str]:
 
 
 @pytest.mark.anyio
-async def test_events_are_counted_wherever_their_pieces_end() -> None:
+async def test_events_are_counted_across_chunk_borders() -> None:
     body = HEAD + 4 * EVENT + LAST
     for size in (1, 3, 7, len(body)):
         ends = [*range(0, len(body), size), len(body)]
         async with sending(*(body[start:end] for start, end in pairwise(ends))) as url:
             assert (await follow(url, streams=2, rate=4, seconds=1))["events_s"] > 0
-
-
-@pytest.mark.anyio
-async def test_a_gap_is_the_time_between_two_arrivals() -> None:
-    async with sending(HEAD + EVENT, EVENT + LAST, every_s=0.2) as url:
-        found = await follow(url, streams=1, rate=2, seconds=1)
-    assert 150 < found["p99_ms"] < 5_000
 
 
 @pytest.mark.anyio
@@ -79,7 +72,7 @@ def results(**events_s: float) -> dict[str, Any]:
     return {"run": {"rounds": 1}, "figures": figures}
 
 
-def test_each_bound_names_what_it_compares() -> None:
+def test_bound_names_its_comparison() -> None:
     missed = {
         "bare": (2_000.0, "against uvicorn"),
         "memory": (400.0, "log in memory"),
@@ -94,7 +87,7 @@ def test_each_bound_names_what_it_compares() -> None:
         assert says in verdict.bound.says
 
 
-def test_the_page_has_what_was_measured() -> None:
+def test_page_has_the_measurements() -> None:
     page = document(json.loads(RESULTS.read_text()))
     for measure in MEASURES.values():
         assert f"### {measure.title}" in page

@@ -1,4 +1,4 @@
-"""Where options come from: the command line, the environment, the project, the defaults, in this order."""
+"""Options come from the command line, the environment, the project and the defaults, in this order."""
 
 import asyncio
 import json
@@ -161,14 +161,14 @@ def test_a_source_file_is_not_taken_for_an_access_log(name: str, capsys: pytest.
     assert f"--access-log = '{name}': an access log cannot be a file whose name ends in .py, .yaml, .yml or" in said
 
 
-def test_the_log_level_is_told_to_the_processes_of_a_local_ray(project: Path, options_of) -> None:
+def test_processes_of_a_local_ray_get_the_log_level(project: Path, options_of) -> None:
     options_of("--log-level", "DEBUG")
     assert log_level() == "debug"
     options_of()
     assert log_level() == "debug", "what the environment says is the default"
 
 
-def test_a_log_level_without_an_effect_is_told(options_of, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_level_without_effect_is_reported(options_of, capsys: pytest.CaptureFixture[str]) -> None:
     options_of("--log-level", "debug")
     assert "--log-level" not in capsys.readouterr().out
     options_of("--log-level", "debug", "--address", "auto")
@@ -188,14 +188,14 @@ def test_a_cluster_that_runs_takes_no_log_level_from_a_script() -> None:
         run(deployment(Answer).bind(), address="127.0.0.1:1", log_level="debug")
 
 
-def test_uvicorns_name_for_whom_to_believe_counts_too(options_of, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_of_uvicorn_for_trusted_proxies_is_read(options_of, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     assert options_of().http.forwarded_allow_ips == "*"
     monkeypatch.setenv("APP_TOOLKIT_FORWARDED_ALLOW_IPS", "10.0.0.1")
     assert options_of().http.forwarded_allow_ips == "10.0.0.1"
 
 
-def test_rays_variable_names_the_cluster_where_nothing_else_does(
+def test_ray_address_names_the_cluster_if_no_other_option_does(
     project: Path, options_of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
@@ -237,7 +237,7 @@ def test_a_mistake_names_its_flag(
     assert capsys.readouterr().err == f"Error: {sentence}\n"
 
 
-def test_a_certificate_that_is_none_is_told_before_anything_starts(
+def test_invalid_certificate_is_refused_before_anything_starts(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command_line, "engine", Unloaded)
@@ -249,7 +249,7 @@ def test_a_certificate_that_is_none_is_told_before_anything_starts(
     assert said.out == ""
 
 
-def test_what_run_was_told_is_what_a_proxy_serves_with(project: Path, options_of) -> None:
+def test_proxy_gets_the_options_of_run(project: Path, options_of) -> None:
     own = certificate(project)
     http = options_of("--port", "0", "--ssl-certfile", "localhost.pem", "--ssl-keyfile", "localhost.key").http
 
@@ -292,14 +292,10 @@ def test_a_mistake_in_the_project_is_one_sentence(project: Path, content: str, s
         read_project(project)
 
 
-def test_what_belongs_to_fastapi_is_left_to_it(project: Path) -> None:
+def test_options_of_fastapi_are_ignored(project: Path) -> None:
     (project / "pyproject.toml").write_text('[tool.fastapi]\nentrypoint = "shop:app"\nother = 1\n')
     assert read_project(project).entrypoint == "shop:app"
     assert read_project(project).defaults == RunDefaults()
-
-
-def test_a_folder_without_a_project_has_no_opinion(project: Path) -> None:
-    assert read_project(project).entrypoint is None
 
 
 def test_a_variable_that_holds_nonsense_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,14 +309,7 @@ def test_an_empty_variable_is_not_set(project: Path, monkeypatch: pytest.MonkeyP
     assert read_settings().given == {}
 
 
-def test_a_client_address_is_refused(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command_line.main(["run", "--address", "ray://head:10001"])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("Error: the address 'ray://head:10001' is for Ray Client")
-
-
-def test_a_misspelt_file_is_told_before_anything_starts(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misspelt_file_is_refused_before_anything_starts(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "nowhere.py"])
     assert ended.value.code == 2

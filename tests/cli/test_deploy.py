@@ -111,7 +111,7 @@ def deployed(cluster: Cluster, target: Path, **more: Any) -> list[str]:
 
 
 @pytest.mark.slow
-def test_what_is_shown_is_applied_and_stays_with_its_files(app: Path, tmp_path: Path) -> None:
+def test_shown_plan_is_applied_with_its_files(app: Path, tmp_path: Path) -> None:
     cluster = Cluster()
     new = [
         "application shop at /shop: new",
@@ -159,16 +159,8 @@ def test_a_shared_stream_log_is_deployed_once_and_then_left_alone(app: Path) -> 
     assert deployed(cluster, app)[0] == "application shop at /shop: files changed, stream_log shared -> memory"
 
 
-def test_streams_in_the_memory_of_several_replicas_are_warned_of(app: Path) -> None:
-    route = "from app_toolkit.streaming import stream_router\napp.include_router(stream_router(), prefix='/streams')\n"
-    app.write_text(APP + route)
-    several = PlanOptions(name="shop", route_prefix="/shop", num_replicas=2)
-    said = deployed(Cluster(), app, plan=several, dry_run=True)
-    assert said[0].startswith("The streams of GET /streams/{stream} are in the memory of one replica, and 'app' of ")
-
-
 @pytest.mark.slow
-def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path) -> None:
+def test_all_applications_of_a_file_are_deployed_and_no_secret_is_shown(app: Path) -> None:
     (app.parent / "keyed.py").write_text(
         "from app_toolkit import Deployment, Toolkit\n"
         "class Door(Deployment):\n"
@@ -192,7 +184,7 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_told(app: Path
 
 
 @pytest.mark.slow
-def test_a_part_is_deployed_and_shown_alone_onto_what_was_read(app: Path) -> None:
+def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> None:
     cluster = Cluster()
     with pytest.raises(ConfigError, match="--only needs a running application, and there is no application 'shop'"):
         deployed(cluster, app, only=["chat"])
@@ -296,13 +288,13 @@ def test_a_status_that_is_watched_is_shown_whenever_it_changes_until_nothing_run
     assert instance.did == ["close"]
 
 
-def test_where_no_cluster_answers_nothing_is_planned(app: Path) -> None:
+def test_nothing_is_planned_if_no_cluster_responds(app: Path) -> None:
     options = DeployOptions(str(app), None, HTTPOptions(), PlanOptions(), address="127.0.0.1:1")
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
         deploy(options, Screen(), Unloaded())
 
 
-def test_what_is_named_is_of_one_application_of_a_file(
+def test_named_deployments_belong_to_one_application_of_a_file(
     app: Path, command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken: list[DeployOptions] = []

@@ -22,7 +22,6 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.errors import TargetError
-from tests.client.scripted import Unloaded
 
 from .test_run import PROXY, Scripted, ctrl_c, group
 
@@ -83,7 +82,7 @@ def specs(*arguments: str) -> list[ApplicationSpec]:
 
 
 @pytest.mark.slow
-def test_each_application_is_planned_where_its_own_modules_are(folder: Path) -> None:
+def test_each_application_is_planned_in_its_own_folder(folder: Path) -> None:
     one, two = specs("app.yaml")
     assert (one.name, one.title, one.route_prefix, one.app_dir) == ("one", "one", "/", str(folder / "one"))
     assert (two.name, two.title, two.route_prefix, two.app_dir) == ("two", "two", "/two", str(folder / "two"))
@@ -103,7 +102,7 @@ def test_a_file_that_is_written_from_a_file_or_an_app_makes_the_same_specs(folde
 
 
 @pytest.mark.slow
-def test_what_is_said_on_the_command_line_is_written_also_where_it_is_the_default(folder: Path) -> None:
+def test_options_of_the_command_line_are_written_even_if_they_are_defaults(folder: Path) -> None:
     (folder / "one" / "app.py").write_text(
         "from app_toolkit import DeploymentConfig, Toolkit\n"
         "from fastapi import APIRouter\n"
@@ -117,13 +116,7 @@ def test_what_is_said_on_the_command_line_is_written_also_where_it_is_the_defaul
     assert [each.config.num_replicas for each in spec.deployments] == [1, 2]
 
 
-@pytest.mark.slow
-def test_the_project_may_have_the_applications(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[tool.app_toolkit.applications.shop]\ntarget='app:app'\napp_dir='one'\n")
-    assert [spec.name for spec in specs()] == [spec.name for spec in specs("pyproject.toml")] == ["shop"]
-
-
-def test_every_application_tells_what_is_wrong_with_it(folder: Path) -> None:
+def test_every_application_reports_its_mistakes(folder: Path) -> None:
     (folder / "two" / "app.py").write_text("raise ValueError('no model')")
     text = FILE.replace("      app: {", "      absent: {}\n      app: {sync_threads: 2, ")
     (folder / "app.yaml").write_text(text)
@@ -139,7 +132,7 @@ def test_every_application_tells_what_is_wrong_with_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
-def test_the_mistakes_of_a_file_and_those_that_its_apps_find_are_told_at_once(folder: Path, command: str) -> None:
+def test_mistakes_of_a_file_and_of_its_apps_are_reported_together(folder: Path, command: str) -> None:
     text = FILE.replace("      app: {num_replicas: 3}\n", "      app: {num_replica: 3}\n      absent: {}\n")
     text = text.replace("route_prefix: /two", "route_prefix: two").replace("working_dir: two", "working_dir: three")
     (folder / "app.yaml").write_text(text)
@@ -179,7 +172,7 @@ def test_the_mistakes_of_a_file_and_those_that_its_apps_find_are_told_at_once(fo
         (["one/app.py", "--application", "x"], "--application x: the target is one app, not an application file"),
     ],
 )
-def test_what_does_not_go_together_is_a_sentence(
+def test_contradicting_options_are_one_sentence(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -188,25 +181,10 @@ def test_what_does_not_go_together_is_a_sentence(
     assert capsys.readouterr().err.startswith(f"Error: {sentence}")
 
 
-def test_a_folder_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
+def test_error_names_the_line_of_a_missing_folder(folder: Path) -> None:
     (folder / "app.yaml").write_text(FILE.replace("working_dir: two", "working_dir: three"))
     done = plan("app.yaml")
     assert done.stderr == f"Error: app.yaml:15: applications.two.working_dir: {folder}/three is not a folder\n"
-
-
-def test_a_variable_that_is_not_set_is_told_before_anything_starts(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command_line, "engine", Unloaded)
-    with pytest.raises(SystemExit) as ended:
-        command_line.main(["run", "app.yaml"])
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == (
-        "Error: app.yaml:10: applications.one.deployments.writer.user_config.token = '${SECRET_TOKEN}': the "
-        "environment variable SECRET_TOKEN is not set\n"
-    )
 
 
 def both(running: int) -> InstanceStatus:
@@ -309,7 +287,7 @@ def test_as_many_applications_are_planned_at_once_as_there_may_be_and_all_in_the
     assert [spec.name for spec in found or ()] == ["one", "two"]
 
 
-def test_a_target_that_holds_no_app_is_told_with_its_line_and_traceback(folder: Path) -> None:
+def test_error_of_a_target_without_app_shows_its_line_and_traceback(folder: Path) -> None:
     (folder / "app.yaml").write_text("applications:\n  x:\n    target: broken:app\n")
     (folder / "broken.py").write_text("1 / 0")
     with pytest.raises(TargetError, match=r"^app.yaml:3: the module 'broken' does not import: ZeroDiv") as refused:

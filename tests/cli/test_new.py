@@ -1,4 +1,4 @@
-"""`new`: what it asks, what it creates, and what it refuses."""
+"""`new` asks for a template and its answers, creates a project, and refuses wrong answers."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Where the command runs, which version of it, and addresses that no command takes."""
+"""Help, versions, and addresses that every command refuses."""
 
 import re
 import subprocess
@@ -51,14 +51,14 @@ def test_an_option_or_a_command_of_another_program_names_ours(
     assert f"Error: {sentence}" in capsys.readouterr().err
 
 
-def test_what_is_named_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    def told(*arguments: str) -> str:
+def test_named_files_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    def help_text(*arguments: str) -> str:
         with pytest.raises(SystemExit):
             command_line.main([*arguments, "--help"])
         return capsys.readouterr().out
 
-    flags = set(re.findall(r"--[\w-]+", " ".join(map(told, ("run", "dev", "deploy", "plan"))))) | {"--version"}
-    commands = set(re.findall(r"^  (\w+) ", told(), re.MULTILINE))
+    flags = set(re.findall(r"--[\w-]+", " ".join(map(help_text, ("run", "dev", "deploy", "plan"))))) | {"--version"}
+    commands = set(re.findall(r"^  (\w+) ", help_text(), re.MULTILINE))
     suggestions = [*OTHER_FLAGS.values(), *(f"`app-toolkit {each}`" for each in OTHER_COMMANDS.values())]
     for sentence in suggestions:
         assert set(re.findall(r"(?<!\w)--[\w-]+", sentence)) <= flags
@@ -107,7 +107,7 @@ def test_an_address_of_ray_client_is_refused_from_python() -> None:
             call()
 
 
-def test_windows_is_told_in_one_sentence_and_what_to_do() -> None:
+def test_windows_is_refused_in_one_sentence() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import sys; sys.platform = 'win32'; import app_toolkit"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""`plan`: what it prints, and how `run` asks for it in a child process."""
+"""The output of `plan`, and the child process in which `run` plans."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def test_json_is_the_whole_spec() -> None:
     assert done.stderr == "deployment 'chat' keeps num_replicas = 2: its code sets that, so 3 was not applied\n"
 
 
-def test_the_table_is_plain_lines_where_nobody_looks_at_a_terminal() -> None:
+def test_table_is_plain_text_without_a_terminal() -> None:
     done = plan(str(EXAMPLE))
     assert "deployment=chat  kind=ingress  replicas=2" in done.stdout
     assert "path=/chat/ws  methods=websocket  ingress=chat" in done.stdout
@@ -105,7 +105,7 @@ def test_an_option_out_of_bounds_is_a_sentence() -> None:
     assert done.stderr == "Error: --num-replicas = 0: input should be greater than or equal to 1\n"
 
 
-def test_what_an_app_prints_does_not_spoil_the_plan(tmp_path: Path) -> None:
+def test_output_of_an_app_does_not_corrupt_the_plan(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     with planning_of(str(tmp_path / "noisy.py"), None, PlanOptions()) as planning:
         spec = planning.result(always)
@@ -113,7 +113,7 @@ def test_what_an_app_prints_does_not_spoil_the_plan(tmp_path: Path) -> None:
     assert spec.target == "noisy:app"
 
 
-def test_a_child_plans_what_this_process_would(capfd: pytest.CaptureFixture[str]) -> None:
+def test_child_process_makes_the_same_plan(capfd: pytest.CaptureFixture[str]) -> None:
     options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4)
     with planning_of("hello.app:app", EXAMPLE.parents[1], options) as planning:
         spec = planning.result(always)
@@ -123,7 +123,7 @@ def test_a_child_plans_what_this_process_would(capfd: pytest.CaptureFixture[str]
     assert "deployment 'chat' keeps num_replicas = 2" in capfd.readouterr().err
 
 
-def test_the_child_says_what_is_wrong_and_the_parent_ends_with_its_code(
+def test_command_ends_with_the_error_and_the_code_of_the_child(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with planning_of("absent:app", None, PlanOptions()) as planning, pytest.raises(SystemExit) as ended:
@@ -132,7 +132,7 @@ def test_the_child_says_what_is_wrong_and_the_parent_ends_with_its_code(
     assert capfd.readouterr().err.startswith("Error: no module 'absent'")
 
 
-def test_a_child_that_dies_is_told_by_its_exit_code(tmp_path: Path) -> None:
+def test_error_names_the_exit_code_if_the_child_process_dies(tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text("import os\nos._exit(7)\n")
     with (
         planning_of(str(tmp_path / "deadly.py"), None, PlanOptions()) as planning,

@@ -154,7 +154,7 @@ def ran(app: str, engine: Scripted, *, terminal: bool = False, **more: Any) -> s
     return output.getvalue()
 
 
-def test_it_tells_how_replicas_start_and_where_the_app_is_then_drains(app: str) -> None:
+def test_run_shows_starting_replicas_and_the_url_and_then_drains(app: str) -> None:
     engine = Scripted(
         lambda: status(group("default/app", 0, 1), group("default/chat", 0, 2), proxies=[group("proxy", 0, 1)]),
         lambda: status(APP_UP, group("default/chat", 1, 2)),
@@ -202,16 +202,6 @@ def test_a_shared_stream_log_is_started_unless_it_runs(app: str) -> None:
     assert second.did == ["start", "deploy", "leave", "close"]
 
 
-def test_streams_in_the_memory_of_several_replicas_are_warned_of(app: str) -> None:
-    imports = "from collections.abc import AsyncIterator\nfrom app_toolkit.streaming import resumable\n"
-    Path(app).write_text(imports + APP + STREAMS)
-    several = PlanOptions(num_replicas=2)
-    warning = "The streams of GET /words are in the memory of one replica"
-    assert [line for line in ran(app, Scripted(ready, ctrl_c), plan=several).splitlines() if warning in line]
-    shared = PlanOptions(num_replicas=2, stream_log="shared")
-    assert warning not in ran(app, Scripted(shared_and_ready, ctrl_c), plan=shared)
-
-
 def test_sigterm_drains_as_well(app: str) -> None:
     engine = Scripted(ready, terminate)
     ran(app, engine)
@@ -236,7 +226,7 @@ def test_a_terminal_gets_a_table_that_moves(app: str) -> None:
     assert "2/2" in said
 
 
-def test_an_ingress_that_breaks_later_and_heals_is_told(app: str) -> None:
+def test_run_shows_when_an_ingress_fails_and_recovers(app: str) -> None:
     def broken() -> InstanceStatus:
         return status(APP_UP, group("default/chat", 1, 2, last_error="default.chat-1-2 exited while it was running"))
 
@@ -245,7 +235,7 @@ def test_an_ingress_that_breaks_later_and_heals_is_told(app: str) -> None:
     assert said.count("chat: healthy, 2 of 2 running") == 2
 
 
-def test_the_url_is_told_once_a_proxy_listens(app: str) -> None:
+def test_url_is_shown_once_a_proxy_listens(app: str) -> None:
     def no_proxy() -> InstanceStatus:
         return status(APP_UP, proxies=[])
 
@@ -253,7 +243,7 @@ def test_the_url_is_told_once_a_proxy_listens(app: str) -> None:
     assert "Serving" not in ran(app, engine)
 
 
-def test_ctrl_c_while_replicas_start_drains_what_there_is(app: str) -> None:
+def test_ctrl_c_while_replicas_start_drains_the_running_ones(app: str) -> None:
     engine = Scripted(lambda: status(group("default/app", 0, 1)), ctrl_c)
     assert "Serving" not in ran(app, engine)
     assert engine.did == ["start", "deploy", "leave", "close"]
@@ -265,7 +255,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_draining(app: str) -> None:
     assert engine.did == ["start", "deploy", "leave", "close"]
 
 
-def test_an_app_that_fails_at_startup_is_drained_and_told_with_its_traceback(app: str) -> None:
+def test_app_that_fails_at_startup_is_drained_and_its_traceback_is_shown(app: str) -> None:
     traceback = "\n".join([*(f"line {number}" for number in range(100)), "ValueError: no model"])
     failed = group("default/chat", 0, 2, "failed", last_error=traceback)
     engine = Scripted(lambda: status(APP_UP, failed))
@@ -277,25 +267,19 @@ def test_an_app_that_fails_at_startup_is_drained_and_told_with_its_traceback(app
     assert engine.did == ["start", "deploy", "leave", "close"]
 
 
-def test_a_proxy_that_does_not_come_up_is_told_as_well(app: str) -> None:
+def test_error_of_a_proxy_that_does_not_start_is_shown(app: str) -> None:
     failed = group("proxy", 0, 1, "failed", last_error="port 8000 on 127.0.0.1 is in use")
     with pytest.raises(StartupError, match=r"^'proxy' did not come up: port 8000 on 127.0.0.1 is in use$"):
         ran(app, Scripted(lambda: status(APP_UP, proxies=[failed])))
 
 
-def test_what_can_never_be_placed_is_told_at_once_and_what_may_is_waited_for(app: str) -> None:
+def test_run_ends_if_a_replica_can_never_be_placed(app: str) -> None:
     waits = group("default/chat", 0, 2, "waiting_for_resources", asks="1 GPU")
     never = group("default/chat", 0, 2, "failed", asks="2 GPU", last_error="r-1 asks for 2 GPU; the cluster has 1 GPU")
     engine = Scripted(lambda: status(waits), lambda: status(never))
     with pytest.raises(PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the cluster has 1 GPU$"):
         ran(app, engine)
     assert engine.did == ["start", "deploy", "leave", "close"]
-
-
-def test_what_waits_for_resources_says_what_for(app: str) -> None:
-    waits = group("default/chat", 0, 2, "waiting_for_resources", asks="1 GPU")
-    said = ran(app, Scripted(lambda: status(waits), ctrl_c))
-    assert "chat: waiting for resources, 0 of 2 running (one replica asks for 1 GPU; 0 GPU is free)" in said
 
 
 def test_an_engine_that_breaks_is_left_behind_drained(app: str) -> None:

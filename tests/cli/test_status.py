@@ -1,4 +1,4 @@
-"""`status` and `shutdown`: what they say, and that they let go of the cluster."""
+"""The output of `status` and `shutdown`."""
 
 import io
 import json
@@ -141,7 +141,7 @@ def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
     ]
 
 
-def test_the_page_shows_what_a_target_goes_by(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_shows_the_reason_of_a_target(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     (shown,) = page("docs/autoscaling.md").shown("console")
     why = "from 2 to 3: the load is 6, on average 5.2, and one replica is meant to have 2"
     follow = {"shop": ScalingStatus(1, 100, 6, 5.8, 3, why), "writer": ScalingStatus(0, 8, 0, 0.0, 0, None)}
@@ -155,9 +155,7 @@ def test_the_page_shows_what_a_target_goes_by(running: Running, capsys: pytest.C
     assert f"$ app-toolkit status\n{capsys.readouterr().out}" == shown
 
 
-def test_each_replica_is_told_with_what_it_does_where_somebody_asks(
-    running: Running, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verbose_status_shows_each_replica(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     serving = ReplicaStatus("shop.app-1-1", "running", 61.6, "r", "unix:/x", 0, None, None, node="3f" * 28)
     (shop,) = STATUS.applications
     app, chat = shop.deployments
@@ -189,11 +187,11 @@ def test_a_replica_that_does_not_answer_health_checks_is_marked(
         "    shop.app-1-1: running for 62 s, did not answer 2 health checks",
     ]
     assert command("status", "--json") == 0
-    ((told,),) = [each["replicas"] for each in json.loads(capsys.readouterr().out)["applications"][0]["deployments"]]
-    assert told["unhealthy"] == "did not answer 2 health checks"
+    ((replica,),) = [each["replicas"] for each in json.loads(capsys.readouterr().out)["applications"][0]["deployments"]]
+    assert replica["unhealthy"] == "did not answer 2 health checks"
 
 
-def test_where_several_nodes_have_proxies_each_is_a_line(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_has_a_line_for_the_proxies_of_each_node(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     running.status = replace(STATUS, proxies=tuple(replace(PROXY, name=f"proxy@{letter * 56}") for letter in "ab"))
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[1:3] == [
@@ -215,7 +213,7 @@ def test_shutdown_drains_and_lets_go(running: Running) -> None:
 
 
 @pytest.mark.parametrize("name", ["status", "shutdown"])
-def test_where_nothing_runs_that_is_said(
+def test_status_says_that_nothing_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command_line, "engine", Nothing)
@@ -223,7 +221,7 @@ def test_where_nothing_runs_that_is_said(
     assert capsys.readouterr().err == "Error: no instance runs here\n"
 
 
-def test_where_clients_come_in_is_shown_with_the_revision(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_url_with_the_revision(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     serving = ReplicaStatus("proxy@abc-1-1", "running", 61.6, "r", "tls:127.0.0.1:8443", 0, None, None, node="3f" * 28)
     proxies = ReplicaSetStatus("proxy@abc", "healthy", 1, "r", {"running": 1}, (serving,), 0, None)
     running.status = replace(STATUS, proxies=(proxies,))

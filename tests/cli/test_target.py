@@ -1,4 +1,4 @@
-"""What people type, and which app it means."""
+"""Targets of the command line, and the apps that they name."""
 
 import sys
 from collections.abc import Iterator
@@ -145,14 +145,14 @@ def test_an_app_may_sit_inside_an_object(tmp_path: Path) -> None:
         ("def f(:", "wrong", "does not import: SyntaxError"),
     ],
 )
-def test_what_is_wrong_with_a_module_is_one_sentence(tmp_path: Path, source: str, target: str, sentence: str) -> None:
+def test_error_of_a_module_is_one_sentence(tmp_path: Path, source: str, target: str, sentence: str) -> None:
     write(tmp_path, {"wrong.py": source})
     with pytest.raises(TargetError, match=sentence) as raised:
         load(resolve(target, folder=tmp_path))
     assert "\n" not in str(raised.value)
 
 
-def test_the_users_own_traceback_goes_with_it_and_nobody_elses(tmp_path: Path) -> None:
+def test_error_shows_only_the_users_traceback(tmp_path: Path) -> None:
     write(tmp_path, {"broken.py": "def build():\n    raise ValueError('no model')\n\nbuild()\n"})
     with pytest.raises(TargetError) as raised:
         load(resolve("broken.py", folder=tmp_path))

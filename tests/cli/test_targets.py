@@ -122,7 +122,7 @@ REFUSED = [
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "dev", "dev --no-reload", "run"])
 @pytest.mark.parametrize(("target", "sentence", "traceback"), REFUSED)
-def test_every_command_says_the_same_of_what_it_cannot_serve(
+def test_every_command_refuses_a_target_with_the_same_sentence(
     tmp_path: Path, command: str, target: str, sentence: str, traceback: bool
 ) -> None:
     for name, source in FILES.items():

@@ -1,4 +1,4 @@
-"""Waiting for what a command brings."""
+"""Waiting for the effect of a command."""
 
 from dataclasses import replace
 
@@ -17,13 +17,13 @@ def status(*groups: ReplicaSetStatus, leaving: tuple[ReplicaSetStatus, ...] = ()
     return InstanceStatus(1, 1, "starting", (shop,), (PROXY,), leaving)
 
 
-def test_somebody_waits_until_all_is_up_and_nothing_of_before_answers() -> None:
+def test_client_waits_until_the_new_revision_is_up_and_the_old_one_is_gone() -> None:
     instance = Scripted(status(STARTING), status(UPDATING), status(UP))
     instance.wait_until_serving({"shop": 1})
     assert list(instance.script) == []
 
 
-def test_somebody_waits_until_what_was_removed_is_gone() -> None:
+def test_client_waits_until_removed_deployments_are_gone() -> None:
     removed = ReplicaSetStatus("shop/chat", "stopping", 0, "", {"draining": 1}, (), 0, None)
     instance = Scripted(status(UP, leaving=(removed,)), status(UP))
     instance.wait_until_serving({"shop": 1})
@@ -32,20 +32,20 @@ def test_somebody_waits_until_what_was_removed_is_gone() -> None:
         Scripted(status(UP, leaving=(removed,))).wait_until_serving({"shop": 1}, 0)
 
 
-def test_what_does_not_come_up_is_told_with_the_users_traceback() -> None:
-    with pytest.raises(StartupError, match="'app' did not come up: ValueError: no model") as told:
+def test_error_of_a_failed_deploy_has_the_users_traceback() -> None:
+    with pytest.raises(StartupError, match="'app' did not come up: ValueError: no model") as caught:
         Scripted(status(UPDATING), status(FAILED)).wait_until_serving({"shop": 1})
-    assert told.value.__notes__ == ["Traceback\n  line\nValueError: no model"]
+    assert caught.value.__notes__ == ["Traceback\n  line\nValueError: no model"]
 
 
-def test_what_was_rolled_back_is_told_though_all_is_well() -> None:
+def test_rolled_back_revision_is_an_error_of_the_wait() -> None:
     (shop,) = status(UP).applications
     error = "shop/app: Traceback\n  line\nValueError: no model"
     back = replace(shop, status="rolled_back", last_error=error, revision=3, serving_revision=2)
     said = "revision 3 of 'shop' was rolled back to revision 2: ValueError: no model"
-    with pytest.raises(StartupError, match=said) as told:
+    with pytest.raises(StartupError, match=said) as caught:
         Scripted(replace(status(UP), applications=(back,))).wait_until_serving({"shop": 3})
-    assert told.value.__notes__ == ["shop/app: Traceback\n  line\nValueError: no model"]
+    assert caught.value.__notes__ == ["shop/app: Traceback\n  line\nValueError: no model"]
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_a_wait_ends_if_the_instance_is_shut_down() -> None:
         Scripted(status(STARTING), down).wait_until_serving({"shop": 1})
 
 
-def test_what_takes_too_long_is_told_with_what_is_missing() -> None:
+def test_timeout_names_the_missing_replicas() -> None:
     with pytest.raises(WaitTimeout, match="the rollout is not complete after 0 s: app: starting, 0 of 1 running"):
         Scripted(status(STARTING)).wait_until_serving({"shop": 1}, 0)
 
 
-def test_what_is_deleted_is_waited_for_and_no_other() -> None:
+def test_client_waits_only_for_the_deleted_application() -> None:
     other = ReplicaSetStatus("shopping/app", "stopping", 0, "", {"draining": 1}, (), 0, None)
     instance = Scripted(status(UP, leaving=(STARTING, other)), status(UP, leaving=(other,)))
     instance.wait_until_gone(Delete("shop"))
@@ -92,13 +92,13 @@ def test_what_is_deleted_is_waited_for_and_no_other() -> None:
     assert list(instance.script) == []
 
 
-def test_an_instance_that_ends_has_nothing_left_of_what_was_deleted() -> None:
+def test_wait_for_a_delete_ends_if_the_instance_ends() -> None:
     Scripted(status(UP, leaving=(STARTING,)), InstanceEnded("the instance was shut down")).wait_until_gone(
         Delete("shop")
     )
 
 
-def test_what_can_never_be_placed_is_told_and_what_waits_for_room_is_waited_for() -> None:
+def test_wait_ends_if_a_replica_can_never_be_placed() -> None:
     lacking = ReplicaStatus("shop.app-1-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
     waits = replace(STARTING, status="waiting_for_resources", replicas=(lacking,))
     never = replace(waits, status="failed", last_error="shop.app-1-1 asks for 1 GPU; the cluster has 0 GPU")
@@ -120,8 +120,8 @@ def test_each_state_on_the_way_is_shown_and_the_last_one_is_given_back() -> None
 
 def test_a_watch_goes_on_until_it_is_not_wanted() -> None:
     client = Scripted(NOTHING_YET, status(UP), status(UP))
-    wanted = iter([True, True, False])
-    assert [each.change for each in client.watch(lambda: next(wanted))] == [0, 1]
+    answers = iter([True, True, False])
+    assert [each.change for each in client.watch(lambda: next(answers))] == [0, 1]
 
 
 def test_a_rollback_expects_the_revision_that_it_found() -> None:

@@ -100,7 +100,7 @@ async def test_a_client_that_waits_for_a_revision_learns_how_it_ended():
         await h.until(down.done)
 
 
-async def test_what_a_lease_holds_goes_with_it():
+async def test_application_ends_with_its_lease():
     async with harness() as h:
         await Hold("me").perform(h.controller)
         await Deploy(application(), owner="me").perform(h.controller)

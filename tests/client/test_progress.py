@@ -1,4 +1,4 @@
-"""What the status tells of applications that come up."""
+"""The progress of applications that start."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_each_group_has_one_line_as_soon_as_one_application_is_known(status: Ins
 
 
 @given(STATUSES, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
-def test_several_applications_serve_where_each_of_them_does(status: InstanceStatus, names: list[str]) -> None:
+def test_urls_of_several_applications_have_their_prefixes(status: InstanceStatus, names: list[str]) -> None:
     assert is_serving(status, names) == all(is_serving(status, [name]) for name in names)
     assert sorted(unfinished(status, names)) == sorted(line for name in names for line in unfinished(status, [name]))
 
@@ -92,7 +92,7 @@ def test_a_line_says_how_many_run_and_why_not_all(facts: dict[str, object], line
     assert [str(row) for row in rows(status, ["shop"])] == ["proxy: healthy, 1 of 1 running", line]
 
 
-def test_only_what_was_given_up_was_rolled_back() -> None:
+def test_only_a_failed_revision_counts_as_rolled_back() -> None:
     shop = ApplicationStatus("shop", "healthy", "/", (UP,))
     assert rolled_back(None) is None
     assert rolled_back(shop) is None

@@ -39,7 +39,7 @@ def data(text: str) -> Any:
         ("[1, {a: b}]", [1, {"a": "b"}]),
     ],
 )
-def test_plain_words_are_what_yaml_1_2_takes_them_for(written: str, read: Any) -> None:
+def test_plain_scalars_follow_yaml_1_2(written: str, read: Any) -> None:
     found = data(f"x: {written}")["x"]
     assert (found, type(found)) == (read, type(read))
 
@@ -53,7 +53,7 @@ def test_each_key_and_item_has_its_line() -> None:
     assert document.at(("a", "b", "absent", "x")) == "app.yaml:2"
 
 
-def test_a_key_that_is_there_twice_is_told_with_both_lines() -> None:
+def test_error_names_both_lines_of_a_duplicate_key() -> None:
     document = from_yaml("a:\n  b: 1\n  c: 2\n  b: 3\n  c: 4\n", "app.yaml")
     assert [each.message for each in document.mistakes] == [
         "app.yaml:4: a.b appears twice, first on line 2",
@@ -78,9 +78,9 @@ def test_a_key_that_is_there_twice_is_told_with_both_lines() -> None:
         ("x: " + "9" * 5_000, "is no int"),
     ],
 )
-def test_what_json_does_not_have_is_told(text: str, sentence: str) -> None:
-    [told] = from_yaml(text, "app.yaml").mistakes
-    assert sentence in told.message
+def test_values_that_json_lacks_are_refused(text: str, sentence: str) -> None:
+    [mistake] = from_yaml(text, "app.yaml").mistakes
+    assert sentence in mistake.message
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_what_json_does_not_have_is_told(text: str, sentence: str) -> None:
         ("[" * 5_000, "app.yaml is nested too deeply"),
     ],
 )
-def test_what_is_no_yaml_is_one_sentence_with_its_line(text: str, sentence: str) -> None:
+def test_invalid_yaml_is_one_sentence_with_its_line(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         from_yaml(text, "app.yaml")
     assert str(refused.value) == sentence
 
 
-def test_aliases_stand_for_what_they_name_and_are_bounded() -> None:
+def test_aliases_are_resolved_and_bounded() -> None:
     assert data("a: &a {x: 1}\nb: *a\n") == {"a": {"x": 1}, "b": {"x": 1}}
     laughs = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
     for one, other in zip("abcdef", "bcdefg", strict=True):
@@ -113,7 +113,7 @@ def test_an_empty_file_says_nothing() -> None:
     assert from_yaml("# nothing\n", "app.yaml").data is None
 
 
-def test_a_table_of_toml_is_told_by_name_because_its_lines_are_not_known() -> None:
+def test_error_names_the_table_of_toml() -> None:
     document = from_toml({"a": {"b": 1}}, "pyproject.toml", "tool.app_toolkit")
     assert document.at(("a", "b")) == "pyproject.toml"
     assert (document.display_name(("a", "b")), document.display_name(())) == (

@@ -1,11 +1,11 @@
-"""Applications in a file: every mistake at once, with its line; what is right, as models."""
+"""Applications in a file become models. All mistakes are reported at once, with their lines."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app_toolkit.config.document import from_toml, from_yaml
+from app_toolkit.config.document import from_yaml
 from app_toolkit.config.fields import merge
 from app_toolkit.config.files import ConfigFile, parse, read_file
 from app_toolkit.config.models import ClassConfig, DeploymentConfig, merge_overrides
@@ -65,7 +65,7 @@ def test_a_file_is_read_into_models() -> None:
     assert admin.deployments == {}
 
 
-def test_every_mistake_is_told_at_once_in_the_order_of_the_lines() -> None:
+def test_all_mistakes_are_reported_in_the_order_of_their_lines() -> None:
     assert mistakes(
         """\
 prot: 80
@@ -129,8 +129,8 @@ applications:
     ],
 )
 def test_a_mistake_names_the_option_the_value_and_the_limit(option: str, said: str) -> None:
-    [told] = mistakes(application(option))
-    assert told.startswith(f"app.yaml:6: applications.shop.deployments.chat.{said}")
+    [mistake] = mistakes(application(option))
+    assert mistake.startswith(f"app.yaml:6: applications.shop.deployments.chat.{said}")
 
 
 def test_an_application_may_choose_its_stream_log_but_its_url_has_no_password() -> None:
@@ -149,20 +149,20 @@ def test_two_applications_with_one_name_or_one_prefix_are_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["- a", "3", "applications: [a]", "applications:\n  a:\n    deployments: 3\n"])
-def test_what_should_be_a_table_and_is_none_is_told(text: str) -> None:
-    assert any("it should be a table" in told for told in mistakes(text))
+def test_value_in_place_of_a_table_is_refused(text: str) -> None:
+    assert any("it should be a table" in mistake for mistake in mistakes(text))
 
 
-def test_the_environment_is_referred_to_where_values_are_the_users_alone() -> None:
-    [told] = mistakes("host: ${HOST}\n" + application("user_config: {a: '${A}'}"))
-    assert told == (
+def test_variables_are_resolved_only_in_values_of_the_user() -> None:
+    [mistake] = mistakes("host: ${HOST}\n" + application("user_config: {a: '${A}'}"))
+    assert mistake == (
         "app.yaml:1: host = '${HOST}': only user_config and ray_actor_options.runtime_env may refer to environment "
         "variables"
     )
     assert read(application("ray_actor_options: {runtime_env: {env_vars: {A: '${B}'}}}")).variables == {"B"}
 
 
-def test_a_variable_that_is_not_there_is_told_with_its_line_and_without_any_value() -> None:
+def test_error_names_the_line_of_a_missing_variable_and_shows_no_value() -> None:
     file = read(application("user_config: {a: '${A}', b: ['${B} ${C}'], c: '$${D}'}"))
     assert file.variables == {"A", "B", "C"}
     file.check({"A": "", "B": "s3cret", "C": "s3cret"})
@@ -186,7 +186,7 @@ def test_a_file_that_is_not_there_or_says_nothing_is_a_sentence(tmp_path: Path) 
         read_file(tmp_path / "bytes.yaml")
 
 
-def test_the_project_may_have_applications_and_tells_its_mistakes_by_name(tmp_path: Path) -> None:
+def test_pyproject_may_have_applications_and_errors_name_them(tmp_path: Path) -> None:
     path = tmp_path / "pyproject.toml"
     path.write_text("[tool.app_toolkit]\nport = 9000\n[tool.app_toolkit.applications.shop]\ntarget = 'shop:app'\n")
     project = read_project(tmp_path)
@@ -268,7 +268,7 @@ FOLLOWS = {"min_replicas": 0, "max_replicas": 5}
         ({"autoscaling_config": FOLLOWS}, {"max_ongoing_requests": 9}, "auto", FOLLOWS),
     ],
 )
-def test_a_number_takes_the_place_of_what_decides_it_and_the_other_way_round(
+def test_num_replicas_replaces_autoscaling_and_the_reverse(
     code: dict[str, Any], file: dict[str, Any], number: object, config: object
 ) -> None:
     options = merge_overrides(DeploymentConfig(name="a", **code), file)
@@ -276,13 +276,3 @@ def test_a_number_takes_the_place_of_what_decides_it_and_the_other_way_round(
     assert result.num_replicas == number
     followed = result.autoscaling_config
     assert (None if followed is None else followed.model_dump(exclude_unset=True)) == config
-
-
-def test_a_table_of_toml_has_no_lines() -> None:
-    document = from_toml({"applications": {"a": {"target": "x"}}}, "pyproject.toml", "tool.app_toolkit")
-    with pytest.raises(ConfigError) as refused:
-        parse(document, FOLDER, InstanceOptions)
-    assert str(refused.value) == (
-        "pyproject.toml: [tool.app_toolkit].applications.a.target = 'x': it should be 'module:attribute', as in "
-        "shop.web:app"
-    )

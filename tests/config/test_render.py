@@ -164,7 +164,7 @@ def test_a_plan_that_is_written_and_read_back_is_the_same(
 
 
 @given(OF_INGRESS, OF_CLASS, OF_INGRESS, OF_CLASS)
-def test_what_a_file_says_over_the_code_is_written_again_also_where_it_is_as_by_default(
+def test_options_of_a_file_are_written_even_if_they_are_defaults(
     ingress: dict[str, Any], of_class: dict[str, Any], over_ingress: dict[str, Any], over_class: dict[str, Any]
 ) -> None:
     over_class = {name: value for name, value in over_class.items() if name not in ("user_config", "ray_actor_options")}
@@ -205,7 +205,7 @@ def test_each_option_is_there_with_its_meaning_and_defaults_are_commented_out() 
     assert "app_dir: src  # the folder that is put first on the import path" in lines
 
 
-def test_secrets_are_in_what_is_applied_and_in_nothing_that_is_shown() -> None:
+def test_secrets_are_applied_and_never_shown() -> None:
     file = read(
         "applications:\n  shop:\n    target: 'shop:app'\n    deployments:\n      writer:\n"
         "        user_config: {token: 'Bearer ${TOKEN}', literal: '$${TOKEN}'}\n"
@@ -221,13 +221,13 @@ def test_secrets_are_in_what_is_applied_and_in_nothing_that_is_shown() -> None:
     assert read(text).variables == {"TOKEN"}
 
 
-def test_a_file_can_lower_limits_and_what_nobody_said_follows() -> None:
+def test_defaults_follow_if_a_file_lowers_limits() -> None:
     assert planned(app({}, {})).deployments[1].config.max_ongoing_requests == 16
     more = planned(app({}, {}), {"writer": {"batch": {"embed": {"max_batch_size": 64}}}})
     assert more.deployments[1].config.max_ongoing_requests == 64
 
 
-def test_what_the_app_cannot_have_is_told_at_once_with_lines() -> None:
+def test_options_that_do_not_fit_the_app_are_reported_with_lines() -> None:
     file = read(
         """\
 applications:

@@ -62,25 +62,27 @@ def refused(model: type[Model], option: str, needed: dict[str, Any]) -> str:
     ],
     ids=["decorator", "deployment", "actor", "autoscaling", "instance", "application"],
 )
-def test_an_option_of_ray_serve_exists_or_its_users_are_told_what_to_use(
+def test_option_of_ray_serve_exists_or_the_error_names_a_replacement(
     theirs: Collection[str], model: type[Model]
 ) -> None:
     assert theirs
     tables = {"ray_actor_options": RayActorOptions.model_fields}
-    told = {option: suggestion(option, (), tables) for option in set(theirs) - model.model_fields.keys() - ELSEWHERE}
-    assert [option for option, sentence in told.items() if not sentence] == []
+    suggested = {
+        option: suggestion(option, (), tables) for option in set(theirs) - model.model_fields.keys() - ELSEWHERE
+    }
+    assert [option for option, sentence in suggested.items() if not sentence] == []
 
 
-def test_what_is_suggested_is_an_option() -> None:
+def test_suggestion_is_an_option() -> None:
     options = set[str]()
     for model in (ClassConfig, RayActorOptions, AutoscalingConfig, InstanceOptions, ApplicationOptions, CallOptions):
         options |= model.model_fields.keys()
-    for told in OTHER_NAMES.values():
-        assert set(re.findall(r"'(\w+)'", told)) <= options, told
+    for suggested in OTHER_NAMES.values():
+        assert set(re.findall(r"'(\w+)'", suggested)) <= options, suggested
 
 
 @pytest.mark.parametrize(
-    ("model", "option", "told"),
+    ("model", "option", "suggested"),
     [
         (
             DeploymentConfig,
@@ -94,8 +96,8 @@ def test_what_is_suggested_is_an_option() -> None:
         (AutoscalingConfig, "smoothing_factor", "use 'upscaling_factor' and 'downscaling_factor'"),
     ],
 )
-def test_an_unknown_option_is_refused_with_what_to_write_instead(model: type[Model], option: str, told: str) -> None:
-    assert told in refused(model, option, {"name": "any"} if model is DeploymentConfig else {})
+def test_unknown_option_is_refused_with_a_suggestion(model: type[Model], option: str, suggested: str) -> None:
+    assert suggested in refused(model, option, {"name": "any"} if model is DeploymentConfig else {})
 
 
 def test_nothing_is_suggested_for_a_word_that_resembles_no_option() -> None:

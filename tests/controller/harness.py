@@ -142,7 +142,7 @@ class Harness:
     def port(self, id):
         return self.world.processes[id].location.address.rpartition(":")[2]
 
-    def told(self, what, **where):
+    def logged(self, what, **where):
         return [entry for entry in self.controller.event_log.entries(**where) if entry.what == what]
 
 

@@ -10,7 +10,7 @@ from app_toolkit.controller.changes import Changes
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_change_is_counted_and_wakes_who_waits():
+async def test_change_is_counted_and_wakes_waiters():
     clock = ManualClock()
     changes = Changes(clock)
     waiting = asyncio.create_task(changes.wait(clock.now() + 10.0))

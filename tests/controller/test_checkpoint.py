@@ -1,4 +1,4 @@
-"""Whether a value of the store is what a controller has written there."""
+"""A checkpoint is read only if a controller has written it."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ checkpoints = st.binary(max_size=200)
 
 
 @given(keys, checkpoints)
-def test_what_was_written_is_read(key, written):
+def test_checkpoint_is_read_as_written(key, written):
     assert decode_checkpoint(key, encode_checkpoint(key, written)) == written
 
 
@@ -47,7 +47,7 @@ def test_nothing_of_it_can_be_missing_or_too_much(written, data):
 
 
 @given(st.binary(max_size=300))
-def test_what_nobody_has_written_is_not_believed(value):
+def test_unsigned_checkpoint_is_refused(value):
     with pytest.raises(CorruptValue):
         decode_checkpoint(KEY, value)
 

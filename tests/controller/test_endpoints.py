@@ -1,4 +1,4 @@
-"""Who is told, who is held back, and who has been let go of."""
+"""Published endpoints, recovering replica sets, and released replicas."""
 
 import asyncio
 from dataclasses import replace
@@ -31,12 +31,12 @@ class Bench:
         self.publisher = Publisher(1, self.clock)
         self.endpoints = EndpointPublisher(self.publisher, ENDS)
 
-    async def told(self):
+    async def published(self):
         news = await self.publisher.watch("a caller", {}, 0.0, "replicas/")
         return {key: len(snapshot.value["replicas"]) for key, snapshot in news.items()}
 
 
-async def test_who_recovers_holds_back_its_own_group_until_its_time_is_over():
+async def test_recovering_replica_delays_only_its_own_replica_set():
     b = Bench()
     known = {WEB: web(RUN, RECOVER), "shop/other": web(RUN)}
     for name, each in known.items():
@@ -52,11 +52,11 @@ async def test_who_recovers_holds_back_its_own_group_until_its_time_is_over():
     assert b.publisher.version(KEY) is not None
 
 
-async def test_the_recovery_ends_early_where_everybody_has_spoken():
+async def test_recovery_ends_early_if_all_replicas_have_reported():
     assert Bench().endpoints.end_recovery({WEB: web(RUN)}, 0.0)
 
 
-async def test_whoever_leaves_is_let_go_of_once_the_last_caller_has_come_back():
+async def test_leaving_replica_is_released_once_all_callers_know():
     b = Bench()
     b.endpoints.end_recovery({}, 0.0)
     b.endpoints.publish(WEB, web(RUN, RUN), 0.0)
@@ -79,7 +79,7 @@ async def test_whoever_leaves_is_let_go_of_once_the_last_caller_has_come_back():
 
 
 @pytest.mark.parametrize("after", [{}, {WEB: web(RUN)}, {WEB: web(RUN, Phase.STOPPING)}])
-async def test_who_ended_otherwise_is_not_waited_for(after):
+async def test_replica_that_ended_is_not_waited_for(after):
     b = Bench()
     b.endpoints.end_recovery({}, 0.0)
     assert b.endpoints.publish(WEB, web(RUN, DRAIN), 0.0)
@@ -87,18 +87,18 @@ async def test_who_ended_otherwise_is_not_waited_for(after):
     assert not b.endpoints.is_awaited
 
 
-async def test_proxies_and_who_is_let_go_of_already_wait_for_nobody():
+async def test_proxies_and_released_replicas_drain_without_waiting():
     b = Bench()
     assert not b.endpoints.publish(proxies_of(HOME), replica_set(proxies_of(HOME), RUN, DRAIN), 0.0)
     known = web(RUN, DRAIN)
     free = replace(known.record.replicas[1], unrouted=True)
     record = replace(known.record, replicas=(known.record.replicas[0], free))
     assert not b.endpoints.publish(WEB, replace(known, record=record), 0.0)
-    assert await b.told() == {KEY: 1}
+    assert await b.published() == {KEY: 1}
 
 
 async def test_a_group_that_is_gone_is_published_no_more():
     b = Bench()
     b.endpoints.publish(WEB, web(RUN), 0.0)
     b.endpoints.remove(WEB)
-    assert await b.told() == {}
+    assert await b.published() == {}

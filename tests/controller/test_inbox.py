@@ -38,7 +38,7 @@ async def test_a_sleep_ends_when_its_time_has_come():
     await sleeping
 
 
-async def test_what_comes_while_nobody_sleeps_ends_the_next_sleep_unless_it_was_noticed():
+async def test_event_between_sleeps_ends_the_next_sleep_unless_it_was_taken():
     clock = ManualClock()
     inbox = Inbox(clock)
     inbox.wake()
@@ -58,7 +58,7 @@ async def test_the_oldest_events_give_way():
     assert next(inbox.take()) == exited(1)
 
 
-async def test_what_comes_while_events_are_taken_is_for_the_next_time():
+async def test_events_that_arrive_during_a_take_are_left_for_the_next():
     inbox = Inbox(ManualClock())
     inbox.put(exited(1))
     for event in inbox.take():

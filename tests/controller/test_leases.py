@@ -1,4 +1,4 @@
-"""What is held, and goes with its lease, whatever fails meanwhile."""
+"""Applications under a lease end with it, also if something fails meanwhile."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ from tests.controller.harness import CHAT, application, harness
 pytestmark = pytest.mark.anyio
 
 
-async def test_once_nobody_holds_it_everything_is_put_away():
+async def test_state_is_removed_once_no_lease_is_held():
     async with harness() as h:
         await h.controller.apply(application(), owner="a terminal")
         await h.until_healthy()
@@ -24,8 +24,8 @@ async def test_once_nobody_holds_it_everything_is_put_away():
         assert h.word() == "healthy"
         await h.until(h.run.done, within_s=60)
         assert h.world.processes == {}
-        [told] = h.told("ShutdownBegun")
-        assert "a terminal" in told.cause
+        [event] = h.logged("ShutdownBegun")
+        assert "a terminal" in event.cause
 
 
 async def test_a_lease_outlives_the_controller():
@@ -39,7 +39,7 @@ async def test_a_lease_outlives_the_controller():
         assert h.world.processes == {}
 
 
-async def test_what_the_controller_has_answered_goes_with_its_lease_also_where_it_dies_at_once():
+async def test_applied_application_ends_with_its_lease_if_the_controller_dies():
     async with harness() as h:
         h.controller.hold("a terminal")
         await h.clock.advance(1.0)
@@ -51,7 +51,7 @@ async def test_what_the_controller_has_answered_goes_with_its_lease_also_where_i
         assert h.world.processes == {}
 
 
-async def test_wherever_in_the_end_of_a_lease_the_store_fails_it_goes_on_with_it():
+async def test_end_of_a_lease_continues_after_a_failure_of_the_store():
     for failing in itertools.count():
         async with harness() as h:
             await h.controller.apply(application(), owner="a terminal")
@@ -68,14 +68,14 @@ async def test_wherever_in_the_end_of_a_lease_the_store_fails_it_goes_on_with_it
             await h.until(h.run.done, within_s=90)
             assert h.world.processes == {}
             assert await h.store.keys("applications/") == await h.store.keys("lease") == []
-            assert len(h.told("ShutdownBegun")) == len(h.told("LeaseEnded")) == 1
-            if not h.told("TickFailed"):
+            assert len(h.logged("ShutdownBegun")) == len(h.logged("LeaseEnded")) == 1
+            if not h.logged("TickFailed"):
                 assert failing > 3
                 return
             h.controller.event_log = type(h.controller.event_log)(h.clock.now)
 
 
-async def test_who_is_heard_again_while_its_lease_is_ended_keeps_what_is_left():
+async def test_client_that_returns_keeps_the_applications_that_are_left():
     async with harness() as h:
         await h.controller.apply(application(), owner="a terminal")
         await h.until_healthy()
@@ -94,7 +94,7 @@ async def test_who_is_heard_again_while_its_lease_is_ended_keeps_what_is_left():
         assert h.world.processes == {}
 
 
-async def test_what_nobody_held_does_not_go_with_the_lease_of_an_update_that_failed():
+async def test_application_without_lease_survives_a_failed_update_under_a_lease():
     async with harness(deployed=application()) as h:
         compare_and_set = h.store.compare_and_set
 
@@ -112,14 +112,14 @@ async def test_what_nobody_held_does_not_go_with_the_lease_of_an_update_that_fai
         assert len(h.world.of(CHAT)) == 2
 
 
-async def test_what_was_applied_under_no_lease_outlives_every_lease():
+async def test_application_without_lease_outlives_every_lease():
     async with harness(deployed=application()) as h:
         h.controller.hold("a terminal")
         await h.clock.advance(LEASE_S * 2)
         assert h.word() == "healthy"
 
 
-async def test_whoever_leaves_takes_along_what_is_theirs_and_nothing_else():
+async def test_leaving_client_removes_only_its_own_applications():
     async with harness(deployed=application()) as h:
         other = application().model_copy(update={"name": "other", "route_prefix": "/other"})
         await h.controller.apply(other, owner="a terminal")
@@ -133,7 +133,7 @@ async def test_whoever_leaves_takes_along_what_is_theirs_and_nothing_else():
         assert not h.world.of("other/chat")
 
 
-async def test_whoever_is_about_to_deploy_keeps_the_instance_when_the_last_application_leaves():
+async def test_instance_stays_for_a_client_that_is_about_to_deploy():
     async with harness() as h:
         await h.controller.apply(application(), owner="a terminal")
         await h.until_healthy()

@@ -8,7 +8,7 @@ from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, 
 from app_toolkit.core.partial import taken_over
 from app_toolkit.errors import ConfigError
 from tests.controller.harness import CHAT, SHOP, Caller, application, harness
-from tests.controller.test_rollouts import ERROR, told
+from tests.controller.test_rollouts import ERROR, status_of
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ def with_extra(**options):
     return spec.model_copy(update={"deployments": (*spec.deployments, extra)})
 
 
-async def test_what_is_deleted_goes_also_while_another_one_waits_for_its_room():
+async def test_deployment_is_deleted_while_another_waits_for_resources():
     async with harness(deployed=with_extra(chat=1)) as h:
         h.world.room = len(h.world.processes)
         await h.controller.apply(with_extra(chat=2))
@@ -66,7 +66,7 @@ async def test_what_is_deleted_goes_also_while_another_one_waits_for_its_room():
         await h.until_healthy()
 
 
-async def test_what_is_deleted_goes_also_while_another_one_does_not_come_up():
+async def test_deployment_is_deleted_while_another_does_not_start():
     async with harness(deployed=with_extra(chat=1)) as h:
         h.world.broken[CHAT] = ERROR
         h.world.crash(h.world.of(CHAT)[0])
@@ -75,7 +75,7 @@ async def test_what_is_deleted_goes_also_while_another_one_does_not_come_up():
         await h.until(lambda: not h.world.of("shop/extra"), within_s=60)
 
 
-async def test_one_that_is_new_is_not_told_to_be_up_before_it_has_been_well():
+async def test_new_deployment_is_not_healthy_before_its_first_probe():
     model = ClassSpec(config=ClassConfig(name="model"), methods={})
     with_model = application().model_copy(update={"deployments": (*application().deployments, model)})
     async with harness(deployed=application()) as h:
@@ -83,7 +83,7 @@ async def test_one_that_is_new_is_not_told_to_be_up_before_it_has_been_well():
         await h.until(lambda: h.world.of("shop/model", "running"))
         assert h.word() == "updating"
         await h.until_healthy()
-        assert h.clock.now() - h.told("Started", subject="shop/model")[0].at >= model.config.health_check_period_s
+        assert h.clock.now() - h.logged("Started", subject="shop/model")[0].at >= model.config.health_check_period_s
 
 
 async def test_one_that_does_not_hold_is_taken_back_by_itself():
@@ -92,7 +92,7 @@ async def test_one_that_does_not_hold_is_taken_back_by_itself():
         h.world.broken[CHAT] = ERROR
         await h.controller.apply(taken_over(application(), newer(application()), {"chat"}))
         await h.until(lambda: h.word() == "rolled_back", within_s=30)
-        assert told(h).last_error == f"{CHAT}: {ERROR}"
+        assert status_of(h).last_error == f"{CHAT}: {ERROR}"
         await h.clock.advance(30.0)
         assert (h.world.of(SHOP), h.world.of(CHAT)) == before
         assert h.controller.application("shop") == (application(), 2)
@@ -118,7 +118,7 @@ async def test_a_deployment_is_deleted_alone_drained_and_its_name_can_be_used_ag
         assert (h.world.of(SHOP), len(h.world.of(CHAT))) == (shop, 2)
 
 
-async def test_what_another_application_calls_is_not_deleted_and_what_stands_beside_it_is():
+async def test_deployment_that_another_application_calls_is_not_deleted():
     called = application("called", prefix="/called")
     model = ClassSpec(config=ClassConfig(name="chatter"), methods={"write": "stream"})
     called = called.model_copy(update={"deployments": (*called.deployments, model)})

@@ -21,7 +21,7 @@ def test_home_has_them_before_any_replica_runs():
     assert targets(ours(proxies_per_node=3)) == {HOME: 3}
 
 
-def test_while_the_port_is_unknown_one_looks_for_it_whoever_else_waits():
+def test_one_proxy_finds_the_port_and_the_others_wait():
     proxies = ours(port=0, proxies_per_node=3)
     proxies.follow({NEXT}, {}, 0.0)
     assert targets(proxies) == {HOME: 1}
@@ -38,7 +38,7 @@ def test_the_port_that_was_found_makes_no_new_revision():
     assert before.template_hash == after.template_hash
 
 
-def test_a_node_that_lost_its_replicas_keeps_who_lives_and_gets_nobody_new():
+def test_node_without_replicas_keeps_its_proxies_and_gets_no_new_ones():
     proxies = ours(proxies_per_node=3)
     proxies.follow({NEXT}, {}, 0.0)
     proxies.follow(set(), {NEXT: 3}, 1.0)
@@ -61,7 +61,7 @@ def test_a_node_whose_proxies_went_with_its_replicas_is_forgotten_at_once():
     assert (targets(proxies), proxies.due) == ({HOME: 1}, None)
 
 
-def test_what_was_found_stays_until_its_replicas_have_had_time_to_speak():
+def test_found_proxies_stay_until_replicas_have_had_time_to_report():
     proxies = ours()
     proxies.found(NEXT, 10.0)
     proxies.follow(set(), {NEXT: 1}, 10.0)

@@ -30,7 +30,7 @@ async def test_a_version_moves_only_when_the_value_does():
     assert b.publish("a", {"x": 2}) > first
 
 
-async def test_what_is_newer_is_told_at_once():
+async def test_newer_value_is_published_at_once():
     b = publisher()
     b.publish("a", 1)
     b.publish("b", 2)
@@ -59,13 +59,13 @@ async def test_a_watch_ends_with_nothing_when_its_time_is_over():
     assert await watch == {}
 
 
-async def test_a_version_of_an_earlier_epoch_is_older_whatever_its_number():
+async def test_version_of_an_earlier_epoch_is_always_older():
     b = publisher(epoch=3)
     b.publish("a", 1)
     assert set(await b.watch("me", {"a": Version(2, 999)}, 1.0)) == {"a"}
 
 
-async def test_a_removed_key_is_told_once_as_nothing():
+async def test_removed_key_is_published_once():
     clock = ManualClock()
     b = publisher(clock=clock)
     seen = {"a": b.publish("a", 1)}
@@ -168,7 +168,7 @@ async def test_a_caller_that_is_known_to_be_gone_holds_nothing_up():
     assert b.acknowledged("a", version)
 
 
-async def test_who_goes_by_what_is_known_as_long_as_he_lives():
+async def test_live_caller_counts_with_its_last_version():
     clock = ManualClock()
     b = publisher(clock=clock)
     b.publish("replicas/a/x", 1)
@@ -201,7 +201,7 @@ async def test_callers_of_an_earlier_controller_are_waited_for():
     assert b.acknowledged("a", version)
 
 
-async def test_time_in_which_nobody_looked_ends_no_lease():
+async def test_unobserved_time_ends_no_lease():
     clock = ManualClock()
     b = publisher(clock=clock)
     await b.watch("me", {"a": b.publish("a", 1)}, 0.0)
@@ -210,7 +210,7 @@ async def test_time_in_which_nobody_looked_ends_no_lease():
     assert b.callers == ["me"]
 
 
-async def test_a_watch_of_some_prefixes_is_told_of_those_alone():
+async def test_watch_of_prefixes_gets_only_their_keys():
     b = publisher()
     for key in ("replicas/a/x", "replicas/b/x", "replicas/c/x", "routes"):
         b.publish(key, 1)

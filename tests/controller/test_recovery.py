@@ -1,4 +1,4 @@
-"""What a controller finds when it comes back: values that somebody else has written, or half of one, or none."""
+"""A controller restarts and finds values that are foreign, incomplete or missing."""
 
 import itertools
 from collections import Counter
@@ -137,7 +137,7 @@ async def test_wherever_in_an_update_the_controller_dies_no_fewer_serve():
                 return
 
 
-async def test_wherever_the_controller_dies_a_name_is_new_or_known_deleted_or_not():
+async def test_application_exists_or_not_wherever_the_controller_dies():
     for doing, writes in itertools.product(("apply", "delete"), range(5)):
         async with harness(deployed=application()) as h:
             if doing == "apply":

@@ -147,7 +147,7 @@ class Launcher(SimulatedLauncher):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(seed):
     rng, cpus = random.Random(seed), itertools.count(1)
     async with harness(caller=False) as h:
@@ -197,8 +197,8 @@ async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(see
         await last.controller.apply(spec)
         woken += [(one, h.clock.now(), one.wakes()) for one in others]
         await h.clock.advance(90.0)
-        told = await asyncio.gather(*asked, return_exceptions=True)
-        assert all(isinstance(each, (int, StaleEpoch)) for each in told)
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(each, (int, StaleEpoch)) for each in results)
         await last.dies()
         last = await Process(h).begins()  # which knows only what the others left in the store
         await h.clock.advance(120.0)
@@ -218,7 +218,7 @@ async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(see
         await h.world.aclose()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 async def test_in_any_world_in_which_no_replica_dies_none_is_started_twice(seed):
     """The controller is killed at any step, also between what it does and what it hears, or writes, of it."""
     rng, cpus = random.Random(seed), itertools.count(1)
@@ -280,7 +280,7 @@ async def applied(process, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("doing", ["apply", "apply on", "delete"])
-async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_controller_writes(doing):
+async def test_interrupted_command_changes_nothing_of_the_next_controller(doing):
     """`apply on`: where a version falls away, and its files with it."""
     for steps in itertools.count():
         async with harness(caller=False) as h:
@@ -305,8 +305,8 @@ async def test_wherever_a_command_stops_it_takes_nothing_from_what_the_next_cont
             known = new.controller.current()[0].get("shop")
             await applied(new, 5)
             old.wakes()
-            [told] = await asyncio.gather(asked, return_exceptions=True)
-            if not isinstance(told, StaleEpoch):  # then it was done before there was another one
+            [result] = await asyncio.gather(asked, return_exceptions=True)
+            if not isinstance(result, StaleEpoch):  # then it was done before there was another one
                 assert known == (None if doing == "delete" else packed(4)[0])
             await h.clock.advance(30.0)
             await new.dies()

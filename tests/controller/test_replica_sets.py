@@ -33,7 +33,7 @@ class Bench:
         self.replica_sets.actions.clear()
         return orders
 
-    def told(self, what):
+    def logged(self, what):
         return [entry for entry in self.event_log.entries() if entry.what == what]
 
     def comes_up(self, id, now):
@@ -46,7 +46,7 @@ def b():
     return Bench()
 
 
-def test_what_is_wanted_is_started_and_then_left_alone_until_it_comes_due(b):
+def test_desired_replicas_are_started_and_next_checked_when_due(b):
     b.want(SPECS)
     assert b.replica_sets.plan(0.0) == [WEB, MODEL]
     starts = b.orders()
@@ -103,7 +103,7 @@ def test_an_event_touches_its_own_group(b):
         (lambda id: Drained(id), False),
     ],
 )
-def test_a_replica_that_nobody_knows_is_ended_if_it_lives(b, event, ended):
+def test_unknown_replica_is_killed_if_it_runs(b, event, ended):
     stranger = ReplicaId("shop.web-1-99")
     assert not b.replica_sets.take(event(stranger), 0.0)
     assert [type(order) for order in b.orders()] == [Kill] * ended
@@ -119,7 +119,7 @@ def test_a_group_that_fails_is_left_alone_until_it_is_lifted_and_the_others_are_
     before = b.changes.number
     assert b.replica_sets.take(Drained(web.replica), 1.0)  # it was never told to
     assert "IllegalTransition" in b.replica_sets.known[WEB].quarantine
-    assert b.told("Quarantined")
+    assert b.logged("Quarantined")
     assert b.changes.number > before
     b.replica_sets.take(Exited(web.replica), 2.0)
     b.replica_sets.take(Exited(models[0].replica), 2.0)
@@ -131,16 +131,16 @@ def test_a_group_that_fails_is_left_alone_until_it_is_lifted_and_the_others_are_
     b.replica_sets.lift("shop/unknown")
 
 
-def test_what_changes_nothing_is_not_told(b):
+def test_snapshot_is_not_published_without_a_change(b):
     b.want({WEB: SPECS[WEB]})
     b.replica_sets.plan(0.0)
     [web] = b.orders()
     b.comes_up(web.replica, 1.0)
     b.replica_sets.plan(1.0)
     b.replica_sets.plan(b.replica_sets.due)
-    told, number = len(b.event_log), b.changes.number
+    entries, number = len(b.event_log), b.changes.number
     assert b.replica_sets.take(ProbePassed(web.replica), 5.0)
-    assert (len(b.event_log), b.changes.number) == (told, number)
+    assert (len(b.event_log), b.changes.number) == (entries, number)
 
 
 def test_a_group_that_comes_back_never_uses_an_id_twice(b):
@@ -162,13 +162,13 @@ def test_a_group_that_comes_back_never_uses_an_id_twice(b):
     assert not first & again
 
 
-def test_who_was_found_recovers_and_is_left_over_where_nobody_wants_it(b):
+def test_found_replica_recovers_and_is_left_over_without_spec(b):
     id = ReplicaId("shop.web-1-1")
     b.replica_sets.find(WEB, [id], 0.0)
     b.want({})
     b.replica_sets.plan(0.0)
     assert b.orders() == []
-    assert b.told("Recovering")[0].cause == "epoch 1 began"
+    assert b.logged("Recovering")[0].cause == "epoch 1 began"
     b.replica_sets.take(Found(id, WEB, "v1", "running", Location(Address("unix:/a"), HOME), LIVE), 1.0)
     b.replica_sets.plan(1.0)
     assert b.orders() == [], "to retire somebody is no order to a launcher"
@@ -176,7 +176,7 @@ def test_who_was_found_recovers_and_is_left_over_where_nobody_wants_it(b):
     assert b.replica_sets.known[WEB].record.replica(id).phase is Phase.DRAINING
 
 
-def test_time_in_which_nobody_watched_counts_for_no_deadline(b):
+def test_unobserved_time_counts_for_no_deadline(b):
     b.want({WEB: SPECS[WEB]})
     b.replica_sets.plan(0.0)
     b.orders()
@@ -186,7 +186,7 @@ def test_time_in_which_nobody_watched_counts_for_no_deadline(b):
     assert b.replica_sets.due == 70.0 + SPECS[WEB].startup_timeout_s
 
 
-def test_in_the_end_everybody_who_is_left_is_killed(b):
+def test_remaining_replicas_are_killed_at_the_end(b):
     b.want(SPECS)
     b.replica_sets.plan(0.0)
     left = {order.replica for order in b.orders()}

@@ -1,4 +1,4 @@
-"""Which keys hold what, and who may still write them."""
+"""The keys of the state store, and the controllers that may write them."""
 
 import pytest
 
@@ -16,10 +16,10 @@ PACKED = applied(None, application("packed", prefix=None).model_copy(update={"co
 
 
 async def ours(store):
-    told = []
-    state_store = StateStore(store, lambda: told.append("replaced"))
+    replaced = []
+    state_store = StateStore(store, lambda: replaced.append("replaced"))
     await state_store.take_epoch()
-    return state_store, told
+    return state_store, replaced
 
 
 async def test_the_first_controller_finds_nothing():
@@ -27,7 +27,7 @@ async def test_the_first_controller_finds_nothing():
     assert (state_store.epoch, await state_store.read()) == (1, StoredState())
 
 
-async def test_the_next_controller_reads_what_the_last_one_kept():
+async def test_next_controller_reads_the_stored_state():
     store = MemoryStore()
     state_store, _ = await ours(store)
     await state_store.put_application(SHOP)
@@ -42,7 +42,7 @@ async def test_the_next_controller_reads_what_the_last_one_kept():
     assert await store.get("code/1a") == b"one"
 
 
-async def test_what_is_put_away_leaves_how_proxies_listen_and_the_epoch():
+async def test_cleared_store_keeps_the_proxy_options_and_the_epoch():
     store = MemoryStore()
     state_store, _ = await ours(store)
     await state_store.put_application(PACKED, {"1a": b"one"})
@@ -74,15 +74,15 @@ async def test_files_stay_as_long_as_an_application_names_them():
     assert await store.keys("code/") == ["code/1a"]
 
 
-async def test_whoever_is_replaced_is_told_when_it_asks():
+async def test_replaced_controller_is_refused():
     store = MemoryStore()
-    old, told = await ours(store)
+    old, replaced = await ours(store)
     await old.check_epoch()
-    assert told == []
+    assert replaced == []
     new, _ = await ours(store)
     with pytest.raises(StaleEpoch, match="has epoch 1, and another controller has taken epoch 2"):
         await old.check_epoch()
-    assert told == ["replaced"]
+    assert replaced == ["replaced"]
     await new.check_epoch()
 
 

@@ -56,14 +56,14 @@ def refusal(spec, *, there=(), http=NOW, owner=None, holder=None):
         ("they stay", application("b", prefix="/b"), {"there": [application("a")], "http": NOW}, None),
     ],
 )
-def test_what_may_be_applied(why, spec, facts, said):
-    told = refusal(spec, **facts)
-    assert told is None if said is None else told is not None and said in told, why
+def test_application_is_validated_when_applied(why, spec, facts, said):
+    found = refusal(spec, **facts)
+    assert found is None if said is None else found is not None and said in found, why
 
 
 @settings(derandomize=True)
 @given(st.data())
-def test_however_much_is_applied_prefixes_are_one_applications_and_nobody_loses_what_he_holds(data):
+def test_prefix_belongs_to_one_application_after_any_applies(data):
     there, holders, http = {}, {}, NOW
     for _ in range(data.draw(st.integers(1, 12))):
         name = data.draw(st.sampled_from(["a", "b", "c"]))
@@ -109,7 +109,7 @@ def test_only_the_options_that_are_named_change_and_a_key_goes_with_its_certific
     assert proxy_options(before, HTTPOptions()) == before
 
 
-def test_what_may_be_called_is_told_and_what_there_is_where_that_is_not():
+def test_error_of_an_unknown_deployment_names_those_that_exist():
     there = {"shop": application(model=True), "plain": application("plain", prefix=None)}
     assert methods(there, "shop", "model") == {"write": "stream"}
     with pytest.raises(ConfigError, match="no application 'shoe'; those that run: plain, shop"):

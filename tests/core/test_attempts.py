@@ -255,13 +255,6 @@ def test_a_process_that_dies_slowly_costs_one_request_three_retries() -> None:
     assert budget.spent(0.1) == 1
 
 
-def test_the_second_replica_that_dies_with_a_request_is_the_last() -> None:
-    attempts, budget = Attempts(0.0), RetryBudget()
-    first, second = (Attempt(ReplicaId(name), Result.LOST, repeatable=True) for name in "ab")
-    assert attempts.after(first, 0.1, 5.0, budget) is Action.RETRY
-    assert attempts.after(second, 0.2, 5.0, budget) is Reason.LOST_BEFORE
-
-
 @pytest.mark.parametrize(
     ("others", "found"),
     [((), Reason.CROWDED), ((Result.DRAINING,), Reason.CROWDED_OR_GONE), ((Result.UNREACHED,), Reason.CROWDED_OR_GONE)],
@@ -314,7 +307,7 @@ def test_the_words_of_replicas(word: str, result: Result) -> None:
     ("policy", "idempotent", "found"),
     [("all", False, True), ("idempotent", False, False), ("idempotent", True, True), ("none", True, False)],
 )
-def test_the_policy_says_what_may_run_twice(policy: Any, idempotent: bool, found: bool) -> None:
+def test_retry_policy_decides_if_a_call_is_repeatable(policy: Any, idempotent: bool, found: bool) -> None:
     assert is_repeatable(policy, idempotent) is found
 
 
@@ -338,9 +331,9 @@ def test_after_a_loss_no_error_says_that_nothing_ran(error: Exception) -> None:
     attempts = Attempts(0.0)
     assert attempts.explain(error, "this PUT") is error
     attempts.after(Attempt(ReplicaId("a"), Result.LOST, repeatable=True), 1.0, 5.0, RetryBudget())
-    told = attempts.explain(error, "this PUT")
-    assert isinstance(told, ReplicaLost)
-    assert str(told) == "a replica was lost with this PUT, and then no room; the outcome is unknown"
+    explained = attempts.explain(error, "this PUT")
+    assert isinstance(explained, ReplicaLost)
+    assert str(explained) == "a replica was lost with this PUT, and then no room; the outcome is unknown"
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("late"), TooManyWebSockets("full")])
@@ -406,7 +399,7 @@ class World:
         return [at for at in times[-20_000:] if int(at) > int(self.now) - WINDOW_S]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(8))
 def test_in_a_random_world_it_pays_fordeaths_and_never_for_more_than_it_has(seed: int) -> None:
     world = World(seed)
     world.run(steps=1_000)
@@ -415,21 +408,7 @@ def test_in_a_random_world_it_pays_fordeaths_and_never_for_more_than_it_has(seed
         assert sum(start <= at < start + WINDOW_S - 1 for at in world.paid) <= bound
 
 
-def test_the_worlds_see_both_answers() -> None:
-    worlds = [World(seed) for seed in range(24)]
-    for world in worlds:
-        world.run(steps=1_000)
-    assert sum(world.granted for world in worlds) > 1_000
-    assert sum(world.denied for world in worlds) > 1_000
-
-
-def test_tendeaths_a_second_are_always_made_good() -> None:
-    budget = RetryBudget()
-    for number in range(1_000):
-        assert take(budget, f"r{number}", 50.0 + number / FLOOR_PER_S)
-
-
-def test_of_many_requests_a_fifth_may_be_retried() -> None:
+def test_retries_are_at_most_a_fifth_of_many_requests() -> None:
     budget = RetryBudget()
     for _ in range(2_000):
         budget.count_request(7.0)
@@ -440,14 +419,6 @@ def test_all_requests_that_one_death_loses_cost_as_much_as_one() -> None:
     budget = RetryBudget()
     assert all(take(budget, "victim", 3.0 + number / 1_000) for number in range(900))
     assert sum(take(budget, f"r{number}", 4.0) for number in range(1_000)) == FLOOR_PER_S * WINDOW_S - 1
-
-
-def test_what_was_spent_is_there_again_after_the_window() -> None:
-    budget = RetryBudget()
-    for number in range(FLOOR_PER_S * WINDOW_S):
-        assert take(budget, f"r{number}", 0.5)
-    assert not take(budget, "another", 9.9)
-    assert take(budget, "another", 10.0)
 
 
 def test_thedeaths_that_are_remembered_are_those_of_a_moment() -> None:

@@ -81,7 +81,7 @@ def test_without_a_load_there_are_as_few_as_there_may_be():
     assert Steady(config(min_replicas=3)).run(load=0, seconds=600) == 3
 
 
-def test_the_load_is_what_waits_and_what_is_ongoing_of_all_who_report():
+def test_load_is_the_sum_of_waiting_and_ongoing_requests_of_all_callers():
     autoscaler = Autoscaler(config(), 1, 0.0)
     autoscaler.hear(Report("proxy-1", 0.0, waiting=1, ongoing=2), 0.0)
     autoscaler.hear(Report("proxy-2", 0.0, waiting=0, ongoing=4), 0.0)
@@ -110,7 +110,7 @@ def test_an_open_stream_has_a_share_of_its_own_and_no_share_is_lost():
     assert (round(decision.load, 3), decision.needed, decision.target) == (6.167, 4, 4)
 
 
-def test_an_open_websocket_is_no_load_where_it_counts_as_nothing():
+def test_open_websocket_is_no_load_if_its_share_is_zero():
     autoscaler = Autoscaler(config(min_replicas=0), 1, 0.0)
     autoscaler.hear(Report("proxy", 0.0, waiting=0, ongoing=0, websockets=9), 0.0)
     assert (autoscaler.decide(9.0).load, autoscaler.decide(9.0).needed) == (0, 0)
@@ -148,7 +148,7 @@ def test_a_burst_that_is_over_before_the_upscale_delay_changes_nothing():
     assert world.run(load=2, seconds=60) == 1
 
 
-def test_what_stood_for_the_whole_delay_is_given_and_not_the_peak():
+def test_target_rises_to_the_minimum_of_the_delay_and_not_to_the_peak():
     world = Steady(config(look_back_period_s=0.1, upscale_delay_s=4))
     world.run(load=6, seconds=3)
     world.run(load=40, seconds=3)
@@ -238,7 +238,7 @@ def test_a_caller_that_died_is_forgotten():
     assert decision.target == 2
 
 
-def test_a_caller_is_forgotten_as_long_after_its_report_was_taken_however_late_it_came():
+def test_caller_is_forgotten_after_the_age_of_its_report_even_if_the_report_is_late():
     autoscaler = Autoscaler(config(), 1, 0.0)
     autoscaler.hear(report(0.0, 8), 6.0)
     assert autoscaler.decide(FORGOTTEN_S - SOON).load == 8
@@ -289,14 +289,14 @@ def test_a_controller_that_begins_anew_gives_nothing_up_before_it_has_seen_a_who
     assert world.target == 0
 
 
-def test_a_controller_that_begins_anew_and_hears_callers_late_keeps_what_they_need():
+def test_new_controller_keeps_the_replicas_that_late_reports_need():
     world = Steady(config(downscale_delay_s=0), target=8)
     world.run(load=0, seconds=FORGOTTEN_S - 0.1)
     assert world.run(load=16, seconds=100) == 8
     assert world.changes == [(0.0, 8)]
 
 
-def test_who_was_away_takes_silence_for_no_answer():
+def test_autoscaler_keeps_the_load_after_a_pause_of_its_own():
     world = Steady(config(downscale_delay_s=0))
     assert world.run(load=10, seconds=100) == 5
     later = 100 + FORGOTTEN_S + AWAY_S + 60
@@ -307,14 +307,14 @@ def test_who_was_away_takes_silence_for_no_answer():
     assert world.ask(world.now + FORGOTTEN_S + AWAY_S - 2).load == 0, "who asks in time knows of a silence"
 
 
-def test_who_was_away_still_gives_what_was_needed_before():
+def test_autoscaler_scales_up_for_the_load_before_a_pause():
     world = Steady(config())
     world.run(load=2, seconds=100)
     world.run(load=10, seconds=1)
     assert world.ask(world.now + 60).target == 5
 
 
-def test_the_bounds_hold_for_what_it_begins_with():
+def test_bounds_hold_for_the_initial_target():
     assert Autoscaler(config(min_replicas=3), 1, 0.0).decide(0.0).target == 3
     assert Autoscaler(config(), 500, 0.0).decide(0.0).target == 20
 
@@ -482,7 +482,7 @@ class Account:
 
 @WORLDS
 @given(seed=SEEDS)
-def test_in_any_world_each_decision_says_what_the_definitions_say(seed):
+def test_decisions_follow_the_definitions_in_any_world(seed):
     world = World(seed, seconds=60)
     account = Account(world)
 
@@ -609,7 +609,7 @@ def kept(autoscaler):
 
 @WORLDS
 @given(seed=SEEDS)
-def test_what_it_keeps_is_of_the_world_it_lives_in_and_grows_with_none_that_has_passed(seed):
+def test_state_of_the_autoscaler_does_not_grow_with_past_loads(seed):
     world = World(seed, seconds=30)
     autoscaler, calm = Autoscaler(world.config, world.first, 0.0, world.websocket, world.stream), 4_096
     sizes = []
@@ -626,7 +626,7 @@ def test_what_it_keeps_is_of_the_world_it_lives_in_and_grows_with_none_that_has_
     assert all(size == sizes[1] for size in sizes[2:])
 
 
-def test_what_it_keeps_of_a_long_delay_are_no_more_numbers_than_there_may_be_replicas():
+def test_state_of_a_long_delay_is_bounded_by_max_replicas():
     world = Steady(config(upscale_delay_s=3_600, downscale_delay_s=3_600), now=2**17)
     sizes = []
     for swing in range(300):
@@ -725,7 +725,7 @@ def test_a_noisy_load_of_one_rate_rests(seed):
     assert len([at for at, _ in site.changes if at > 300]) <= 12, "less often than every downscale_delay_s and a half"
 
 
-def test_a_step_and_a_ramp_end_where_they_should():
+def test_target_follows_a_step_and_a_ramp():
     def arrivals(now):
         if now < 600:
             return 8.0
@@ -774,7 +774,7 @@ def test_another_config_begins_with_the_number_there_is():
 # Who is gone
 
 
-def test_who_is_known_to_be_gone_is_forgotten_at_once():
+def test_caller_that_is_gone_is_forgotten_at_once():
     scaler = Autoscaler(config(), 1, 0.0)
     scaler.hear(Report("one", 1.0, 2, 4), 1.0)
     scaler.hear(Report("other", 1.0, 0, 3), 1.0)

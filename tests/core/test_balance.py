@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from app_toolkit.core.balance import SPARE_OPEN, SPARE_REQUESTS, is_clearly_less, pick
 
 
-def test_nobody_can_be_picked_from_nobody() -> None:
+def test_picking_from_no_replicas_returns_none() -> None:
     assert pick([], lambda _: (0, 0), Random(0)) is None
 
 
@@ -27,9 +27,7 @@ def test_the_busiest_of_several_is_never_picked_while_it_stands_alone(
 
 
 @WORLDS
-def test_who_was_picked_last_stays_until_another_has_less_to_do(
-    loads: list[int], seed: int, data: st.DataObject
-) -> None:
+def test_last_replica_is_kept_until_another_is_less_busy(loads: list[int], seed: int, data: st.DataObject) -> None:
     last = data.draw(st.sampled_from(range(len(loads))))
     picked = pick(range(len(loads)), lambda i: (loads[i], 0), Random(seed), last)
     assert picked is not None
@@ -39,9 +37,7 @@ def test_who_was_picked_last_stays_until_another_has_less_to_do(
 
 
 @WORLDS
-def test_who_moves_on_stays_only_where_the_other_has_more_to_do(
-    loads: list[int], seed: int, data: st.DataObject
-) -> None:
+def test_client_moves_unless_the_other_replica_is_busier(loads: list[int], seed: int, data: st.DataObject) -> None:
     last = data.draw(st.sampled_from(range(len(loads))))
     picked = pick(range(len(loads)), lambda i: (loads[i], 0), Random(seed), last, moves=True)
     assert picked is not None
@@ -56,7 +52,7 @@ def test_equals_share_the_requests_evenly() -> None:
 
 
 @pytest.mark.parametrize("last", "abcd")
-def test_who_was_picked_last_is_compared_with_each_of_the_others_alike(last: str) -> None:
+def test_last_replica_is_compared_with_each_other_one_equally(last: str) -> None:
     rng = Random(7)
     counts = Counter(pick("abcd", lambda each: each == last, rng, last) for _ in range(6_000))
     assert last not in counts

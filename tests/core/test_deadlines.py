@@ -13,7 +13,7 @@ LIMITS = st.none() | st.floats(0.001, 86_400)
 
 
 @pytest.mark.parametrize(("asked", "limit", "given"), [(None, None, None), (None, 3.0, 3.0), (b"2.5", None, 2.5)])
-def test_who_alone_says_something_is_heard(asked, limit, given):
+def test_only_given_timeout_is_used(asked, limit, given):
     assert timeout_s(asked, limit) == given
 
 

@@ -1,4 +1,4 @@
-"""What would be said of an apply before it is done."""
+"""The difference that an apply would make."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_of_a_new_application_all_is_added():
     )
 
 
-def test_where_nothing_changes_that_is_said():
+def test_difference_without_changes_says_so():
     found = difference(application(model=True), application(model=True))
     assert found.is_empty
     assert {each.effect for each in found.deployments} == {Effect.UNCHANGED}
@@ -73,19 +73,19 @@ def test_where_nothing_changes_that_is_said():
         ),
     ],
 )
-def test_each_option_is_told_with_what_it_does(before, after, effect, said):
+def test_difference_names_each_option_with_its_effect(before, after, effect, said):
     found = of_model(before, after)
     assert (found.effect, sorted(map(str, found.changes))) == (effect, sorted(said))
 
 
-def test_other_files_restart_all_and_are_told_once():
+def test_changed_files_restart_all_and_are_shown_once():
     before, after = (application(model=True).model_copy(update={"artifact": hash}) for hash in ("1a", "2b"))
     found = difference(before, after)
     assert [str(change) for change in found.changes] == ["files changed"]
     assert {each.effect for each in found.deployments} == {Effect.RESTARTED}
 
 
-def test_what_concerns_the_whole_application_is_told():
+def test_difference_shows_changes_of_the_application():
     before = application()
     after = before.model_copy(update={"route_prefix": "/shop", "code": "1a", "routes": (), "target": "shop:api"})
     assert [str(change) for change in difference(before, after).changes] == [
@@ -103,7 +103,7 @@ def test_routes_alone_restart_nothing():
     assert not found.is_empty
 
 
-def test_what_is_not_there_any_more_is_removed_and_what_was_not_is_added():
+def test_difference_shows_removed_and_added_deployments():
     before = application(model=True)
     chat = IngressSpec(config=DeploymentConfig(name="chat", num_replicas=2))
     after = before.model_copy(update={"deployments": (before.deployments[0], chat)})
@@ -114,7 +114,7 @@ def test_what_is_not_there_any_more_is_removed_and_what_was_not_is_added():
     ]
 
 
-def test_of_proxies_the_options_are_told():
+def test_difference_shows_the_options_of_proxies():
     assert options_changed(HTTPOptions(), HTTPOptions()) == ()
     said = options_changed(HTTPOptions(), HTTPOptions(port=9000, access_log=False))
     assert [str(change) for change in said] == ["port 8000 -> 9000", "access_log true -> false"]
@@ -135,7 +135,7 @@ OPTIONS = st.fixed_dictionaries(
 
 
 @given(before=OPTIONS, after=OPTIONS)
-def test_what_is_said_is_what_the_controller_would_do(before, after):
+def test_difference_predicts_the_actions_of_the_controller(before, after):
     """The effect is that of the replica sets which the two applications are made of, and nobody is told a secret."""
     one, other = with_options(**before), with_options(**after)
     found = of_model(before, after)
@@ -148,5 +148,5 @@ def test_what_is_said_is_what_the_controller_would_do(before, after):
     if found.effect in (Effect.KEPT, Effect.UNCHANGED):
         assert (had.target, had.live, had.template_hash) == (has.target, has.live, has.template_hash)
     assert (found.effect is Effect.UNCHANGED) == (one == other) == (not found.changes)
-    told = {change.option: (change.before, change.after) for change in found.changes}
-    assert told.get("user_config", ("", "")) == ("", "")
+    options = {change.option: (change.before, change.after) for change in found.changes}
+    assert options.get("user_config", ("", "")) == ("", "")

@@ -27,7 +27,7 @@ def test_a_client_that_keeps_below_the_limit_is_never_refused(now: float, gaps: 
 
 
 @given(SLICES)
-def test_nobody_sends_more_than_the_limit_and_what_may_come_at_once(slices: list[tuple[float, int]]) -> None:
+def test_client_sends_at_most_the_limit_and_one_burst(slices: list[tuple[float, int]]) -> None:
     budget, now, sent = FrameBudget(0), 0.0, 0
     for gap, frames in slices:
         now += gap
@@ -38,7 +38,7 @@ def test_nobody_sends_more_than_the_limit_and_what_may_come_at_once(slices: list
 
 
 @given(st.integers(1, 200_000))
-def test_a_flood_is_refused_once_it_has_used_what_may_come_at_once(per_s: int) -> None:
+def test_flood_is_refused_after_its_burst(per_s: int) -> None:
     budget, every_s = FrameBudget(0.0), 0.01
     frames = round(per_s * every_s)
     surplus = frames - MOST_PER_S * every_s

@@ -1,4 +1,4 @@
-"""Whom to believe, and what."""
+"""Trusted proxies and the fields that they forward."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_addresses_and_networks_are_believed(listed: str, host: str, believed: b
 
 
 @pytest.mark.parametrize("listed", ["localhost", "10.0.0.1/8", "10.0.0.0/33", "300.1.1.1", "127.0.0.1;::1"])
-def test_what_is_neither_is_a_sentence(listed: str) -> None:
+def test_invalid_address_is_one_sentence(listed: str) -> None:
     with pytest.raises(ConfigError, match=r"^HTTPOptions.forwarded_allow_ips = '.*': .*; it should be addresses"):
         HTTPOptions(forwarded_allow_ips=listed)
 
@@ -69,12 +69,12 @@ def test_the_client_is_the_last_one_that_is_not_believed_itself(
     assert trust("10.0.0.0/8").client(fields) == client
 
 
-def test_where_everybody_is_believed_it_is_the_first_one() -> None:
+def test_client_is_the_first_address_if_all_proxies_are_trusted() -> None:
     assert trust("*").client([(b"x-forwarded-for", b"6.6.6.6, 203.0.113.7")]) == ("6.6.6.6", 0)
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "expected"),
     [
         (["https"], "https"),
         (["wss"], "wss"),
@@ -83,8 +83,8 @@ def test_where_everybody_is_believed_it_is_the_first_one() -> None:
         (["gopher"], None),
     ],
 )
-def test_a_scheme_is_one_of_four(values: list[str], told: str | None) -> None:
-    assert scheme([(b"x-forwarded-proto", value.encode()) for value in values]) == told
+def test_a_scheme_is_one_of_four(values: list[str], expected: str | None) -> None:
+    assert scheme([(b"x-forwarded-proto", value.encode()) for value in values]) == expected
 
 
 ADDRESSES = st.one_of(

@@ -1,4 +1,4 @@
-"""What kinds of methods a class has."""
+"""The kinds of methods of a class."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial, wraps
@@ -46,7 +46,7 @@ async def wrapped(*args: Any) -> Any:
         (wrapped, "coroutine"),
     ],
 )
-def test_the_kind_of_a_method_is_that_of_what_its_callers_see(method: Callable[..., Any], kind: Kind) -> None:
+def test_kind_of_a_method_is_that_of_its_call(method: Callable[..., Any], kind: Kind) -> None:
     assert kind_of(method) == kind
 
 

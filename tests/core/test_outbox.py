@@ -1,4 +1,4 @@
-"""What an owner appends, and when it asks the log again."""
+"""The events that an owner appends, and the times at which it asks the log again."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,9 +28,7 @@ def renewal(last: int, room: int, *, full: bool = False) -> Renewal:
     most=st.integers(1, 3_000),
     steps=st.lists(st.sampled_from(("put", "append", "lose the reply", "read")), max_size=60),
 )
-def test_every_event_arrives_once_and_in_order_whatever_the_log_accepts(
-    events: list[bytes], most: int, steps: list[str]
-) -> None:
+def test_every_event_arrives_once_and_in_order(events: list[bytes], most: int, steps: list[str]) -> None:
     table, outbox, now = StreamTable(LIMITS), Outbox(), 0.0
     table.begin("s", "owner", "text/event-stream", None, now)
     reader = table.enter("s", 0, now)
@@ -62,7 +60,7 @@ def test_every_event_arrives_once_and_in_order_whatever_the_log_accepts(
     assert not outbox
 
 
-def test_the_first_events_are_appended_before_the_log_has_said_what_room_it_has() -> None:
+def test_first_events_are_appended_before_the_room_is_known() -> None:
     assert filled(3).next(2 * SIZE) == (EVENT, EVENT)
     assert filled(3).next(1) == (EVENT,), "a single event may be larger"
 

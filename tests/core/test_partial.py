@@ -1,4 +1,4 @@
-"""A part of an application is deployed: what is named is as planned, and nothing else has noticed."""
+"""A partial deploy changes the named deployments as planned, and no others."""
 
 import pytest
 from hypothesis import given, settings
@@ -87,9 +87,9 @@ def plans(draw, number):
     )
 
 
-@settings(derandomize=True, max_examples=120)
+@settings(derandomize=True, max_examples=50)
 @given(st.data())
-def test_in_any_history_what_is_named_is_as_planned_and_nothing_else_has_noticed(data):
+def test_partial_deploys_change_only_the_named_deployments_in_any_history(data):
     living = data.draw(plans(0))
     codes = {living.target: living}
     for number in range(1, data.draw(st.integers(2, 6))):
@@ -107,8 +107,8 @@ def test_in_any_history_what_is_named_is_as_planned_and_nothing_else_has_noticed
                 assert after.template_hash(name) == living.template_hash(name)
                 mine, before = ([route for route in spec.routes if route.owner == name] for spec in (after, living))
                 assert mine == before
-        told = of_part(difference(living, after), names)
-        assert {each.name for each in told.deployments} == names & {*names_of(after), *names_of(living)}
+        shown = of_part(difference(living, after), names)
+        assert {each.name for each in shown.deployments} == names & {*names_of(after), *names_of(living)}
         rest = [each for each in difference(living, after).deployments if each.name not in names]
         assert {each.effect for each in rest} <= {Effect.UNCHANGED}
         assert after.packed == {after.origin_of(name).artifact for name in names_of(after)}
@@ -132,32 +132,18 @@ def check_routes(spec, codes):
             assert {route.owner for route in code.routes if route.path == path} <= {owner}, "it would answer 421"
 
 
-def test_of_what_is_named_the_code_is_another_one_and_everybody_else_keeps_his():
-    one = shop(1)
-    after = taken_over(one, shop(2), {"chat"})
-    assert after.origin_of("chat") == shop(2).origin
-    assert {after.origin_of(name) for name in ("app", "writer", "memory")} == {one.origin}
-    assert after.packed == {"1a", "2a"}
-    template = replica_set_specs([after], spread=False)["shop/chat"].template
-    assert (template.target, template.artifact, template.app_dir) == ("shop:v2", "2a", ".")
-    assert after.title == "Version 1"
-    default = taken_over(one, shop(2), {"app"})
-    assert (default.origin, default.title) == (shop(2).origin, "Version 2")
-    assert default.deployment("chat").origin == one.origin
-
-
-def test_what_is_shown_names_what_is_deployed_and_no_other():
+def test_difference_of_a_part_names_only_its_deployments():
     one, two = shop(1), shop(2)
     more = two.model_copy(update={"deployments": (*two.deployments, *planned(2, {"talk": []}).deployments)})
-    told = of_part(difference(one, taken_over(one, more, {"chat", "talk"})), {"chat", "talk"})
-    assert told.changes == ()
-    assert [(each.name, each.effect, [str(change) for change in each.changes]) for each in told.deployments] == [
+    shown = of_part(difference(one, taken_over(one, more, {"chat", "talk"})), {"chat", "talk"})
+    assert shown.changes == ()
+    assert [(each.name, each.effect, [str(change) for change in each.changes]) for each in shown.deployments] == [
         ("chat", Effect.RESTARTED, ["files changed", "target shop:v1 -> shop:v2"]),
         ("talk", Effect.ADDED, ["num_replicas none -> 1"]),
     ]
 
 
-def test_a_deployment_that_only_the_plan_has_is_created_with_its_routes_where_the_plan_has_them():
+def test_deployment_that_only_the_plan_has_is_created_with_its_routes():
     one = planned(1, {"app": ["/a", "/b"]})
     two = planned(2, {"talk": ["/c"], "app": ["/b"]})
     after = taken_over(one, two, {"talk"})
@@ -187,7 +173,7 @@ def refusal(change):
     return str(refused.value)
 
 
-def test_what_is_in_use_is_not_deleted_and_who_uses_it_is_told():
+def test_deployment_in_use_is_not_deleted_and_the_error_names_its_callers():
     one = planned(1, {"app": [], "chat": []}, {"writer": {}, "memory": {}}, dict.fromkeys(("app", "chat"), ("writer",)))
     said = "'writer' cannot be deleted: it is called by app and chat"
     assert refusal(lambda: without(one, "writer")) == said
@@ -200,7 +186,7 @@ def test_what_is_in_use_is_not_deleted_and_who_uses_it_is_told():
     )
 
 
-def test_who_answers_what_no_route_matches_and_who_is_the_last_is_not_deleted():
+def test_default_ingress_and_last_deployment_are_not_deleted():
     assert refusal(lambda: without(shop(), "app")) == (
         "'app' cannot be deleted: it answers what no route of application 'shop' matches; delete all of it"
     )
@@ -240,11 +226,11 @@ def test_who_answers_what_no_route_matches_and_who_is_the_last_is_not_deleted():
         ),
     ],
 )
-def test_what_would_not_fit_together_is_refused_by_name(plan, names, said):
+def test_inconsistent_partial_deploy_is_refused_by_name(plan, names, said):
     assert refusal(lambda: taken_over(shop(), plan, names)) == said
 
 
-def test_the_default_ingress_has_another_name_where_both_are_named():
+def test_default_ingress_may_be_renamed_if_both_names_are_given():
     one, two = planned(1, {"app": ["/a"], "chat": []}), planned(2, {"web": ["/a"], "chat": []}, default="web")
     after = taken_over(one, two, {"app", "web"})
     assert (after.default, after.title, names_of(after)) == ("web", "Version 2", ["web", "chat"])
@@ -256,7 +242,7 @@ def test_a_class_may_have_more_methods_than_its_callers_know():
     assert taken_over(shop(), plan, {"writer"}).deployment("writer").origin == plan.origin
 
 
-def test_a_class_comes_from_elsewhere_than_an_app():
+def test_class_is_deployed_from_a_module_without_an_app():
     bound = planned(2, {}, {"writer": {"write": "stream"}}, default=None, prefix=None).model_copy(
         update={"code": "c0de", "artifact": ""}
     )

@@ -1,4 +1,4 @@
-"""Whether there is room, and what is said where there is none."""
+"""Placement of replicas, and the reason if there are no resources."""
 
 from operator import and_
 
@@ -43,7 +43,9 @@ TWO = {"CPU": 2.0}
         ),
     ],
 )
-def test_what_it_waits_for(why: str, free: float, nodes: list[Node], most: int | None, expected: Lack | None) -> None:
+def test_waiting_replica_names_the_missing_resources(
+    why: str, free: float, nodes: list[Node], most: int | None, expected: Lack | None
+) -> None:
     assert lack({"CPU": 1.0}, {"CPU": free}, nodes, most) == expected, why
 
 
@@ -52,7 +54,7 @@ node = st.builds(Node, amounts, st.integers(0, 3))
 
 
 @given(asks=amounts, nodes=st.lists(node, max_size=4), most=st.none() | st.integers(1, 3), data=st.data())
-def test_in_any_cluster_whoever_cannot_be_placed_is_told_so_and_only_what_fits_nowhere_is_for_ever(
+def test_replica_is_unplaceable_for_ever_only_if_no_node_of_a_cluster_fits(
     asks: dict[str, float], nodes: list[Node], most: int | None, data: st.DataObject
 ) -> None:
     left = [
@@ -68,13 +70,13 @@ def test_in_any_cluster_whoever_cannot_be_placed_is_told_so_and_only_what_fits_n
     def fits(there: dict[str, float]) -> bool:
         return all(there.get(name, 0.0) >= amount for name, amount in asks.items())
 
-    told = lack(asks, free, nodes, most)
-    assert (told is not None and told.for_ever) == (not any(fits(dict(node.total)) for node in nodes))
+    lacking = lack(asks, free, nodes, most)
+    assert (lacking is not None and lacking.for_ever) == (not any(fits(dict(node.total)) for node in nodes))
     full = [most is not None and node.mine >= most for node in nodes]
     if all(full):
-        assert told is not None, "no node may have one more"
+        assert lacking is not None, "no node may have one more"
     suits = [fits(dict(node.total)) for node in nodes]
-    if told is None and any(map(and_, suits, full)):
+    if lacking is None and any(map(and_, suits, full)):
         there = [each for each, is_full, suit in zip(left, full, suits, strict=True) if suit and not is_full]
         known = {name: sum(each.get(name, 0.0) for each in there) + 1e-9 for name in asks}
         assert fits(known), "what is free is free where it may run"
@@ -89,7 +91,7 @@ def test_in_any_cluster_whoever_cannot_be_placed_is_told_so_and_only_what_fits_n
         ("it takes longer than others to be known", 0.0, {"CPU": 0.5}, True),
     ],
 )
-def test_resources_that_nobody_known_holds_may_be_its_own(
+def test_unaccounted_resources_may_belong_to_the_replica(
     why: str, free: float, held: dict[str, float], granted: bool
 ) -> None:
     assert may_be_granted({"CPU": 1.0}, {"CPU": free}, [Node(TWO, 0)], held) is granted, why

@@ -67,7 +67,7 @@ def test_an_application_is_posted_with_its_routes_in_the_apps_order():
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.booleans()), max_size=5))
-def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(rows):
+def test_snapshot_has_serving_replicas_and_no_leaving_ones(rows):
     replicas = [
         replica("shop/web", number, phase, HOME if placed else None, unrouted=unrouted)
         for number, (phase, placed, unrouted) in enumerate(rows)
@@ -81,14 +81,14 @@ def test_those_are_told_who_serve_somewhere_and_nobody_who_is_on_the_way_out(row
     assert not leaving & set(told)
 
 
-def test_callers_are_told_what_they_keep_to():
+def test_snapshot_has_the_options_of_callers():
     posted = replica_set_snapshot(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
     assert posted.policy.max_queued_requests == 9
     assert posted.reported is False
     assert posted.replicas == (published.replica("shop.web-1-1", "unix:/shop.web-1-1", 7, node=HOME),)
 
 
-def test_callers_are_told_what_runs_in_a_replica_that_does_not_answer():
+def test_snapshot_has_the_requests_in_an_unresponsive_replica():
     fine, silent, unknown, ill = [
         replace(replica("shop/web", number, Phase.RUNNING, HOME), **facts)
         for number, facts in enumerate(
@@ -105,7 +105,7 @@ def test_callers_are_told_what_runs_in_a_replica_that_does_not_answer():
     assert told == [(False, None), (True, ("a", "b")), (True, None), (False, None)]
 
 
-def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone():
+def test_snapshot_says_that_no_replica_starts_with_only_the_class_of_the_exception():
     failures = (Failure(5.0, WEB.template_hash, served=False, raised=True),)
     error = "Traceback\nRuntimeError: the password hunter2 is wrong"
 
@@ -126,7 +126,7 @@ def test_callers_are_told_that_no_replica_starts_and_the_exceptions_class_alone(
     assert told(again, now=86_400.0) is None, "it failed a day ago"
 
 
-def test_callers_are_told_that_the_next_start_is_far_away_and_not_while_one_is_in_progress():
+def test_snapshot_says_that_the_next_start_is_far_away_unless_one_is_in_progress():
     failures = ()
     for at in (0.0, 2.0, 4.0, 7.0, 12.0):
         failures = noted(failures, Failure(at, WEB.template_hash, served=True, ended=True, lived_s=0.1))
@@ -142,7 +142,7 @@ def test_callers_are_told_that_the_next_start_is_far_away_and_not_while_one_is_i
     assert told(replica("shop/web", 9, Phase.RUNNING, HOME, WEB.template_hash)) is None
 
 
-def test_callers_are_told_that_no_node_has_what_the_replicas_ask_for():
+def test_snapshot_says_that_no_node_has_the_resources():
     starting = replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)
     waits = replace(starting, unplaceable=Unplaceable(starting.id, "1 GPU", "0 GPU"))
     never = replace(starting, unplaceable=Unplaceable(starting.id, "1 GPU", "0 GPU", for_ever=True))
@@ -151,11 +151,11 @@ def test_callers_are_told_that_no_node_has_what_the_replicas_ask_for():
     assert replica_set_snapshot(WEB, [never, replace(starting, id="shop.web-1-2")], 0.0).cannot_start is None
 
 
-def test_callers_of_what_follows_its_load_are_told_to_report_it():
+def test_snapshot_asks_for_the_load_of_autoscaled_deployments():
     followed = replica_set_specs([application(num_replicas="auto")], spread=False)["shop/web"]
     assert replica_set_snapshot(followed, [], 0.0).reported is True
 
 
-def test_proxies_and_groups_of_which_only_replicas_are_known_are_not_told():
+def test_snapshot_has_no_proxies_and_no_replica_sets_without_spec():
     assert replica_set_snapshot(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)], 0.0) is None
     assert replica_set_snapshot(None, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0) is None

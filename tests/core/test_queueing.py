@@ -28,7 +28,7 @@ def order_after(leaving: list[bool]) -> ServingOrder:
 
 
 @given(st.integers(0, 1_000))
-def test_the_oldest_is_served_first_as_long_as_nobody_gives_up(served: int) -> None:
+def test_oldest_request_is_served_first_unless_clients_give_up(served: int) -> None:
     assert not order_after([False] * served).newest_first
 
 

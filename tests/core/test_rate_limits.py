@@ -76,9 +76,7 @@ test_any_history = Requests.TestCase
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 6))
-def test_a_refused_request_is_admitted_after_the_time_that_it_was_told_and_not_before(
-    steps: list[int], limit: int
-) -> None:
+def test_refused_request_is_admitted_after_retry_after_and_not_before(steps: list[int], limit: int) -> None:
     window, now = SlidingWindow(limit), 0
     for step in steps:
         now += step

@@ -9,7 +9,7 @@ GAPS = st.lists(st.floats(0, 4) | st.floats(0, 0.01) | st.just(60.0), max_size=6
 
 
 @given(GAPS, st.floats(0, 30))
-def test_it_counts_what_a_list_of_all_times_would(gaps, later):
+def test_recent_counts_equal_those_of_a_full_list(gaps, later):
     recent, times, now = Recent(), [], 5_000.0
     for gap in gaps:
         now += gap
@@ -33,17 +33,17 @@ def test_a_rate_is_not_diluted_by_the_calm_before():
     assert recent.rate(1_002.0) == 100.0
 
 
-def test_who_is_refused_is_told_when_those_who_wait_will_be_served():
+def test_retry_after_is_the_time_until_waiting_requests_are_served():
     assert retry_after_s(waiting=100, rate=10.0) == 10
     assert retry_after_s(waiting=101, rate=10.0) == 11
 
 
 @given(st.integers(0, 1_000_000), st.floats(0, 1e6))
-def test_nobody_is_sent_away_for_less_than_a_second_or_more_than_a_minute(waiting, rate):
+def test_retry_after_is_between_a_second_and_a_minute(waiting, rate):
     assert 1 <= retry_after_s(waiting, rate) <= LONGEST_WAIT_S
 
 
-def test_where_nothing_was_answered_a_short_queue_is_not_waited_for_a_minute():
+def test_retry_after_of_a_short_queue_is_short_without_responses():
     assert retry_after_s(waiting=0, rate=0.0) == 1
     assert retry_after_s(waiting=3, rate=0.0) == 30
     assert retry_after_s(waiting=1_000, rate=0.0) == LONGEST_WAIT_S

@@ -36,7 +36,7 @@ from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import LIVE, REPLICA_SET, World, replica_set_spec
 
 WORLDS = settings(
-    max_examples=80,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     database=None,
@@ -77,7 +77,7 @@ def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
     world.settle()
 
 
-@settings(WORLDS, max_examples=60)
+@settings(WORLDS, max_examples=20)
 @given(seed=st.integers(0, 2**32))
 def test_proxies_of_different_options_are_never_there_at_once(seed):
     world = World(seed, replica_set_spec(target=2, apart=True, routed=False))
@@ -164,7 +164,7 @@ class Worlds(RuleBasedStateMachine):
 
 
 def test_no_few_steps_lead_to_a_wrong_one():
-    run_state_machine_as_test(Worlds, settings=settings(WORLDS, max_examples=60, stateful_step_count=25))
+    run_state_machine_as_test(Worlds, settings=settings(WORLDS, max_examples=30, stateful_step_count=25))
 
 
 # By hand: the cases that people ask about.
@@ -323,7 +323,7 @@ def test_an_old_one_leaves_only_once_the_new_one_has_been_well_while_it_served()
     assert planned(spec, take(record, ProbePassed(start.replica), 3.0), 3.0) == ["Probe r1", "Retire r1"]
 
 
-def test_callers_have_a_second_to_learn_what_runs_in_a_replica_whose_first_failed_probe_is_its_last():
+def test_unresponsive_replica_is_published_for_a_second_before_it_is_killed():
     spec, record = replica_set_spec("v1", 1, health_check_failure_threshold=1), replica_set(("v1", RUN))
     failed = take(record, ProbeFailed(ReplicaId("r1"), "no answer", running=("a",)), 7.0)
     assert planned(spec, failed, 7.0) == []
@@ -359,14 +359,6 @@ def test_once_one_of_the_new_has_died_the_next_has_to_be_well_for_longer_than_th
     assert take(record, ProbePassed(start.replica), now + 3.6).replica(start.replica).ready
 
 
-def test_a_death_of_one_that_served_long_holds_nothing_back():
-    record = replica_set(("v1", RUN))
-    for now in (100.0, 101.0):
-        died = take(record, Exited(ReplicaId("r1"), "signal 9"), now)
-        assert planned(replica_set_spec("v1", 1), died, now) == ["Start v1"]
-        assert (died.deaths, died.last_error, died.failures) == (1, "signal 9", ())
-
-
 @given(st.lists(st.floats(1.0, 59.0), min_size=1, max_size=30), st.integers(1, 3))
 def test_replicas_that_serve_and_are_killed_again_and_again_are_replaced_at_once(lives, target):
     spec, record, now = replica_set_spec("v1", target), ReplicaSetRecord(REPLICA_SET), 0.0
@@ -380,21 +372,6 @@ def test_replicas_that_serve_and_are_killed_again_and_again_are_replaced_at_once
             record = take(record, Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
         now += lived_s
         record = take(record, Exited(record.replicas[0].id, "signal 9"), now)
-
-
-def test_a_replica_that_fails_its_health_checks_again_and_again_is_replaced_with_growing_pauses():
-    spec, record, now = replica_set_spec("v1", 1), ReplicaSetRecord(REPLICA_SET), 0.0
-    pauses = []
-    for _ in range(4):
-        [start] = [action for action in plan(spec, record, now, 1) if isinstance(action, Start)]
-        record = take(noted(record, start, now), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
-        record = take(record, ProbePassed(start.replica), now + 1.0)
-        record = take(record, RetireBegun(start.replica, "RuntimeError: I have a cold"), now + 10.0)
-        record = take(record, Exited(start.replica), now + 10.0)
-        held = due(spec, record)
-        pauses.append(held - (now + 10.0))
-        now = held
-    assert pauses == [0.0, 0.5, 1.0, 2.0]
 
 
 def test_while_starts_fail_one_at_a_time_is_tried():
@@ -444,7 +421,7 @@ def test_changed_options_restart_nothing():
     assert planned(spec, record, 2.0) == ["Reconfigure r2"]
 
 
-def test_what_is_about_to_be_replaced_is_not_reconfigured():
+def test_outdated_replica_is_not_reconfigured():
     spec = replica_set_spec("v2", 1, replace(LIVE, user_config={"tone": "warm"}))
     assert planned(spec, replica_set(("v1", RUN))) == ["Start v2"]
 
@@ -472,14 +449,7 @@ def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_th
     assert planned(spec, record, now) == ["Retire r1"]
 
 
-def test_who_is_to_be_killed_is_told_nothing_more():
-    record = replica_set(("v1", RUN))
-    record = replace(record, replicas=(replace(record.replicas[0], failed_probes=3),))
-    spec = replica_set_spec("v1", 1, replace(LIVE, user_config={"tone": "warm"}))
-    assert planned(spec, record, 0.0) == ["Kill r1", "Start v1"]
-
-
-def test_time_that_nobody_watched_brings_nothing_due():
+def test_unobserved_time_makes_nothing_due():
     record = replica_set(("v1", RUN), ("v1", START))
     late = forgiven(record, 100.0)
     assert planned(replica_set_spec("v1", 2), late, 101.0) == []

@@ -1,4 +1,4 @@
-"""Several replica sets: what becomes of them when something else is desired, and where their processes are."""
+"""Several replica sets when the desired state changes, and the nodes of their processes."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ some_names = st.lists(st.sampled_from(NAMES), unique=True)
 
 
 @given(before=some_groups(), names=some_names, starts=st.integers(0, 9), linger=st.booleans())
-def test_exactly_what_is_wanted_is_wanted_and_nobody_is_forgotten(before, names, starts, linger):
+def test_desired_replica_sets_are_those_of_the_spec_and_none_is_forgotten(before, names, starts, linger):
     desired = {name: spec_of(name) for name in names}
     after = specified(before, desired, starts=starts, proxies_linger=linger)
     assert list(after) == [*before, *(name for name in names if name not in before)]
@@ -59,20 +59,20 @@ def test_exactly_what_is_wanted_is_wanted_and_nobody_is_forgotten(before, names,
 
 
 @given(before=some_groups(), names=some_names)
-def test_a_quarantine_ends_where_its_group_is_wanted_no_more(before, names):
+def test_quarantine_ends_if_the_replica_set_is_no_longer_desired(before, names):
     after = specified(before, {name: spec_of(name) for name in names}, starts=0)
     for name, each in before.items():
         ends = each.desired and name not in names
         assert after[name].quarantine == (None if ends else each.quarantine)
 
 
-def test_whoever_is_gone_is_wanted_by_nobody_and_has_nobody_left():
+def test_removed_replica_set_has_no_spec_and_no_replicas():
     assert replica_set("shop/web", desired=False).gone
     assert not replica_set("shop/web").gone
     assert not replica_set("shop/web", Phase.STOPPING, desired=False).gone
 
 
-def test_what_is_lifted_may_start_at_once_and_knows_its_replicas():
+def test_lifted_replica_set_starts_at_once_and_keeps_its_replicas():
     failures = (Failure(1.0, "v1", served=False),)
     held = replica_set("shop/web", Phase.RUNNING, quarantine="it failed")
     held = replace(held, record=replace(held.record, failures=failures, deaths=4, last_error="ImportError"))
@@ -82,7 +82,7 @@ def test_what_is_lifted_may_start_at_once_and_knows_its_replicas():
     assert free.record.last_error == "ImportError", "until the next start says otherwise"
 
 
-def test_somebody_recovers_until_everybody_has_said_what_it_is():
+def test_replica_set_recovers_until_all_replicas_have_reported():
     assert recovering({"shop/web": replica_set("shop/web", Phase.RUNNING, Phase.RECOVERING)})
     assert not recovering(
         {
@@ -93,7 +93,7 @@ def test_somebody_recovers_until_everybody_has_said_what_it_is():
 
 
 @given(known=some_groups())
-def test_a_node_is_occupied_by_replicas_that_serve_and_its_proxies_are_counted_where_they_are(known):
+def test_node_is_occupied_by_running_replicas_and_its_proxies_are_counted(known):
     nodes, living = occupied(known), active_proxies(known)
     for node in (HOME, NEXT):
         there = [
@@ -108,5 +108,5 @@ def test_a_node_is_occupied_by_replicas_that_serve_and_its_proxies_are_counted_w
         assert living[node] == sum(each.phase not in (Phase.DRAINING, Phase.STOPPING) for each in proxies)
 
 
-def test_who_has_not_said_where_it_is_occupies_nothing():
+def test_replica_without_location_occupies_no_node():
     assert occupied({"shop/web": replica_set("shop/web", Phase.RUNNING)}) == set()

@@ -76,7 +76,7 @@ def test_a_life_without_incidents():
     assert (life.location, life.unrouted, life.drain_sent, life.stop_sent) == (HERE, True, 6.0, 8.0)
 
 
-def test_every_phase_says_what_exit_means_and_nothing_comes_after_it():
+def test_no_event_follows_an_exit_in_any_phase():
     for phase in Phase:
         if phase is not Phase.STOPPED:
             assert TRANSITIONS[phase, Exited] is Phase.STOPPED
@@ -122,7 +122,7 @@ def test_a_late_event_changes_nothing():
 
 
 @pytest.mark.parametrize("name", sorted(FOUND_AS))
-def test_what_is_found_is_what_it_says_and_its_deadlines_begin_anew(name):
+def test_found_replica_has_the_state_that_it_reports_and_new_deadlines(name):
     found = apply(record(Phase.RECOVERING, template_hash=""), Found(R, "shop/chat", "v7", name, HERE, OLD), 50.0)
     assert (found.phase.value, found.template_hash, found.location, found.live) == (name, "v7", HERE, OLD)
     assert (found.since, found.probed_at) == (50.0, 50.0)

@@ -39,7 +39,7 @@ def failing_at_once(times, *, served=False, first_at=0.0):
     return waits
 
 
-def test_nothing_holds_back_who_has_not_failed():
+def test_start_is_not_delayed_without_failures():
     assert not_before((), "v1") is None
 
 
@@ -94,7 +94,7 @@ KILLS = st.lists(st.tuples(st.floats(3.0, 20.0), st.floats(SERVED_S, 60.0)), min
 
 
 @given(KILLS, st.integers(1, 4))
-def test_a_replica_that_served_and_was_killed_is_replaced_at_once_however_often(kills, desired):
+def test_killed_replica_is_replaced_at_once_each_time(kills, desired):
     failures, now = (), 0.0
     for start_s, lived_s in kills:
         now += start_s + lived_s
@@ -140,7 +140,7 @@ def test_a_replica_that_served_for_long_ends_the_series_of_those_that_did_not(li
     assert not_before(failures, "v1") == 50.0 + spacing
 
 
-def test_a_replica_that_is_unhealthy_causes_its_end_itself_however_long_it_has_served():
+def test_unhealthy_replica_counts_as_failed_after_any_time():
     failures = ()
     for at in (0.0, 20.0, 40.0):
         failures = noted(failures, Failure(at, "v1", served=True, lived_s=15.0))
@@ -189,23 +189,18 @@ def test_one_success_forgives_the_failed_starts_but_not_the_deaths():
     assert not_before(cleared(failures, "v1"), "v1") == 0.0
 
 
-def test_what_is_kept_is_bounded():
+def test_failures_are_bounded():
     failures = ()
     for at in range(100):
         failures = noted(failures, Failure(float(at), "v1", served=False))
     assert len(failures) == KEPT
 
 
-def test_who_has_served_longer_than_all_of_its_revision_that_died_has_outlived_them():
+def test_replica_outlives_failures_if_it_serves_longer():
     failures = (Failure(5.0, "v1", served=True, lived_s=3.0), Failure(9.0, "v1", served=True, lived_s=4.0))
     assert [has_outlived(failures, "v1", seconds) for seconds in (3.5, 4.0, 4.1)] == [False, False, True]
     assert has_outlived(failures, "v2", 0.0)
     assert has_outlived((Failure(5.0, "v1", served=False),), "v1", 0.5), "who never served says nothing of those who do"
-
-
-def test_deaths_that_come_together_count_once_however_long_each_had_served():
-    failures = noted((), Failure(1.0, "v1", served=True, lived_s=3.0))
-    assert noted(failures, Failure(1.1, "v1", served=True, lived_s=2.0)) == failures
 
 
 STARTUP_S = 60.0
@@ -224,7 +219,7 @@ def test_one_start_that_the_app_ended_itself_is_enough_to_refuse_requests():
     assert refuses((Failure(5.0, "v1", served=False, never_ready=True),), "v1", [])
 
 
-def test_processes_that_die_while_they_start_refuse_nobody_before_the_third():
+def test_requests_are_refused_after_the_third_process_that_dies_while_it_starts():
     died = tuple(Failure(float(at), "v1", served=False) for at in range(FAILED_STARTS))
     assert not refuses(died[:-1], "v1", [])
     assert refuses(died, "v1", [])
@@ -237,7 +232,7 @@ FAILURES = st.lists(
 
 
 @given(FAILURES, st.lists(st.floats(0, 100), max_size=3))
-def test_who_has_served_and_died_refuses_nobody_and_who_comes_up_ends_it(failures, tries):
+def test_requests_are_not_refused_after_deaths_of_serving_replicas(failures, tries):
     assert not refuses(tuple(each for each in failures if each.served), "v1", tries)
     assert not refuses(cleared(failures, "v1"), "v1", tries)
     if refuses(failures, "v1", tries):
@@ -245,7 +240,7 @@ def test_who_has_served_and_died_refuses_nobody_and_who_comes_up_ends_it(failure
 
 
 @given(FAILURES, FAILURES, st.lists(st.floats(1_000, 1_100), max_size=3))
-def test_failed_starts_before_a_calm_refuse_nobody(old, recent, tries):
+def test_failed_starts_before_a_calm_refuse_no_requests(old, recent, tries):
     recent = tuple(sorted((replace(each, at=each.at + 1_000) for each in recent), key=lambda each: each.at))
     old = tuple(sorted(old, key=lambda each: each.at))
     assert refuses(old + recent, "v1", tries, now=1_100.0) == refuses(recent, "v1", tries, now=1_100.0)
@@ -257,7 +252,7 @@ PAUSES = st.lists(st.floats(0, WINDOW_S + STARTUP_S - 1e-6), min_size=FAILED_STA
 
 
 @given(st.floats(0, 60), PAUSES)
-def test_starts_that_keep_failing_count_however_slow_each_is(first, pauses):
+def test_slow_failing_starts_count(first, pauses):
     at = list(accumulate(pauses, initial=first))
     died = tuple(Failure(each, "v1", served=False) for each in at)
     assert refuses(died, "v1", [], now=at[-1] + WINDOW_S)
@@ -274,5 +269,5 @@ def test_starts_that_keep_failing_count_however_slow_each_is(first, pauses):
         (None, None),
     ],
 )
-def test_of_a_traceback_the_class_of_the_exception_can_be_told(why, name):
+def test_class_of_the_exception_is_read_from_a_traceback(why, name):
     assert exception_name(why) == name

@@ -1,4 +1,4 @@
-"""Everything is put away in its order, and in time, whoever hangs."""
+"""Everything ends in order and in time, also if replicas do not respond."""
 
 import heapq
 import itertools
@@ -137,7 +137,7 @@ class Leaving:
         return min(at for at in times if at is not None)
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(seed=st.integers(0, 2**32), spoken=st.booleans())
 def test_in_any_world_all_are_gone_in_time_and_in_their_order(seed, spoken):
     rng = Random(seed)

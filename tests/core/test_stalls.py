@@ -33,11 +33,11 @@ def test_the_innermost_line_of_user_code_is_named_by_its_file_in_the_apps_folder
     assert str(Blocked(5.2, "shop.py:19 in block")) == "blocked for 5 s at shop.py:19 in block"
 
 
-def test_where_no_user_code_runs_the_innermost_line_of_all_is_named():
+def test_innermost_line_is_named_if_no_user_code_runs():
     assert blocking_line([LIBRARY, RUNNER], LIBRARIES, []) == f"{LIBRARY.file}:59 in get"
 
 
-def test_a_loop_that_waits_for_events_is_blocked_by_no_line():
+def test_loop_that_waits_for_events_is_not_blocked():
     assert blocking_line([RUNNER], LIBRARIES, FOLDERS) is None
     assert blocking_line([], LIBRARIES, FOLDERS) is None
     assert str(Blocked(1.0, None)) == "blocked for 1 s"

@@ -49,7 +49,7 @@ def test_one_word(word, target, rows):
     assert replica_set_status(replica_set_spec("v1", target), record(*rows), 20.0).status == word
 
 
-def test_a_group_that_nobody_wants_is_stopping():
+def test_replica_set_without_spec_is_stopping():
     assert replica_set_status(None, record(("v1", RUN)), 20.0).status == "stopping"
 
 
@@ -62,7 +62,7 @@ def test_three_failed_starts_in_a_row_are_a_failure_of_that_revision_only():
 
 
 @pytest.mark.parametrize(("for_ever", "word"), [(False, "waiting_for_resources"), (True, "failed")])
-def test_who_has_no_room_is_told_with_what_it_asks_for_and_what_is_free(for_ever, word):
+def test_status_shows_requested_and_free_resources_of_a_waiting_replica(for_ever, word):
     there = record(("v1", START))
     lacks = replace(there.replicas[0], unplaceable=Unplaceable(ReplicaId("r0"), "1 GPU", "0 GPU", for_ever))
     told = replica_set_status(replica_set_spec("v1", 1), replace(there, replicas=(lacks,)), 20.0)
@@ -130,7 +130,7 @@ def test_a_quarantined_group_has_failed_and_says_why():
     assert (told.status, told.last_error) == ("failed", "it is not looked after")
 
 
-def test_until_everyone_has_taken_up_changed_options_the_group_is_updating_and_says_what_failed():
+def test_replica_set_is_updating_until_all_replicas_have_changed_options():
     warm = replace(LIVE, user_config={"tone": "warm"})
     there = record(("v1", RUN), ("v1", RUN), last_error="long ago")
     done, tried = replace(there.replicas[0], live=warm), there.replicas[1]
@@ -176,7 +176,7 @@ phases = st.lists(st.sampled_from([RUN, START, Phase.DRAINING, Phase.STOPPING]),
 
 
 @given(there=st.dictionaries(names, phases), applied=st.lists(st.sampled_from("abc"), unique=True))
-def test_every_group_is_told_once_and_the_worst_word_is_that_of_all(there, applied):
+def test_status_shows_every_replica_set_once_and_the_worst_status(there, applied):
     replica_sets = {name: replica_set(name, *rows, desired=name[0] in applied) for name, rows in there.items()}
     told = told_of([application(name) for name in applied], replica_sets)
     assert [each.name for each in told.applications] == sorted(applied)
@@ -192,19 +192,19 @@ def test_every_group_is_told_once_and_the_worst_word_is_that_of_all(there, appli
     )
 
 
-def test_the_proxies_of_the_controllers_own_node_are_told_first():
+def test_status_shows_the_proxies_of_the_controllers_node_first():
     replica_sets = {name: replica_set(name, RUN) for name in ("proxy@a", "proxy@next", "proxy@home")}
     assert [each.name for each in told_of([], replica_sets).proxies] == ["proxy@next", "proxy@a", "proxy@home"]
 
 
-def test_an_application_is_told_before_its_groups_are_there():
+def test_status_shows_an_application_before_it_has_replica_sets():
     told = told_of([application(prefix="/x")], {})
     assert (told.epoch, told.change, told.status) == (3, 7, "healthy")
     [app] = told.applications
     assert (app.name, app.route_prefix, app.revision, app.deployments) == ("shop", "/x", 1, ())
 
 
-def test_a_version_that_was_given_up_is_told_until_something_else_is_applied():
+def test_rolled_back_revision_is_shown_until_another_is_applied():
     good = applied(None, application()).but(stable=application(), stable_revision=1)
     bad = applied(good, application(num_replicas=3))
     replica_sets = {"shop/web": replica_set("shop/web", RUN), "shop/model": replica_set("shop/model", Phase.DRAINING)}

@@ -1,4 +1,4 @@
-"""What is a trace by W3C Trace Context, and what of it travels."""
+"""The trace of W3C Trace Context, and the part of it that is forwarded."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def read(*parents: str, states: tuple[str, ...] = ()) -> str | None:
 @pytest.mark.parametrize(
     "parent", [PARENT, f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01", f"cc-{TRACE}-{SPAN}-01-what-the.future-brings"]
 )
-def test_what_is_well_formed_travels_as_it_came(parent: str) -> None:
+def test_well_formed_traceparent_is_forwarded_unchanged(parent: str) -> None:
     assert read(parent) == parent
     assert read(f" {parent}\t") == parent
 
@@ -44,7 +44,7 @@ def test_what_is_well_formed_travels_as_it_came(parent: str) -> None:
         f"cc-{TRACE}-{SPAN}-01-a b",
     ],
 )
-def test_what_is_malformed_is_no_trace_and_its_state_is_nothing(parent: str) -> None:
+def test_malformed_traceparent_is_ignored_with_its_state(parent: str) -> None:
     assert read(parent, states=("a=1",)) is None
 
 
@@ -53,7 +53,7 @@ def test_one_that_comes_twice_is_none() -> None:
     assert read() is None
 
 
-def test_a_state_goes_along_in_one_piece_without_what_is_blank() -> None:
+def test_tracestate_is_joined_without_blank_members() -> None:
     assert read(PARENT, states=("a=1 , b@c=x y", "", " d/e*f_-=!~ ,")) == f"{PARENT} a=1,b@c=x y,d/e*f_-=!~"
 
 
@@ -76,7 +76,7 @@ def test_a_state_has_so_many_members_and_characters() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"traceparent", b"tracestate", b"x"]), st.binary(max_size=80))))
-def test_whatever_comes_what_travels_is_fit_for_a_field_and_bounded(fields: list[tuple[bytes, bytes]]) -> None:
+def test_forwarded_trace_is_a_bounded_field_value(fields: list[tuple[bytes, bytes]]) -> None:
     found = trace_of([(b"traceparent", PARENT.encode()), *fields])
     if found is not None:
         assert found.isascii()

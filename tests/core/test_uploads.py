@@ -48,7 +48,7 @@ def test_a_client_that_is_too_slow_is_cut_at_the_end_of_a_period(looks: list[flo
 
 
 @given(LOOKS)
-def test_without_a_minimum_nobody_is_cut(looks: list[float]) -> None:
+def test_no_client_is_cut_without_a_minimum_rate(looks: list[float]) -> None:
     assert watched(looks, 0, MinimumRate(0, GRACE_S)) is None
 
 

@@ -116,7 +116,7 @@ def _simple(line: str) -> Iterator[list[str]]:
             words.append(word)
 
 
-def posted(console: str) -> tuple[str, Any, Any]:
+def post_of(console: str) -> tuple[str, Any, Any]:
     """Of a `curl` and its answer: the path, the JSON that is sent, and the JSON that comes."""
     line, _, answer = console.partition("\n")
     (curl,) = commands(line.removeprefix("$ "))

@@ -1,4 +1,4 @@
-"""What the pages on clients show works with the app that they name: the one of docs/chat-openai.md."""
+"""The pages on clients work with the app that they name: the one of docs/chat-openai.md."""
 
 import asyncio
 import importlib.util
@@ -49,7 +49,7 @@ async def printed(*command: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "package"), [("openai-sdk", "openai"), ("langchain", "langchain_openai")])
-async def test_the_python_of_a_page_prints_what_it_says(name: str, package: str, url: str, tmp_path: Path) -> None:
+async def test_python_of_a_page_prints_the_shown_output(name: str, package: str, url: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     (code,) = page(f"docs/clients/{name}.md").shown("py")
@@ -60,7 +60,7 @@ async def test_the_python_of_a_page_prints_what_it_says(name: str, package: str,
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 @pytest.mark.parametrize(("name", "package"), [("openai-sdk", "openai"), ("ai-sdk", "@ai-sdk/openai-compatible")])
-async def test_the_javascript_of_a_page_prints_what_it_says(name: str, package: str, url: str, tmp_path: Path) -> None:
+async def test_javascript_of_a_page_prints_the_shown_output(name: str, package: str, url: str, tmp_path: Path) -> None:
     if not (MODULES / package / "package.json").is_file():
         pytest.skip(f"APP_TOOLKIT_TEST_NODE_MODULES names no node_modules folder with the package {package}")
     (code,) = page(f"docs/clients/{name}.md").shown("js")

@@ -1,6 +1,6 @@
 """The examples of docs/deployments.md and docs/handles.md do what they say.
 
-They run on a plane of the tests' own, in another thread.
+They run on a data plane of their own, in another thread.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def test_the_shop_works_as_it_stands() -> None:
 @pytest.mark.parametrize(
     "example", ["ordinary", "in_a_thread", "two_at_a_time", "two_in_a_thread", "one_into_another", "hasty", "script"]
 )
-def test_every_way_to_call_does_what_it_says(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_way_to_call_works(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     # A busy machine may take longer than a reader of the page would wait.
     patient = Page(HANDLES.name, re.sub(r"(?<=timeout_s=)\d\b", str(PATIENCE_S), HANDLES.text))
     with served_elsewhere():
@@ -56,7 +56,7 @@ def test_every_way_to_call_does_what_it_says(example: str, capsys: pytest.Captur
 
 def test_no_example_is_left_out() -> None:
     defined = re.findall(r"^(?:async )?def (\w+)\(\)", HANDLES.code, re.MULTILINE)
-    tested = test_every_way_to_call_does_what_it_says.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    tested = test_every_way_to_call_works.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert defined == tested
 
 

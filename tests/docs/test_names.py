@@ -35,7 +35,7 @@ def test_the_names_of_the_configuration_the_errors_and_the_answers_are_exported(
     assert found == (errors.BatchError, errors.DeadlineExceeded, errors.QueueFull, errors.QueueTimeout)
 
 
-def test_a_page_imports_what_is_public_from_the_package_itself() -> None:
+def test_page_imports_public_names_from_the_package() -> None:
     for page in FOR_USERS:
         imported = re.findall(r"^from app_toolkit\.\S+ import (.+)$", page.code, re.MULTILINE)
         names = {name.strip() for line in imported for name in line.split(",")}

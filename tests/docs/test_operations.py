@@ -1,4 +1,4 @@
-"""What the page about deploying shows is what comes of it."""
+"""The page about deploying shows the output of `deploy`."""
 
 import io
 from pathlib import Path
@@ -17,7 +17,7 @@ from .pages import page
 OPERATIONS = page("docs/operations.md")
 
 
-def test_what_a_deploy_shows_is_what_the_page_shows(tmp_path: Path) -> None:
+def test_deploy_prints_the_lines_of_the_page(tmp_path: Path) -> None:
     (yaml,) = OPERATIONS.shown("yaml")
     (tmp_path / "app.yaml").write_text(yaml)
     names: dict[str, object] = {"__name__": "shop"}
@@ -38,9 +38,9 @@ def test_what_a_deploy_shows_is_what_the_page_shows(tmp_path: Path) -> None:
     assert alone == f"$ app-toolkit deploy shop.py --name shop --only chat --dry-run\n{output.getvalue()}"
 
 
-def test_the_page_says_what_each_word_means() -> None:
-    told = [line.split("|")[1].strip() for line in OPERATIONS.text.splitlines() if line.startswith("| ")]
-    assert told == ["a deployment is", *Effect]
+def test_page_explains_each_status() -> None:
+    words = [line.split("|")[1].strip() for line in OPERATIONS.text.splitlines() if line.startswith("| ")]
+    assert words == ["a deployment is", *Effect]
 
 
 @pytest.mark.parametrize("name", ["docs/operations.md", "docs/cli.md"])

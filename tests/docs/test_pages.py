@@ -1,4 +1,4 @@
-"""What the pages show works, and what they tell people to run is what is checked."""
+"""The code and the commands of the pages work."""
 
 import os
 import re
@@ -34,7 +34,7 @@ REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_a_lin
 SHOWN = {
     "docs/architecture.md mermaid": DRAWING,
     "docs/architecture.md text": "tests/test_layers.py::test_the_page_draws_every_package_in_its_layer",
-    "docs/autoscaling.md console": "tests/cli/test_status.py::test_the_page_shows_what_a_target_goes_by",
+    "docs/autoscaling.md console": "tests/cli/test_status.py::test_page_shows_the_reason_of_a_target",
     "docs/batching.md yaml": "tests/docs/test_batching.py::test_the_file_of_the_page_tunes_the_endpoint_of_the_page",
     "docs/chat-ai-sdk.md tsx": (
         "tests/chat/ai_sdk/test_router.py::test_the_front_end_of_the_page_asks_routes_that_there_are"
@@ -46,25 +46,25 @@ SHOWN = {
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/conversations.md tsx": "tests/chat/test_stored_chat.py::test_the_page_names_routes_that_there_are",
-    "docs/clients/ai-sdk.md js": f"{CLIENTS}::test_the_javascript_of_a_page_prints_what_it_says",
-    "docs/clients/langchain.md py": f"{CLIENTS}::test_the_python_of_a_page_prints_what_it_says",
+    "docs/clients/ai-sdk.md js": f"{CLIENTS}::test_javascript_of_a_page_prints_the_shown_output",
+    "docs/clients/langchain.md py": f"{CLIENTS}::test_python_of_a_page_prints_the_shown_output",
     "docs/clients/librechat.md yaml": f"{CLIENTS}::test_the_settings_of_librechat_name_routes_and_models_of_the_app",
     "docs/clients/open-webui.md yaml": f"{CLIENTS}::test_the_settings_of_open_webui_name_routes_of_the_app",
-    "docs/clients/openai-sdk.md js": f"{CLIENTS}::test_the_javascript_of_a_page_prints_what_it_says",
-    "docs/clients/openai-sdk.md py": f"{CLIENTS}::test_the_python_of_a_page_prints_what_it_says",
+    "docs/clients/openai-sdk.md js": f"{CLIENTS}::test_javascript_of_a_page_prints_the_shown_output",
+    "docs/clients/openai-sdk.md py": f"{CLIENTS}::test_python_of_a_page_prints_the_shown_output",
     "docs/concepts/autoscaling.md mermaid": DRAWING,
     "docs/concepts/failure.md mermaid": DRAWING,
     "docs/concepts/request.md mermaid": DRAWING,
     "docs/concepts/update.md mermaid": DRAWING,
-    "docs/operations.md console": "tests/docs/test_operations.py::test_what_a_deploy_shows_is_what_the_page_shows",
+    "docs/operations.md console": "tests/docs/test_operations.py::test_deploy_prints_the_lines_of_the_page",
     "docs/operations.md ini": "tests/docs/test_pages.py::test_the_unit_of_the_page_signals_the_command_alone",
     "docs/operations.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/outcomes.md http": "tests/proxy/test_outcomes.py::test_the_page_shows_how_a_client_asks_for_less_time",
     "docs/outcomes.md json": REFUSAL,
     "docs/parity.md diff": DRAWING,  # of another repository; the steps below it say which
-    "docs/queues.md console": "tests/e2e/test_load.py::test_the_page_shows_what_the_command_says",
+    "docs/queues.md console": "tests/e2e/test_load.py::test_page_shows_the_output_of_the_command",
     "docs/queues.md text": "tests/router/test_holders.py::test_a_full_deployment_is_reported_once_as_the_page_shows",
-    "docs/stateful.md py": "tests/ecosystem/test_page.py::test_what_the_page_shows_of_an_app_is_in_it",
+    "docs/stateful.md py": "tests/ecosystem/test_page.py::test_code_on_the_page_is_that_of_the_app",
     "docs/troubleshooting.md json": REFUSAL,
     "docs/tutorial/app.md console": ANSWERS,
     "docs/tutorial/batching.md console": ANSWERS,
@@ -76,7 +76,9 @@ SHOWN = {
     "docs/tutorial/run.md console": "tests/docs/test_tutorial.py::test_the_shop_answers_on_ray_as_the_tutorial_shows",
     "docs/tutorial/streaming.md console": ANSWERS,
     "docs/tutorial/testing.md py": "tests/docs/test_tutorial.py::test_the_tests_of_the_tutorial_pass",
-    "examples/embeddings/README.md console": "tests/examples/test_embeddings.py::test_what_the_page_asks_is_answered",
+    "examples/embeddings/README.md console": (
+        "tests/examples/test_embeddings.py::test_requests_of_the_page_are_answered"
+    ),
 }
 """What holds each block that is neither code, which is run, nor commands, which test_commands.py has."""
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import Depends
 
-from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch
-from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, openai_router
+from app_toolkit import Deployment, DeploymentConfig, Toolkit
+from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, openai_router
 from app_toolkit.streaming import StreamLogDeployment
 
 
@@ -18,8 +18,6 @@ class Assistant(Deployment, name="assistant", ray_actor_options={"num_cpus": 0.1
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
         self._running += 1
         try:
-            if request.prompt == "fail":
-                raise ChatError("the prompt is too long", code="context_length_exceeded")
             for word in request.prompt.split():
                 yield TextEvent(word)
             if request.prompt == "wait":
@@ -30,14 +28,10 @@ class Assistant(Deployment, name="assistant", ray_actor_options={"num_cpus": 0.1
     async def running(self) -> int:
         return self._running
 
-    @batch(max_batch_size=8)
-    async def embed(self, texts: list[str]) -> list[list[float]]:
-        return [[float(len(text))] for text in texts]
-
 
 assistant = Assistant.bind()
 app = Toolkit(deployment=DeploymentConfig(name="front", num_replicas=2, ray_actor_options={"num_cpus": 0.1}))
-router = openai_router({"assistant": assistant}, embeddings={"assistant": assistant}, log=StreamLogDeployment.bind())
+router = openai_router({"assistant": assistant}, log=StreamLogDeployment.bind())
 app.include_router(router, prefix="/v1")
 
 

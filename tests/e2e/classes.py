@@ -1,12 +1,10 @@
-"""What a class on Ray finds around itself."""
+"""A class on Ray that shows its environment."""
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import ray
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends
 
 from app_toolkit import Deployment, Toolkit, batch, remote
 from app_toolkit.observability.context import replica_context
@@ -17,33 +15,23 @@ AT_IMPORT = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OM
 class Place(
     Deployment,
     user_config={"words": ["one", "two"]},
-    health_check_period_s=0.2,
-    health_check_failure_threshold=1,
     ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": {"COLOUR": "blue"}}},
 ):
     def __init__(self) -> None:
-        self.cold = False
-        self.told: list[str] = [f"constructed in {replica_context().deployment}"]
+        self.events: list[str] = [f"constructed in {replica_context().deployment}"]
 
     async def start(self) -> None:
-        self.told.append("started")
+        self.events.append("started")
 
     def reconfigure(self, config: dict[str, list[str]]) -> None:
-        self.told += config["words"]
-
-    async def check_health(self) -> None:
-        if self.cold:
-            raise RuntimeError("I have a cold")
+        self.events += config["words"]
 
     @batch(max_batch_size=2, batch_wait_timeout_s=60)
     async def meet(self, names: list[str]) -> list[list[str]]:
         return [sorted(names)] * len(names)
 
-    async def catch_cold(self) -> None:
-        self.cold = True
-
     async def story(self) -> list[str]:
-        return self.told
+        return self.events
 
     async def surroundings(self) -> dict[str, str | None]:
         return AT_IMPORT
@@ -95,17 +83,7 @@ of_ray = OfRay.bind()
 ToPlace = Annotated[Place, Depends(place)]
 
 
-@asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, str]]:
-    yield {"began_in": replica_context().deployment}
-
-
-app = Toolkit(title="Classes", lifespan=lifespan)
-
-
-@app.get("/lifespan")
-async def lifespan_of(request: Request) -> str:
-    return str(request.state.began_in)
+app = Toolkit(title="Classes")
 
 
 @app.get("/story")
@@ -144,8 +122,3 @@ async def uses_ray(number: int, model: Annotated[OfRay, Depends(of_ray)]) -> dic
 def uses_ray_in_a_thread(number: int) -> int:
     found: int = ray.get(double.remote(number))
     return found
-
-
-@app.post("/cold")
-async def cold(model: ToPlace) -> None:
-    await model.catch_cold()

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,31 +44,9 @@ def look(array: Array) -> dict[str, Any]:
     }
 
 
-def table_of(size: int) -> Any:
-    """One column of so many bytes, for tests that have Arrow."""
-    return import_module("pyarrow").table({"number": np.arange(size // 8, dtype=np.int64)})
-
-
-def look_at_table(table: Any) -> dict[str, Any]:
-    (chunk,) = table["number"].chunks
-    data = chunk.buffers()[1]
-    return {
-        "rows": table.num_rows,
-        "last": chunk[-1].as_py(),
-        "writeable": data.is_mutable,
-        "in the store": lies_in_the_store(data.address),
-    }
-
-
 class Store(Deployment, max_ongoing_requests=8, ray_actor_options={"num_cpus": 0.1}):
     async def look(self, array: Array) -> dict[str, Any]:
         return look(array)
-
-    async def look_at_table(self, table: Any) -> dict[str, Any]:
-        return look_at_table(table)
-
-    async def make_table(self, size: int) -> Any:
-        return table_of(size)
 
     async def length(self, data: bytes) -> tuple[str, int]:
         return type(data).__name__, len(data)
@@ -144,15 +121,6 @@ async def back(size: int, model: ToStore) -> dict[str, Any]:
     return look(await model.make(size, 1))
 
 
-@app.get("/table/{size}")
-async def table(size: int, model: ToStore) -> list[dict[str, Any]]:
-    return [
-        await model.look_at_table(table_of(size)),
-        look_at_table(await model.make_table(size)),
-        await remote(model.look_at_table, remote(model.make_table, size).later()),
-    ]
-
-
 @app.get("/bytes/{size}")
 async def there_and_back(size: int, model: ToStore) -> list[Any]:
     data = pattern(size, 2).tobytes()
@@ -170,17 +138,6 @@ async def stream(size: int, count: int, model: ToStore) -> list[dict[str, Any]]:
     return [look(array) async for array in model.each(size, count)]
 
 
-@app.get("/first/{size}")
-async def first(size: int, model: ToStore) -> dict[str, Any]:
-    items = model.each(size, 1_000)
-    try:
-        async for array in items:
-            return look(array)
-    finally:
-        await items.aclose()  # type: ignore[attr-defined]
-    return {}
-
-
 @app.get("/fail/{size}")
 async def fail(size: int, model: ToStore) -> dict[str, Any]:
     try:
@@ -191,8 +148,8 @@ async def fail(size: int, model: ToStore) -> dict[str, Any]:
 
 
 @app.get("/hold/{size}")
-async def hold(size: int, ground: str, model: ToStore, timeout_s: float | None = None) -> int:
-    return await options(model, timeout_s=timeout_s).hold(pattern(size, 1), ground)
+async def hold(size: int, ground: str, model: ToStore) -> int:
+    return await model.hold(pattern(size, 1), ground)
 
 
 @app.get("/many/{count}/{size}")

@@ -72,8 +72,8 @@ async def test_replicas_follow_the_load_of_clients_and_of_handles(cluster: Clust
         async with load(client) as answers:
             await until_there_are(served, front=scaled.MOST, worker=scaled.MOST)
             for group in ("front", "worker"):
-                told = await with_an_average(served, group)
-                assert (told["min_replicas"], told["max_replicas"]) == (0, scaled.MOST)
+                scaling = await with_an_average(served, group)
+                assert (scaling["min_replicas"], scaling["max_replicas"]) == (0, scaled.MOST)
         async with connect(f"{served.url.replace('http', 'ws')}/front/quiet", proxy=None):
             await until_there_are(served, front=1, worker=0)
             await asyncio.sleep(scaled.FOLLOWS.look_back_period_s + scaled.FOLLOWS.downscale_delay_s + 0.5)

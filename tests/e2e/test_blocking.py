@@ -61,7 +61,7 @@ def test_a_replica_whose_socket_file_is_gone_is_replaced(cluster: Cluster) -> No
 
 
 @pytest.mark.slow
-def test_with_one_replica_the_requests_beside_it_wait_and_status_names_the_line(cluster: Cluster) -> None:
+def test_requests_wait_for_a_blocked_replica_and_status_names_its_code(cluster: Cluster) -> None:
     served = cluster.deploy("blocking:app")
     try:
         answers: list[httpx.Response] = []
@@ -89,8 +89,3 @@ def test_with_one_replica_the_requests_beside_it_wait_and_status_names_the_line(
 def is_noticed(group: Mapping[str, Any]) -> bool:
     """Whether a probe failed. A second one ends the replica, which takes a second or two."""
     return group["restarts"] > 0 or any(replica["failed_probes"] for replica in group["replicas"])
-
-
-def test_a_breakpoint_costs_nothing(served: Served) -> None:
-    with served.client() as client:
-        assert client.get("/pause").json() == 42

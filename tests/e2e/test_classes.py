@@ -1,4 +1,4 @@
-"""The life of a class on Ray, and what it finds around itself."""
+"""The life and the environment of a class on Ray."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ def test_an_object_is_constructed_started_and_configured_before_anybody_calls_it
         assert client.get("/story").json() == ["constructed in place", "started", "one", "two"]
 
 
-def test_what_threads_and_devices_it_has_is_known_before_its_module_is_imported(served: Served) -> None:
+def test_thread_and_device_variables_are_set_before_the_module_is_imported(served: Served) -> None:
     with served.client() as client:
         found = client.get("/surroundings").json()
     assert found == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLOUR": "blue"}
@@ -36,7 +36,7 @@ def configured(served: Served, **options: Any) -> ApplicationSpec:
     return served.spec.model_copy(update={"deployments": (*others, place.model_copy(update={"config": config}))})
 
 
-def test_a_changed_user_config_is_taken_up_by_what_runs(cluster: Cluster, served: Served) -> None:
+def test_changed_user_config_is_applied_to_running_replicas(cluster: Cluster, served: Served) -> None:
     with served.client() as client:
         before = client.get("/replica").json()
         cluster.update(configured(served, user_config={"words": ["three"]}))
@@ -52,7 +52,7 @@ def test_a_changed_user_config_is_taken_up_by_what_runs(cluster: Cluster, served
         assert client.get("/replica").json() == before
 
 
-def test_batches_of_what_runs_keep_to_limits_that_changed(cluster: Cluster, served: Served) -> None:
+def test_running_batches_keep_changed_limits(cluster: Cluster, served: Served) -> None:
     def meet(*names: str) -> None:
         with ThreadPoolExecutor() as pool:
             assert list(pool.map(lambda name: client.get(f"/meet/{name}").json(), names)) == [list(names)] * len(names)
@@ -67,23 +67,8 @@ def test_batches_of_what_runs_keep_to_limits_that_changed(cluster: Cluster, serv
         assert client.get("/replica").json() == before
 
 
-def test_a_lifespan_knows_in_which_replica_it_runs(served: Served) -> None:
-    with served.client() as client:
-        assert client.get("/lifespan").json() == "app"
-
-
 def test_user_code_uses_ray_as_anywhere_on_it(served: Served) -> None:
     with served.client() as client:
         found = client.get("/of-ray/21").json()
         assert found == {"await": 42, "get": 42, "put": 42, "actor": 21, "actor again": 42, "in a route": 42}
         assert client.get("/of-ray-in-a-thread/21").json() == 42
-
-
-def test_one_that_says_it_is_not_well_is_replaced(served: Served) -> None:
-    with served.client() as client:
-        before = client.get("/replica").json()
-        assert client.post("/cold").status_code == 200
-        served.wait(lambda _: all(each["id"] != before for each in served.ingress("place")["replicas"]))
-        after = client.get("/replica").json()
-        assert after != before
-        assert client.get("/story").json()[1] == "started"

@@ -31,7 +31,7 @@ app = Toolkit(title="Stays")
 
 
 @app.get("/")
-async def told() -> dict[str, object]:
+async def state() -> dict[str, object]:
     with open("words.py") as file:
         return {"word": words.WORD, "pid": os.getpid(), "lines": len(file.readlines())}
 """
@@ -86,22 +86,22 @@ def answer(url: str, condition: Callable[[Any], bool]) -> Any:
     """The first answer that is as wanted; until then there may be none."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        told = httpx.get(url, trust_env=False, timeout=PATIENCE_S)
-        if told.status_code == 200 and condition(told.json()):
-            return told.json()
-        assert time.monotonic() < deadline, told.text
+        response = httpx.get(url, trust_env=False, timeout=PATIENCE_S)
+        if response.status_code == 200 and condition(response.json()):
+            return response.json()
+        assert time.monotonic() < deadline, response.text
         time.sleep(0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_it_stays_when_the_command_has_ended_and_needs_nothing_of_where_it_came_from(
+def test_application_stays_after_the_command_and_needs_nothing_of_its_folder(
     empty: tuple[str, Path], app: Path
 ) -> None:
     address, session = empty
     said = command("deploy", str(app / "stays.py"), "--address", address, "--port", "0", "--wait")
     (url,) = re.findall(r"Serving Stays at (http\S+)", said)
-    first = answer(url, lambda told: True)
+    first = answer(url, lambda found: True)
     assert (first["word"], first["lines"]) == ("first", 1)
 
     # Long after: neither the folder is there, nor has the node what it had unpacked, as if it were another one.
@@ -109,7 +109,7 @@ def test_it_stays_when_the_command_has_ended_and_needs_nothing_of_where_it_came_
     (unpacked,) = [path for path in (runtime_folder() / session.name / "artifacts").iterdir() if path.is_dir()]
     shutil.rmtree(unpacked)
     os.kill(first["pid"], signal.SIGKILL)
-    later = answer(url, lambda told: told["pid"] != first["pid"])
+    later = answer(url, lambda found: found["pid"] != first["pid"])
     assert (later["word"], later["lines"]) == ("first", 1)
     assert (unpacked / "words.py").is_file()
 
@@ -136,11 +136,11 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
     assert here(*deploy, "--wait") == 0
     assert "application stays at /stays: new" in capsys.readouterr().out
     url = f"{victim.cluster.proxy_url()}/stays/"
-    first = answer(url, lambda told: True)
+    first = answer(url, lambda found: True)
 
     assert here(*deploy, "--wait") == 0
     assert "application stays at /stays: no changes" in capsys.readouterr().out
-    assert answer(url, lambda told: True) == first
+    assert answer(url, lambda found: True) == first
 
     (app / "words.py").write_text('WORD = "second"\n')
     assert here(*deploy, "--dry-run") == 0
@@ -148,11 +148,11 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
         "application stays at /stays: files changed",
         "  app: will be restarted",
     ]
-    assert answer(url, lambda told: True) == first
+    assert answer(url, lambda found: True) == first
     assert here(*deploy, "--wait") == 0
     with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
-        told = [client.get(url).json() for _ in range(20)]
-    assert {each["word"] for each in told} == {"second"}
+        answers = [client.get(url).json() for _ in range(20)]
+    assert {each["word"] for each in answers} == {"second"}
 
     (app / "words.py").write_text('raise RuntimeError("no words")\n')
     capsys.readouterr()
@@ -162,7 +162,7 @@ def test_it_is_updated_and_deleted_by_its_name(victim: Served, app: Path, capsys
     said = capsys.readouterr().err
     assert "Error: revision 4 of 'stays' was rolled back to revision 3: RuntimeError: no words" in said
     assert 'File "words.py", line 3' in said, "not where the node has unpacked it"
-    assert answer(url, lambda told: True) == told[-1]
+    assert answer(url, lambda found: True) == answers[-1]
 
     assert here("delete", "stays") == 0
     assert httpx.get(url, trust_env=False, timeout=PATIENCE_S).status_code == 404

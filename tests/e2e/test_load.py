@@ -1,4 +1,4 @@
-"""Where requests are, as `app-toolkit status` tells it."""
+"""The requests of each deployment, as `app-toolkit status` shows them."""
 
 import asyncio
 import re
@@ -31,15 +31,15 @@ class Connected:
     def close(self) -> None: ...
 
 
-async def test_the_page_shows_what_the_command_says(
+async def test_page_shows_the_output_of_the_command(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (shown,) = page("docs/queues.md").shown("console")
     served = cluster.apply(plan(held.app, target=f"{held.__name__}:app", app_dir=str(E2E.parents[1])))
 
-    async def until(wanted: dict[str, Load]) -> None:
+    async def until(expected: dict[str, Load]) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not wanted.items() <= (await asyncio.to_thread(cluster.client.load)).items():  # noqa: ASYNC110
+            while not expected.items() <= (await asyncio.to_thread(cluster.client.load)).items():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
@@ -48,7 +48,7 @@ async def test_the_page_shows_what_the_command_says(
             asyncio.create_task(client.get(f"/write/{count}", params={"ground": str(tmp_path)})) for count in counts
         ]
         await until({"default/app": Load(0, 0, 12, 0), "default/writer": Load(0, 5, 32, 8)})
-        assert told(cluster, monkeypatch, capsys) == shown
+        assert printed(cluster, monkeypatch, capsys) == shown
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
@@ -57,7 +57,7 @@ async def test_the_page_shows_what_the_command_says(
     await asyncio.to_thread(served.delete)
 
 
-def told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def printed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """What is typed, and what comes of it; of the application of this test alone."""
     monkeypatch.setattr(command_line, "connect", lambda _: Connected(cluster))
     with pytest.raises(SystemExit):

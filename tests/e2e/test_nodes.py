@@ -130,7 +130,7 @@ def test_every_proxy_of_every_node_reaches_every_replica(nodes: Nodes) -> None:
     assert (len({proxy for proxy, _ in pairs}), len({pid for _, pid in pairs}), len(pairs)) == (4, 3, 12)
 
 
-def test_from_another_node_a_replica_serves_nobody_without_the_secret(nodes: Nodes) -> None:
+def test_replica_refuses_another_node_without_the_secret(nodes: Nodes) -> None:
     for replica in replicas(nodes.ask("status")):
         where = replica["remote_address"].removeprefix("tcp:")
         for fields in ({}, {hop.HOP.decode(): "1 guessed id 1.1 127.0.0.1 1 127.0.0.1 2 http"}):
@@ -138,13 +138,13 @@ def test_from_another_node_a_replica_serves_nobody_without_the_secret(nodes: Nod
             assert (answer.status_code, answer.headers[hop.REFUSED.decode()]) == (503, "secret")
 
 
-def test_a_node_has_no_more_replicas_than_it_may_and_what_is_left_over_waits(nodes: Nodes) -> None:
-    def told(status: Mapping[str, Any]) -> list[str]:
+def test_node_runs_at_most_max_replicas_per_node_and_the_others_wait(nodes: Nodes) -> None:
+    def reasons(status: Mapping[str, Any]) -> list[str]:
         return [replica["asks"] for replica in replicas(status, "apart/app") if replica["asks"]]
 
     nodes.ask("deploy", 3, 0.05, 2, "apart", 1)
     status = nodes.wait(
-        lambda now: told(now) == ["0.05 CPU on a node with fewer than 1 of its replicas (0 of 2 are such)"]
+        lambda now: reasons(now) == ["0.05 CPU on a node with fewer than 1 of its replicas (0 of 2 are such)"]
     )
     assert status["status"] == "waiting_for_resources"
     there = [replica["node"] for replica in replicas(status, "apart/app") if replica["phase"] == "running"]
@@ -155,7 +155,7 @@ def test_a_node_has_no_more_replicas_than_it_may_and_what_is_left_over_waits(nod
     nodes.wait(lambda now: not replicas(now, "apart/") and now["status"] == "healthy")
 
 
-def test_a_replica_runs_where_its_type_of_accelerator_is_and_waits_where_there_is_none(nodes: Nodes) -> None:
+def test_replica_runs_on_a_node_with_its_accelerator_and_waits_without_one(nodes: Nodes) -> None:
     def asks(status: Mapping[str, Any]) -> list[str]:
         return [replica["asks"] for replica in replicas(status, "devices/app") if replica["asks"]]
 

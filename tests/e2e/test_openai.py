@@ -9,7 +9,7 @@ import pytest
 
 from tests.chat.served import chunks
 from tests.cluster import Cluster
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import wait_until
 
 COMPLETIONS = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
@@ -42,28 +42,11 @@ def test_choices_stream_through_the_proxy(http: httpx.Client) -> None:
     assert not running(http)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_error_of_the_model_keeps_its_status(http: httpx.Client, stream: bool) -> None:
-    response = http.post(COMPLETIONS, json=ask("fail", stream=stream))
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
-
-
 def test_a_client_that_stops_reading_stops_the_generators_in_the_other_replica(http: httpx.Client) -> None:
     with http.stream("POST", COMPLETIONS, json=ask("wait", stream=True, n=2)) as response:
         assert next(response.iter_lines()).startswith("data: ")
         wait_until(lambda: running(http) == 2)
     wait_until(lambda: not running(http))
-
-
-def test_a_client_that_does_not_wait_stops_the_generator_in_the_other_replica(http: httpx.Client) -> None:
-    with pytest.raises(httpx.ReadTimeout):
-        http.post(COMPLETIONS, json=ask("wait"), timeout=httpx.Timeout(PATIENCE_S, read=1))
-    wait_until(lambda: not running(http))
-
-
-def test_the_texts_of_a_request_are_computed_in_batches(http: httpx.Client) -> None:
-    response = http.post("/v1/embeddings", json={"model": "assistant", "input": ["a", "abc"] * 100})
-    assert [each["embedding"] for each in response.json()["data"]] == [[1.0], [3.0]] * 100
 
 
 def test_a_response_in_the_background_is_followed_and_cancelled_through_any_replica(http: httpx.Client) -> None:
@@ -79,22 +62,6 @@ def test_a_response_in_the_background_is_followed_and_cancelled_through_any_repl
             assert http.post(f"{RESPONSES}/{id}/cancel").json()["status"] == "cancelled"
             assert [event["response"]["status"] for event in events] == ["cancelled"]
     wait_until(lambda: not running(http))
-
-
-def test_a_stored_response_outlives_its_client_and_one_that_is_not_stored_does_not(http: httpx.Client) -> None:
-    ids = []
-    for store in (True, False):
-        asked = {"model": "assistant", "input": "wait", "stream": True, "store": store}
-        with http.stream("POST", RESPONSES, json=asked) as response:
-            first = next(line for line in response.iter_lines() if line.startswith("data: "))
-            ids.append(json.loads(first.removeprefix("data: "))["response"]["id"])
-    wait_until(lambda: running(http) == 1)
-    stored, other = ids
-    assert http.get(f"{RESPONSES}/{other}").status_code == 404
-    assert http.get(f"{RESPONSES}/{stored}").json()["status"] == "in_progress"
-    assert http.delete(f"{RESPONSES}/{stored}").json()["deleted"] is True
-    wait_until(lambda: not running(http))
-    assert http.get(f"{RESPONSES}/{stored}").status_code == 404
 
 
 def test_a_conversation_continues_in_any_replica(http: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""What another user of this machine reaches of an instance that serves."""
+"""Another user of this machine cannot reach a running instance."""
 
 import os
 import socket
@@ -85,7 +85,7 @@ def test_the_attacks_succeed_against_a_folder_in_one_that_others_may_write_to() 
             assert other.says()["taken"] == [f"take over {session}/app_toolkit/r.sock"]
 
 
-def test_run_refuses_to_start_where_others_could_replace_its_sockets(tmp_path: Path) -> None:
+def test_run_refuses_a_folder_in_which_others_can_replace_its_sockets(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)

@@ -1,4 +1,4 @@
-"""One deployment of a living application is created, updated and deleted, and nobody else notices."""
+"""One deployment of a running application is created, updated and deleted, and the others do not change."""
 
 import threading
 import time
@@ -96,7 +96,7 @@ class Parts:
             assert time.monotonic() < deadline, app_toolkit.status()
             time.sleep(0.05)
 
-    def told(self, path: str) -> tuple[str, int]:
+    def read(self, path: str) -> tuple[str, int]:
         """The word that is answered there, and by which process."""
         word, pid = httpx.get(self.url + path, trust_env=False, timeout=PATIENCE_S).raise_for_status().json()
         return word, pid
@@ -136,7 +136,7 @@ def asked_all_the_time(url: str, *paths: str) -> Iterator[dict[str, list[int]]]:
 def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others_stay_as_they_are(
     parts: Parts, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own, chat, (_, writing) = parts.told("/"), parts.told("/chat"), parts.told("/written")
+    own, chat, (_, writing) = parts.read("/"), parts.read("/chat"), parts.read("/written")
     with asked_all_the_time(parts.url, "/", "/written", "/chat") as statuses:
         capsys.readouterr()
         assert parts.deploy("two", "writer") == 0
@@ -144,23 +144,23 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
             "application parts at /parts",
             "  writer: will be restarted (files changed)",
         ]
-        word, now_writing = parts.told("/written")
+        word, now_writing = parts.read("/written")
         assert (word, now_writing != writing) == ("two", True)
 
         assert httpx.get(f"{parts.url}/talk/you", trust_env=False, timeout=PATIENCE_S).status_code == 404
         assert parts.deploy("three", "GET /talk/{name}", talks=True) == 0
-        assert parts.told("/talk/you")[0] == "three"
+        assert parts.read("/talk/you")[0] == "three"
 
         assert parts.deploy("four", "writer", talks=True, more=BROKEN) == 2
         assert "RuntimeError: no words" in capsys.readouterr().err
         parts.until("rolled_back")
 
-        assert parts.told("/chat") == chat
+        assert parts.read("/chat") == chat
         assert here("delete", "parts/chat") == 0
         assert httpx.get(f"{parts.url}/chat", trust_env=False, timeout=PATIENCE_S).status_code == 404
         assert here("delete", "parts/writer") == 2
         assert "'writer' cannot be deleted: it is called by app" in capsys.readouterr().err
-        assert (parts.told("/"), parts.told("/written")) == (own, ("two", now_writing)), "no replica has restarted"
+        assert (parts.read("/"), parts.read("/written")) == (own, ("two", now_writing)), "no replica has restarted"
 
     assert {*statuses["/"], *statuses["/written"]} == {200}
     deleted = statuses["/chat"].index(404)
@@ -169,18 +169,18 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
 
 
 @pytest.mark.slow
-def test_what_was_deleted_is_created_again_and_the_next_whole_deploy_makes_all_of_one_code(parts: Parts) -> None:
-    own = parts.told("/")
+def test_deleted_deployment_is_created_again_and_a_full_deploy_gives_all_the_same_code(parts: Parts) -> None:
+    own = parts.read("/")
     assert here("delete", "parts/chat") == 0
     assert parts.deploy("two", "chat", "talk", talks=True) == 0
-    assert {parts.told(path)[0] for path in ("/chat", "/talk/you")} == {"two"}
+    assert {parts.read(path)[0] for path in ("/chat", "/talk/you")} == {"two"}
     assert parts.deploy("three", "chat", "talk") == 0, "the code has only one of them"
     assert httpx.get(f"{parts.url}/talk/you", trust_env=False, timeout=PATIENCE_S).status_code == 404
-    chat = parts.told("/chat")
-    assert (chat[0], parts.told("/")) == ("three", own)
+    chat = parts.read("/chat")
+    assert (chat[0], parts.read("/")) == ("three", own)
     assert parts.deploy("three") == 0
-    assert {parts.told(path)[0] for path in ("/", "/written")} == {"three"}
-    assert parts.told("/chat") == chat, "it had that code already"
+    assert {parts.read(path)[0] for path in ("/", "/written")} == {"three"}
+    assert parts.read("/chat") == chat, "it had that code already"
 
 
 class Writer(Deployment, health_check_period_s=0.5, ray_actor_options={"num_cpus": 0.1}):
@@ -192,10 +192,10 @@ class Writer(Deployment, health_check_period_s=0.5, ray_actor_options={"num_cpus
 
 @pytest.mark.slow
 def test_from_python_a_class_takes_the_place_of_another(parts: Parts) -> None:
-    own = parts.told("/")
+    own = parts.read("/")
     app_toolkit.deploy(Writer.bind(), name="parts", only=["writer"])
-    answer(f"{parts.url}/written", lambda told: told == ["bound", 0])
-    assert parts.told("/") == own
+    answer(f"{parts.url}/written", lambda found: found == ["bound", 0])
+    assert parts.read("/") == own
     with pytest.raises(ConfigError, match="'writer' cannot be deleted: it is called by app"):
         app_toolkit.delete("parts/writer")
     app_toolkit.delete("parts/chat")

@@ -58,19 +58,9 @@ def seen(size: int, seed: int, *, in_the_store: bool) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("way", ["there", "back", "passed"])
-async def test_a_large_array_is_read_where_it_lies_in_the_store_and_a_small_one_never_was_there(
-    visit: Visit, way: str
-) -> None:
+async def test_large_array_is_read_in_the_store_and_a_small_one_is_not_stored(visit: Visit, way: str) -> None:
     assert (await visit.get(f"/{way}/{LARGE}")).json() == seen(LARGE, 1, in_the_store=True)
     assert (await visit.get(f"/{way}/{SMALL}")).json() == seen(SMALL, 1, in_the_store=False)
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-async def test_a_large_table_is_read_where_it_lies_in_the_store(visit: Visit, size: int) -> None:
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    there, back, passed = (await visit.get(f"/table/{size}")).json()
-    expected = {"rows": size // 8, "last": size // 8 - 1, "writeable": False, "in the store": size == LARGE}
-    assert there == back == passed == expected
 
 
 async def test_long_bytes_arrive_as_the_bytes_that_they_were(visit: Visit) -> None:
@@ -83,29 +73,16 @@ async def test_large_items_of_a_stream_are_as_large_results(visit: Visit, size: 
     assert items == [seen(size, seed, in_the_store=size == LARGE) for seed in range(5)]
 
 
-async def test_a_stream_of_large_items_can_be_left_early(visit: Visit) -> None:
-    assert (await visit.get(f"/first/{LARGE}")).json() == seen(LARGE, 0, in_the_store=True)
-
-
 async def test_a_large_error_arrives_as_itself(visit: Visit) -> None:
     found = (await visit.get(f"/fail/{LARGE}")).json()
     assert (found["said"], found["sum"]) == ("not this one", seen(LARGE, 3, in_the_store=False)["sum"])
 
 
-async def test_a_client_that_hangs_up_cancels_the_method_that_has_a_large_argument(visit: Visit) -> None:
+async def test_method_with_a_large_argument_is_cancelled_if_its_client_disconnects(visit: Visit) -> None:
     call = visit.get(f"/hold/{LARGE}")
     await visit.noted("began")
     call.cancel()
     await visit.noted("was cancelled")
-
-
-async def test_the_deadline_of_a_call_with_a_large_argument_cancels_it(visit: Visit) -> None:
-    for seconds in (1, 5, 25):  # more if it had not begun by then
-        late = await visit.client.get(f"/hold/{LARGE}", params={"timeout_s": seconds})
-        assert late.status_code == 504
-        if "began" in visit.ground.notes:
-            break
-    await visit.noted("began", "was cancelled")
 
 
 async def test_clients_that_drop_while_payloads_are_on_their_way_leave_nothing(visit: Visit) -> None:

@@ -1,4 +1,4 @@
-"""Updates under load, good and bad: no request fails, and what does not hold goes back by itself."""
+"""No request fails in updates under load, and a bad revision is rolled back."""
 
 import os
 import signal

@@ -21,12 +21,10 @@ from app_toolkit import ConfigError, Deployment, deployment, remote
 from app_toolkit.config.options import Options
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import StartupError
-from app_toolkit.observability.context import replica_context
 from app_toolkit.router import handle
 from app_toolkit.running import RunKeywords
 from tests.cluster import Cluster, Served
 from tests.docs.pages import page
-from tests.e2e import targets
 from tests.engines.chain import app as chain
 from tests.patience import PATIENCE_S
 from tests.running import ROOT
@@ -65,7 +63,7 @@ async def test_an_app_is_served_and_its_handles_call_its_replicas() -> None:
     assert await remote(chain.right.handle.less, 5) == 4
 
 
-def test_a_bound_class_gives_its_handle_which_calls_where_no_loop_runs_until_the_shutdown() -> None:
+def test_bound_class_gives_a_handle_that_calls_from_threads_until_shutdown() -> None:
     right = app_toolkit.run(chain.right, name="right")
     assert right.less(5) == 4
     assert list(right.halves(5)) == [2, 1, 0]
@@ -79,7 +77,7 @@ def test_a_bound_class_gives_its_handle_which_calls_where_no_loop_runs_until_the
         another.less(5)
 
 
-async def test_a_handle_of_an_application_that_somebody_else_runs(host: Served) -> None:
+async def test_handle_calls_an_application_of_another_process(host: Served) -> None:
     left = app_toolkit.get_handle(host.spec.name, "left")
     assert await left.more(5) == 16
     assert [number async for number in left.numbers(3)] == [1, 4, 7]
@@ -107,7 +105,7 @@ async def test_one_application_calls_another(host: Served) -> None:
     assert await app_toolkit.run(Guest.bind(host.spec.name), name="guest").more(5) == 16
 
 
-async def test_what_was_run_is_replaced_under_its_name() -> None:
+async def test_run_replaces_the_application_of_the_same_name() -> None:
     class Answer(Deployment, ray_actor_options=SMALL):
         def __init__(self, answer: int) -> None:
             self.answer = answer
@@ -147,8 +145,8 @@ async def test_a_class_with_call_answers_http_below_its_prefix_and_its_methods_a
     chat = app_toolkit.run(Chat.bind(chain.left.handle), name="chat", route_prefix="/chat")
     assert [word async for word in chat.words("two words")] == ["two", "words"]
     async with httpx.AsyncClient(base_url=cluster.proxy_url(), trust_env=False, timeout=PATIENCE_S) as client:
-        told = await client.post("/chat/any/path", content="hello")
-        assert told.json() == {"method": "POST", "path": "/chat/any/path", "said": "hello", "prefix": "/chat"}
+        response = await client.post("/chat/any/path", content="hello")
+        assert response.json() == {"method": "POST", "path": "/chat/any/path", "said": "hello", "prefix": "/chat"}
         assert (await client.put("/chat", content="hello")).json()["path"] == "/chat"
         assert (await client.get("/chat/")).json()["method"] == "GET"
         assert (await client.post("/chat/more", content="5")).json() == {"more": 16}
@@ -160,23 +158,7 @@ async def test_a_class_with_call_answers_http_below_its_prefix_and_its_methods_a
             getattr(chat, "_left")  # noqa: B009 - private on purpose
 
 
-class Slow(Deployment, ray_actor_options=SMALL):
-    """Its `__call__` is a `def`, and runs on the object's own threads."""
-
-    def __init__(self) -> None:
-        self.thread = threading.current_thread().name
-
-    def __call__(self, request: Request) -> str:
-        return f"{threading.current_thread().name == self.thread} {replica_context().deployment}"
-
-
-async def test_a_def_call_runs_on_the_threads_of_its_object(cluster: Cluster) -> None:
-    app_toolkit.run(Slow.bind(), name="slow", route_prefix="/slow")
-    async with httpx.AsyncClient(base_url=cluster.proxy_url(), trust_env=False, timeout=PATIENCE_S) as client:
-        assert (await client.get("/slow")).json() == "True slow"
-
-
-def test_a_call_that_yields_is_told() -> None:
+def test_call_method_that_yields_is_refused() -> None:
     class Yields(Deployment):
         async def __call__(self, request: Request) -> AsyncIterator[str]:
             yield "word"
@@ -189,20 +171,7 @@ async def hello(request: Request) -> str:
     return f"hello {request.query_params['name']}"
 
 
-async def test_a_function_answers_http() -> None:
-    served = app_toolkit.run(hello, name="hello", route_prefix="/hello")
-    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
-        assert (await client.get(served.url, params={"name": "Ada"})).json() == "hello Ada"
-
-
-@pytest.mark.parametrize("name", ["create_app", "star"])
-async def test_a_factory_and_any_other_app_are_served_from_their_module(name: str) -> None:
-    served = app_toolkit.run(getattr(targets, name), name="other", route_prefix="/other")
-    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
-        assert (await client.get(f"{served.url}/kind")).json() == targets.KINDS[name]
-
-
-def test_what_is_nothing_to_run_is_told() -> None:
+def test_invalid_target_of_run_is_refused_in_one_sentence() -> None:
     with pytest.raises(
         ConfigError, match=r"Left is a deployment without arguments: bind it, as in bound = Left.bind\(...\)"
     ):
@@ -228,7 +197,7 @@ class Moody(Deployment, ray_actor_options=SMALL):
 
 
 @pytest.mark.slow
-def test_what_does_not_come_up_is_told_and_taken_back(cluster: Cluster) -> None:
+def test_application_that_does_not_start_is_an_error_and_is_removed(cluster: Cluster) -> None:
     with pytest.raises(StartupError, match=r"'moody' did not come up: .*RuntimeError: not today"):
         app_toolkit.run(Moody.bind(), name="moody")
     assert "moody" not in applications(cluster)
@@ -238,7 +207,7 @@ class Locked:
     def __init__(self, what: object) -> None: ...
 
 
-def test_a_module_that_runs_itself_while_a_replica_imports_it_is_told() -> None:
+def test_run_is_refused_while_a_replica_imports_the_module() -> None:
     handle.use(IN_PROCESS)  # as an engine does before it imports anything
     try:
         with pytest.raises(ConfigError, match="was called in a replica, which imports 'tests"):
@@ -345,7 +314,7 @@ def test_a_script_serves_on_a_ray_of_its_own_until_it_is_interrupted(tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_page_about_scripts_does_what_it_says(cluster: Cluster, tmp_path: Path) -> None:
+def test_script_of_the_page_runs(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(page("docs/scripts.md").code)
     environment = {**os.environ, "APP_TOOLKIT_ADDRESS": cluster.address(), "NO_PROXY": "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""An app on Ray: proxy, router, replicas, and what becomes of requests when one of these dies."""
+"""An app on Ray: proxy, router and replicas, and its requests if one of these dies."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import httpx
 import ray
-from websockets.sync.client import connect
 
 from app_toolkit.config.settings import runtime_folder
 from app_toolkit.errors import ConfigError
@@ -24,47 +23,12 @@ def pids(served: Served, path: str = "/pid", tries: int = 60) -> set[int]:
         return {client.get(path, headers={"connection": "close"}).json() for _ in range(tries)}
 
 
-def test_each_ingress_is_served_by_replicas_of_its_own(victim: Served) -> None:
-    assert victim.status()["status"] == "healthy"
-    apps, others = pids(victim), pids(victim, "/other/pid")
-    assert (len(apps), len(others)) == (3, 1)
-    assert not apps & others
-    with victim.client() as client:
-        paths = client.get("/openapi.json").json()["paths"]
-        assert {"/pid", "/other/pid"} <= set(paths)
-
-
-def test_what_a_replica_began_with_is_not_looked_through_again_for_what_may_be_thrown_away(victim: Served) -> None:
+def test_objects_of_the_start_are_frozen_for_the_garbage_collector(victim: Served) -> None:
     with victim.client() as client:
         assert client.get("/frozen").json() > 50_000, "FastAPI, Ray, and the app"
 
 
-def test_a_websocket_passes_through(victim: Served) -> None:
-    with connect(victim.url.replace("http", "ws") + "/other/echo", proxy=None) as socket:
-        for text in ("one", "two"):
-            socket.send(text)
-            assert socket.recv(timeout=PATIENCE_S) == text
-
-
-def test_a_handler_that_raises_is_a_500_with_an_id_and_the_replica_goes_on(victim: Served) -> None:
-    with victim.client() as client:
-        answer = client.get("/boom", headers={"x-request-id": "my-id"})
-        assert (answer.status_code, answer.text) == (500, "Internal Server Error")
-        assert answer.headers["x-request-id"] == "my-id"
-        assert client.get("/pid").status_code == 200
-
-
-def test_the_proxy_says_whether_it_is_well_and_what_it_routes(victim: Served) -> None:
-    with httpx.Client(base_url=victim.cluster.proxy_url(), trust_env=False, timeout=PATIENCE_S) as client:
-        assert client.get("/-/healthz").json() == {"status": "ok"}
-        routes = client.get("/-/routes").json()[victim.spec.route_prefix]
-        assert routes["application"] == victim.spec.name
-        owners = {route["path"]: route["ingress"] for route in routes["routes"]}
-        assert (owners["/pid"], owners["/other/pid"]) == ("app", "other")
-        assert client.get("/nobody/is/here").status_code == 404
-
-
-def test_each_request_is_a_line_of_the_access_log_which_no_other_user_can_read(victim: Served) -> None:
+def test_access_log_has_each_request_and_is_private(victim: Served) -> None:
     with victim.client() as client:
         client.get("/pid?token=secret", headers={"x-request-id": "in-the-log"})
     logs = runtime_folder() / ray.get_runtime_context().get_session_name() / "logs"
@@ -133,7 +97,7 @@ def test_a_controller_that_is_killed_comes_back_and_restarts_nothing(victim: Ser
     wait_until(lambda: len(now := pids(victim)) == 3 and gone not in now)
 
 
-def test_a_killed_proxy_comes_back_where_it_was(victim: Served) -> None:
+def test_killed_proxy_restarts_on_its_port(victim: Served) -> None:
     before, url = pids(victim), victim.url
     os.kill(victim.cluster.proxy_pid(), signal.SIGKILL)
 

@@ -15,7 +15,7 @@ LONGEST_WAIT_S = DeploymentConfig(name="writer").max_queue_wait_s
 
 
 @pytest.mark.slow
-def test_who_cannot_start_refuses_at_once_with_a_reason_and_recovers(cluster: Cluster, tmp_path: Path) -> None:
+def test_requests_are_refused_with_a_reason_if_no_replica_starts(cluster: Cluster, tmp_path: Path) -> None:
     shutil.copy(starts.__file__, tmp_path / "starts_here.py")
     stopper = tmp_path / "stopper"
     stopper.touch()

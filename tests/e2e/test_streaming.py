@@ -127,14 +127,6 @@ async def test_a_stream_whose_replica_is_killed_ends_with_an_error_or_continues(
     wait_until(lambda: streams.status()["status"] == "healthy")
 
 
-async def test_the_deadline_of_a_request_ends_with_its_first_event(streams: Served) -> None:
-    async with client(streams) as http:
-        http.headers["x-request-timeout-seconds"] = "4"
-        reader = Reader(http, "/numbers?period_s=0.15&", last=30)  # 4.5 s
-        await reader.follow()
-        assert (reader.numbers, reader.connections) == (list(range(1, 31)), 1)
-
-
 async def test_a_stop_reaches_the_replica_that_generates(streams: Served) -> None:
     async with client(streams) as http:
         reader = Reader(http, last=100_000)

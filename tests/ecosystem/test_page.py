@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_S
 PAGE = page("docs/stateful.md")
 
 
-def test_what_the_page_shows_of_an_app_is_in_it() -> None:
+def test_code_on_the_page_is_that_of_the_app() -> None:
     apps = [file.read_text("utf-8") for file in APPS.glob("*.py")]
     shown = PAGE.shown("py")
     assert shown

@@ -37,15 +37,15 @@ def test_the_page_and_its_modules_come_from_the_app_alone(client: TestClient) ->
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert page.headers["content-security-policy"].startswith("default-src 'self'; img-src 'self' data:;")
-    wanted, seen = set(re.findall(r'(?:href|src)="(static/[^"]+)"', page.text)), set[str]()
-    assert wanted >= {"static/chat.js", "static/style.css", "static/theme.js"}
-    while wanted:
-        path = wanted.pop()
+    pending, seen = set(re.findall(r'(?:href|src)="(static/[^"]+)"', page.text)), set[str]()
+    assert pending >= {"static/chat.js", "static/style.css", "static/theme.js"}
+    while pending:
+        path = pending.pop()
         file = client.get(f"/{path}")
         assert file.status_code == 200, path
         seen.add(path)
         if path.endswith(".js") and "vendor" not in path:
-            wanted |= {f"static/{each}" for each in re.findall(r'from "\./([^"]+)"', file.text)} - seen
+            pending |= {f"static/{each}" for each in re.findall(r'from "\./([^"]+)"', file.text)} - seen
             assert "http" not in re.sub(r"http://www\.w3\.org/2000/svg", "", file.text), path
     assert "static/vendor/purify.js" in seen
     assert "http" not in page.text
@@ -96,7 +96,7 @@ def test_clients_of_openai_reach_the_same_assistant(client: TestClient) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_question_without_an_answer_is_told_what_to_ask(client: TestClient) -> None:
+async def test_question_without_an_answer_gets_suggestions(client: TestClient) -> None:
     from chat.assistant import Assistant  # importable once the app is
 
     assistant = Assistant(str(ROOT / "docs"), period_s=0)

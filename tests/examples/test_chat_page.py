@@ -191,7 +191,7 @@ def test_the_page_works_over_plain_http_under_another_name(browser: Browser, url
     assert not visitor.errors
 
 
-def test_what_a_model_writes_cannot_run_or_load_anything(visitor: Visitor) -> None:
+def test_text_of_a_model_cannot_run_or_load_anything(visitor: Visitor) -> None:
     hostile = """<script>alert(1)</script><img src=x onerror=alert(1)><a href="javascript:alert(1)">x</a>
 <form action="/stolen"><input></form><style>body{display:none}</style>
 <div id="prompt" class="notice" style="top:0">d</div>
@@ -260,7 +260,7 @@ def test_two_tabs_show_one_response(visitor: Visitor) -> None:
     assert complete(visitor.page) == complete(second)
 
 
-def test_a_question_can_be_edited_and_what_followed_is_gone(visitor: Visitor) -> None:
+def test_question_can_be_edited_and_later_messages_are_removed(visitor: Visitor) -> None:
     page = visitor.page
     for text in (SHORT, ANOTHER):
         visitor.ask(text)

@@ -1,4 +1,4 @@
-"""What the page of the chat example shows, with an assistant that repeats what it is asked: see echo.py."""
+"""The page of the chat example, with an assistant that repeats its input: see echo.py."""
 
 import re
 from collections.abc import Iterator

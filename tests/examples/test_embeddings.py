@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.docs.pages import page, posted
+from tests.docs.pages import page, post_of
 from tests.engines.contract.served import Served, serving
 from tests.engines.contract.visit import Visit, visiting
 from tests.examples.embedding import app as tiny
@@ -54,17 +54,17 @@ async def test_a_search_finds_the_nearest_sentences_of_the_corpus_in_their_order
     assert len(hits) == 3
 
 
-async def test_what_the_page_asks_is_answered(visit: Visit) -> None:
+async def test_requests_of_the_page_are_answered(visit: Visit) -> None:
     """With the real model also in its words: test_minilm.py."""
     (console,) = page("examples/embeddings/README.md").shown("console")
-    path, body, shown = posted(console)
+    path, body, shown = post_of(console)
     answered = (await visit.client.post(path, json=body)).json()
     assert [[(name, type(value)) for name, value in hit.items()] for hit in answered] == [
         [(name, type(value)) for name, value in hit.items()] for hit in shown
     ]
 
 
-async def test_what_comes_while_the_model_works_is_its_next_batch_whoever_asks(visit: Visit) -> None:
+async def test_requests_that_arrive_while_the_model_runs_are_its_next_batch(visit: Visit) -> None:
     held = asyncio.create_task(embed(visit, f"{tiny.HOLD}{visit.ground.folder}"))
     await visit.noted("held")
     asked = [asyncio.create_task(embed(visit, f"text {number}")) for number in range(5)]
@@ -86,7 +86,7 @@ async def test_what_comes_while_the_model_works_is_its_next_batch_whoever_asks(v
         ("/search", {"text": "x", "count": 21}, "count"),
     ],
 )
-async def test_what_is_empty_missing_or_too_much_is_refused_by_name(
+async def test_empty_missing_or_too_large_input_is_refused_by_name(
     visit: Visit, path: str, body: dict[str, object], named: str
 ) -> None:
     answer = await visit.client.post(path, json=body)

@@ -36,7 +36,7 @@ def test_a_greeting_is_json_in_the_language_asked_for(client: TestClient) -> Non
     assert client.get("/hello/Ada", params={"language": "de"}).json()["text"] == "Guten Tag, Ada!"
 
 
-def test_a_language_that_is_missing_is_a_404_that_names_what_there_is(client: TestClient) -> None:
+def test_missing_language_is_a_404_that_names_the_languages(client: TestClient) -> None:
     answer = client.get("/hello/Ada", params={"language": "tlh"})
     assert answer.status_code == 404
     assert "'tlh'" in answer.json()["detail"]
@@ -75,7 +75,7 @@ def test_a_file_is_received_whole(client: TestClient) -> None:
     }
 
 
-def test_the_chat_answers_until_it_is_told_bye(client: TestClient) -> None:
+def test_chat_answers_until_bye(client: TestClient) -> None:
     with client.websocket_connect("/chat/ws") as websocket:
         websocket.send_text("good morning")
         assert websocket.receive_json() == {"you_said": "good morning", "answer": "GOOD MORNING"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from tests.docs.pages import page, posted
+from tests.docs.pages import page, post_of
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 
@@ -57,7 +57,7 @@ def test_a_text_has_the_same_vector_alone_and_among_longer_ones(client: TestClie
     assert among == pytest.approx(alone, abs=1e-6)
 
 
-def test_what_means_the_same_is_nearer_than_what_does_not(client: TestClient) -> None:
+def test_texts_of_the_same_meaning_have_similar_vectors(client: TestClient) -> None:
     def score(first: str, second: str) -> float:
         return float(client.post("/similarity", json={"first": first, "second": second}).json()["score"])
 
@@ -74,12 +74,12 @@ def test_what_means_the_same_is_nearer_than_what_does_not(client: TestClient) ->
         ("Why do pets nap so much?", "Cats sleep for more than half of the day."),
     ],
 )
-def test_a_search_finds_what_is_meant_in_other_words(client: TestClient, asked: str, found: str) -> None:
+def test_search_finds_other_words_with_the_same_meaning(client: TestClient, asked: str, found: str) -> None:
     assert client.post("/search", json={"text": asked, "count": 1}).json()[0]["sentence"] == found
 
 
-def test_what_the_page_asks_is_answered_as_it_says(client: TestClient) -> None:
+def test_requests_of_the_page_are_answered_as_shown(client: TestClient) -> None:
     (console,) = page("examples/embeddings/README.md").shown("console")
-    path, body, shown = posted(console)
+    path, body, shown = post_of(console)
     (hit,) = client.post(path, json=body).json()
     assert hit == {**shown[0], "score": pytest.approx(shown[0]["score"], abs=1e-4)}

@@ -27,7 +27,7 @@ def lines(*entries):
     return [json.loads(line) for text in written for line in text.splitlines()]
 
 
-def test_a_line_says_who_asked_what_and_what_became_of_it():
+def test_log_line_has_the_client_the_request_and_the_outcome():
     assert lines(entry(arrived=99.5)) == [
         {
             "time": "1970-01-01T00:59:59.500Z",
@@ -48,7 +48,7 @@ def test_a_line_says_who_asked_what_and_what_became_of_it():
 
 
 @given(st.binary(max_size=200))
-def test_whatever_the_path_it_is_one_line_of_json_without_a_query(data):
+def test_log_line_is_json_without_the_query_for_any_path(data):
     written = []
     log = AccessLog(written.append, lambda: (0.0, 0.0))
     log.add(entry(path=b"/" + data))
@@ -84,7 +84,7 @@ def test_lines_are_written_many_at_a_time_and_never_more_than_a_batch_waits():
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), InsecurePath("access.log is a symbolic link")]
 )
-def test_what_could_not_be_written_is_one_warning_and_counted_in_the_next_lines(error, caplog):
+def test_lost_lines_are_one_warning_and_a_count_in_the_next_line(error, caplog):
     written, full = [], True
 
     def write(text):

@@ -1,4 +1,4 @@
-"""What an app logs is shown with the id of the request, unless the app configures logging itself."""
+"""Logs of an app have the id of the request, unless the app configures logging itself."""
 
 import logging
 import re

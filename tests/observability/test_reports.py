@@ -1,4 +1,4 @@
-"""What a process tells the controller of its loads."""
+"""A process reports its loads to the controller."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -28,37 +28,35 @@ async def reporting(loads: Callable[[], Loads], report: Report) -> AsyncIterator
         await asyncio.gather(run, return_exceptions=True)
 
 
-async def test_what_waits_for_the_first_replica_is_told_without_waiting_for_a_look(
+async def test_waiting_for_the_first_replica_is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOAD_CHECK_S", 3_600.0)
-    told: asyncio.Queue[Loads] = asyncio.Queue()
+    reported: asyncio.Queue[Loads] = asyncio.Queue()
 
     async def report(loads: Loads) -> bool:
-        told.put_nowait(loads)
+        reported.put_nowait(loads)
         return True
 
     async with reporting(lambda: {CHAT: (3, 0, 0, 0)}, report) as reports:
         reports.unserved()
         reports.unserved()
-        assert await told.get() == {CHAT: (3, 0, 0, 0)}
-        assert told.empty()
+        assert await reported.get() == {CHAT: (3, 0, 0, 0)}
+        assert reported.empty()
 
 
 async def test_a_load_that_is_not_urgent_is_reported_at_the_next_look() -> None:
-    told: asyncio.Queue[Loads] = asyncio.Queue()
+    reported: asyncio.Queue[Loads] = asyncio.Queue()
 
     async def report(loads: Loads) -> bool:
-        told.put_nowait(loads)
+        reported.put_nowait(loads)
         return True
 
     async with reporting(lambda: {CHAT: (0, 2, 0, 0)}, report):
-        assert await told.get() == {CHAT: (0, 2, 0, 0)}
+        assert await reported.get() == {CHAT: (0, 2, 0, 0)}
 
 
-async def test_what_nobody_heard_is_told_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_lost_report_is_sent_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(module, "LOAD_CHECK_S", 0.01)
     tries: list[Loads] = []
     heard = asyncio.Event()

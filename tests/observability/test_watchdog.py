@@ -115,7 +115,7 @@ def test_a_loop_that_a_debugger_holds_is_not_reported(shop: ModuleType, caplog: 
     assert sys.gettrace() is None
 
 
-def test_a_loop_that_turns_is_not_reported_and_its_watchdog_ends_with_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_watchdog_reports_no_running_loop_and_ends_with_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "app_toolkit.watchdog")
     loop = asyncio.new_event_loop()
     name = "app-toolkit watchdog shop"

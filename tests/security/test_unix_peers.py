@@ -81,7 +81,7 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.mark.anyio
-async def test_a_caller_says_nothing_to_another_user_who_has_taken_over_a_socket(
+async def test_caller_sends_nothing_if_another_user_owns_the_socket(
     shared: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = Address(f"unix:{shared}/r.sock")
@@ -93,7 +93,7 @@ async def test_a_caller_says_nothing_to_another_user_who_has_taken_over_a_socket
         assert await asyncio.to_thread(other.says) == ""
 
 
-def test_a_health_check_says_nothing_to_another_user_who_has_taken_over_a_socket(shared: Path) -> None:
+def test_health_check_sends_nothing_if_another_user_owns_the_socket(shared: Path) -> None:
     with other_user(TAKE_OVER, shared / "r.sock", b"HTTP/1.1 204 No Content\r\n\r\n".hex()) as other:
         assert other.says() == "listens"
         with pytest.raises(PermissionError, match=f"user {NOBODY} is at the other end"):
@@ -102,9 +102,7 @@ def test_a_health_check_says_nothing_to_another_user_who_has_taken_over_a_socket
 
 
 @pytest.mark.anyio
-async def test_a_calling_replica_unpickles_nothing_of_another_user_who_has_taken_over_a_socket(
-    shared: Path, tmp_path: Path
-) -> None:
+async def test_calling_replica_unpickles_nothing_if_another_user_owns_the_socket(shared: Path, tmp_path: Path) -> None:
     trap = tmp_path / "unpickled"
     with other_user(TAKE_OVER, shared / "r.sock", trapped(trap).hex()) as other:
         assert other.says() == "listens"
@@ -153,7 +151,7 @@ def test_a_replica_reads_nothing_from_another_user(serve: Serve, caplog: pytest.
     assert served.marked("asked")
 
 
-def test_a_process_of_another_user_accepts_root_and_itself_and_nobody_else() -> None:
+def test_process_of_another_user_accepts_only_root_and_itself() -> None:
     """Root could read and change that process anyway; so `sudo curl --unix-socket` works."""
     program = """
         path = sys.argv[1] + "/r.sock"

@@ -10,7 +10,7 @@ import pytest
 from app_toolkit.planning import plan, shared_logs
 from app_toolkit.userapp.loading import load
 from tests.cluster import Cluster
-from tests.examples.test_chat_page import LONG, OTHER_HOST, Visitor, answer, begun, browser, complete, dev, expect
+from tests.examples.test_chat_page import LONG, Visitor, answer, begun, browser, dev, expect
 from tests.patience import PATIENCE_S, wait_until
 
 from .projects import make
@@ -30,26 +30,6 @@ def url(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def test_a_response_survives_a_reload_is_shown_in_two_tabs_and_can_be_stopped(browser: Any, url: str) -> None:
-    visitor = Visitor(browser, url.replace("127.0.0.1", OTHER_HOST))
-    page = visitor.page
-    assert page.evaluate("() => window.isSecureContext") is False
-    visitor.ask(QUESTION)
-    first = begun(page)
-    second = visitor.tab(page.url)
-    begun(second)
-    page.reload()
-    assert begun(page).startswith(first[:40])
-    assert complete(page) == complete(second)
-    page.bring_to_front()
-    visitor.ask(QUESTION)
-    expect(page.locator(".writing")).to_have_count(1)
-    page.get_by_role("button", name="Stop").click()
-    expect(page.locator(".notice")).to_contain_text("This response was stopped.")
-    visitor.context.close()
-    assert not visitor.errors
-
-
 def planned(project: Path, title: str) -> Any:
     """A version of the project's application with two replicas, and with this title."""
     name = f"{title.lower()}_version"
@@ -58,9 +38,7 @@ def planned(project: Path, title: str) -> Any:
     target = f"{name}:app"
     patient = {"graceful_shutdown_timeout_s": PATIENCE_S}
     overrides = {"app": {"num_replicas": 2, **patient}, "model": patient}
-    return plan(
-        app, target=target, app_dir=str(project), name="my-chat", route_prefix="/my-chat", overrides=overrides
-    )
+    return plan(app, target=target, app_dir=str(project), name="my-chat", route_prefix="/my-chat", overrides=overrides)
 
 
 def test_a_response_is_resumed_at_every_replica_and_after_an_update(

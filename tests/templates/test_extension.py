@@ -123,7 +123,7 @@ def test_a_project_installs_from_the_remote_of_a_clone_without_its_credentials(
     ],
     ids=["index", "git", "folder", "wheel", "url"],
 )
-def test_an_installed_template_installs_app_toolkit_from_where_it_came_from(
+def test_installed_template_installs_app_toolkit_from_its_own_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, source: str
 ) -> None:
     packages = tmp_path / "site-packages"

@@ -20,7 +20,6 @@ from tests.docs.taken import only_taken, take, typed
 
 from .projects import CHECKOUT, KINDS, NAMES, TEMPLATES, Kind, make, run
 
-LONGEST = {"project_name": "N" * 50, "project_slug": "s" * 63, "package_name": "p" * 50}
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 
@@ -65,11 +64,6 @@ def test_every_choice_is_complete_and_clean(tmp_path: Path, kind: Kind, license:
     assert f"FROM python:{python_version}-slim" in (project / "Dockerfile").read_text("utf-8")
     assert compileall.compile_dir(project, quiet=1)
     check_style(project)
-
-
-@each_kind
-def test_the_longest_names_keep_the_style(tmp_path: Path, kind: Kind) -> None:
-    check_style(make(tmp_path, kind.template, **kind.answers, **LONGEST))
 
 
 @pytest.mark.slow
@@ -172,7 +166,7 @@ def test_a_template_that_pip_has_compiled_leaves_no_bytecode_in_a_project(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["local_extensions.py", "hooks/post_gen_project.py"])
-def test_what_a_template_cannot_share_is_the_same_in_all_of_them(name: str) -> None:
+def test_shared_files_are_the_same_in_all_templates(name: str) -> None:
     assert len({(TEMPLATES / each / name).read_bytes() for each in NAMES}) == 1
 
 

@@ -15,14 +15,14 @@ FILE = Path(__file__).with_name("batched.py")
 WRONG = {number for number, line in enumerate(FILE.read_text("utf-8").splitlines(), 1) if "# wrong:" in line}
 
 
-def test_mypy_sees_what_callers_see() -> None:
+def test_mypy_sees_the_signature_of_callers() -> None:
     done = mypy("--strict", "--hide-error-context", str(FILE))
     found = {int(line) for line in re.findall(r"batched\.py:(\d+): error:", done.stdout)}
     assert found == WRONG, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
-def test_pyright_sees_what_callers_see() -> None:
+def test_pyright_sees_the_signature_of_callers() -> None:
     command = ["pyright", "--pythonpath", sys.executable, "--outputjson", str(FILE)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     errors = [each for each in json.loads(done.stdout)["generalDiagnostics"] if each["severity"] == "error"]

@@ -60,7 +60,7 @@ def pyright(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_a_type_checker_says_of_every_case_what_it_should(checker: Callable[[Path], list[str]], tmp_path: Path) -> None:
+def test_type_checker_reports_the_expected_errors(checker: Callable[[Path], list[str]], tmp_path: Path) -> None:
     folder = shutil.copytree(CASES, tmp_path / "cases")
     assert checker(folder) == []
 

@@ -39,9 +39,7 @@ def found(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_same_files_are_the_same_artifact_wherever_and_whenever_they_were_written(
-    app: Path, tmp_path: Path
-) -> None:
+def test_same_files_are_the_same_artifact(app: Path, tmp_path: Path) -> None:
     first = pack(app)
     copy = tmp_path / "elsewhere"
     (copy / "shop").mkdir(parents=True)
@@ -67,7 +65,7 @@ def test_other_files_are_another_artifact(app: Path, change: Callable[[Path], ob
     assert pack(app).hash != before.hash
 
 
-def test_what_belongs_to_no_application_is_left_out(app: Path) -> None:
+def test_files_of_no_application_are_left_out(app: Path) -> None:
     before = pack(app)
     for name in (".git/config", "node_modules/x/y.js", "shop/__pycache__/x.pyc", "old.pyc", "env/pyvenv.cfg"):
         (app / name).parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +83,7 @@ def test_links_are_followed_and_circles_end(app: Path, tmp_path: Path) -> None:
     assert names(pack(app).archive) == ["main.py", "shop/__init__.py", "weights"]
 
 
-def test_more_than_is_packed_is_told_with_what_is_large(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_largest_files_if_a_folder_is_too_large(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact, "MOST_BYTES", 100)
     (app / "data").mkdir()
     (app / "data" / "large").write_bytes(bytes(90))
@@ -93,12 +91,12 @@ def test_more_than_is_packed_is_told_with_what_is_large(app: Path, monkeypatch: 
         pack(app)
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the files below .*/missing cannot be packed"):
         pack(tmp_path / "missing")
 
 
-def test_it_is_unpacked_once_and_is_what_was_packed(app: Path, tmp_path: Path) -> None:
+def test_artifact_is_unpacked_once_and_equals_the_packed_files(app: Path, tmp_path: Path) -> None:
     (app / "main.py").chmod(0o755)
     packed = pack(app)
     first = Unpacked(packed.hash, lambda: packed.archive, tmp_path / "node")
@@ -138,7 +136,7 @@ def test_of_many_that_come_at_once_one_unpacks_and_none_waits_for_another_to_let
     assert (there, len(asked)) == (8, 1)
 
 
-def test_files_that_somebody_holds_stay_and_others_go_when_room_is_needed(app: Path, tmp_path: Path) -> None:
+def test_files_in_use_stay_and_others_are_removed_if_room_is_needed(app: Path, tmp_path: Path) -> None:
     node, packed = tmp_path / "node", []
     for number in range(3):
         (app / "main.py").write_text(str(number))
@@ -153,7 +151,7 @@ def test_files_that_somebody_holds_stay_and_others_go_when_room_is_needed(app: P
     last.close()
 
 
-def test_what_was_begun_and_not_ended_is_begun_anew(app: Path, tmp_path: Path) -> None:
+def test_interrupted_unpacking_is_started_again(app: Path, tmp_path: Path) -> None:
     packed, node = pack(app), tmp_path / "node"
     node.mkdir(mode=0o700)
     (node / f"{packed.hash}.partial" / "shop").mkdir(parents=True)
@@ -184,7 +182,7 @@ def with_one_entry(name: str, type: bytes = tarfile.REGTYPE) -> tuple[str, bytes
         ("evil.py", tarfile.FIFOTYPE),
     ],
 )
-def test_an_archive_of_what_is_no_file_below_the_folder_is_refused(name: str, type: bytes, tmp_path: Path) -> None:
+def test_archive_with_anything_but_files_below_the_folder_is_refused(name: str, type: bytes, tmp_path: Path) -> None:
     hash, archive = with_one_entry(name, type)
     with pytest.raises(TargetError, match=r"cannot be unpacked: .*evil.py' is not a regular file below the folder"):
         Unpacked(hash, lambda: archive, tmp_path / "node")

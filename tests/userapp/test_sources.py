@@ -106,7 +106,7 @@ def test_a_folder_of_many_files_is_not_looked_through_and_that_is_said(
         (zlib.compress(b"others"), "are not those that were packed as"),
     ],
 )
-def test_what_is_not_the_snapshot_is_refused(app: Path, archive: bytes | None, sentence: str) -> None:
+def test_archive_with_another_hash_is_refused(app: Path, archive: bytes | None, sentence: str) -> None:
     with pytest.raises(TargetError, match=sentence):
         read(take(app).hash, archive)
 
@@ -148,7 +148,7 @@ def test_the_bytecode_of_another_version_is_neither_read_nor_written(
 
 
 @pytest.mark.usefixtures("_imports_are_forgotten")
-def test_what_is_not_in_the_snapshot_is_imported_from_disk(app: Path) -> None:
+def test_module_outside_the_snapshot_is_imported_from_disk(app: Path) -> None:
     use(str(app), files(app))
     (app / "snapped_new.py").write_text("SAID = 'new'\n")
     (app / "snapped_shop" / "snapped_new.py").write_text("SAID = 'new'\n")
