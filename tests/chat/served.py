@@ -1,4 +1,4 @@
-"""An app under uvicorn, in the event loop of the test."""
+"""An app under uvicorn, in the event loop of the test, and its clients."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent
 from tests.patience import PATIENCE_S, until
 
 SOON_S = 10.0
@@ -35,6 +36,23 @@ class HeldClock:
 
     def go_on(self) -> None:
         self._since = time.monotonic()
+
+
+class PausedModel:
+    """A model that says one word, and the next one when it is released."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.released = asyncio.Event()
+
+    async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        self.running += 1
+        try:
+            yield TextEvent("one")
+            await self.released.wait()
+            yield TextEvent(" two")
+        finally:
+            self.running -= 1
 
 
 @asynccontextmanager

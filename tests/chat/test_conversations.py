@@ -96,7 +96,7 @@ async def test_a_title_that_was_given_stays(store: SQLiteConversationStore) -> N
     assert [each.title for each in await store.list(ADA)] == ["My title"]
 
 
-async def test_what_is_beyond_a_limit_is_refused_and_nothing_changes() -> None:
+async def test_a_change_beyond_a_limit_is_refused() -> None:
     store = SQLiteConversationStore(":memory:", ConversationLimits(max_conversations=2, max_messages=2, max_bytes=300))
     await store.replace(ADA, "1", [message("1"), message("2")])
     await store.replace(ADA, "2", [message("1")])

@@ -133,7 +133,7 @@ async def test_a_long_prompt_is_read_in_several_steps() -> None:
     assert steps.sizes == [64, 64, 150 - 128, 1, 1, 1]
 
 
-async def test_sequences_that_need_more_cache_than_there_is_take_turns() -> None:
+async def test_sequences_that_need_more_cache_than_available_alternate() -> None:
     async with decoder(cache_tokens=128) as (made, steps):
         steps.let_go()
         found = await asyncio.gather(*(collected(made.decode(each, 60, GREEDY)) for each in (A, B, C)))

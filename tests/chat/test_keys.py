@@ -1,4 +1,4 @@
-"""API keys: who is admitted, how many of his requests, and when a permit is released."""
+"""API keys: authentication, limits, and the release of permits."""
 
 import asyncio
 import hashlib
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import pytest
 from fastapi import Depends, FastAPI, WebSocket
 from fastapi.responses import StreamingResponse
@@ -19,12 +18,12 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import Toolkit
-from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ai_sdk_router, api_keys, openai_router
+from app_toolkit.chat import ai_sdk_router, api_keys, openai_router
 from app_toolkit.chat.keys import parse_keys
 from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import ConfigError
 from app_toolkit.streaming import MemoryStreamLog, resumable
-from tests.chat.served import asking, in_process, served
+from tests.chat.served import PausedModel, asking, in_process
 from tests.docs.pages import page
 from tests.patience import until
 
@@ -38,23 +37,6 @@ UI = {"id": "chat", "messages": [{"id": "1", "role": "user", "parts": [{"type": 
 
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
-
-
-class Held:
-    """A model that says one word, and the next one when it is released."""
-
-    def __init__(self) -> None:
-        self.running = 0
-        self.released = asyncio.Event()
-
-    async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
-        self.running += 1
-        try:
-            yield TextEvent("one")
-            await self.released.wait()
-            yield TextEvent(" two")
-        finally:
-            self.running -= 1
 
 
 # Who is admitted
@@ -152,7 +134,7 @@ def test_a_websocket_sends_the_key_as_a_header_or_as_a_subprotocol() -> None:
 
 
 async def test_a_stream_holds_its_permit_until_its_last_event() -> None:
-    keys, held = api_keys(KEYS, max_concurrent=1), Held()
+    keys, held = api_keys(KEYS, max_concurrent=1), PausedModel()
     app = FastAPI()
     app.include_router(openai_router(held), dependencies=[Depends(keys)])
     async with asking(app) as http:
@@ -171,7 +153,7 @@ async def test_a_stream_holds_its_permit_until_its_last_event() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_disconnect_releases_the_permit(stream: bool) -> None:
-    keys, held = api_keys(KEYS, max_concurrent=1), Held()
+    keys, held = api_keys(KEYS, max_concurrent=1), PausedModel()
     app = FastAPI()
     app.include_router(openai_router(held), dependencies=[Depends(keys)])
     async with asking(app) as http:
@@ -186,7 +168,7 @@ async def test_a_disconnect_releases_the_permit(stream: bool) -> None:
 
 async def test_a_client_without_a_permit_left_can_read_and_stop_its_responses() -> None:
     keys, log = api_keys(KEYS, max_concurrent=1), MemoryStreamLog()
-    model = Held()
+    model = PausedModel()
     app = Toolkit()
     app.include_router(openai_router(model, log=log), prefix="/v1", dependencies=[Depends(keys)])
     app.include_router(ai_sdk_router(model, log=log), prefix="/chat", dependencies=[Depends(keys)])
@@ -256,33 +238,6 @@ async def test_a_resumable_stream_holds_its_permit_until_its_generator_has_ended
         assert (refused.status_code, keys.running["ada"]) == (429, 1)
         go_on.set()
         await until(lambda: keys.running["ada"] == 0)
-
-
-async def test_the_openai_sdk_tries_again_after_a_429() -> None:
-    openai = pytest.importorskip("openai", reason="openai is not installed")
-    keys, held = api_keys(KEYS, max_concurrent=1), Held()
-    app = FastAPI()
-    app.include_router(openai_router(held), prefix="/v1", dependencies=[Depends(keys)])
-    statuses: list[int] = []
-
-    async def seen(response: httpx.Response) -> None:
-        statuses.append(response.status_code)
-        if response.status_code == 429:
-            held.released.set()
-
-    async with (
-        served(app) as url,
-        openai.DefaultAsyncHttpxClient(trust_env=False, event_hooks={"response": [seen]}) as http,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=ADA, http_client=http) as sdk,
-    ):
-        first = asyncio.create_task(sdk.chat.completions.create(**BODY))
-        await until(lambda: held.running == 1)
-        second = await sdk.chat.completions.create(**BODY)
-        assert second.choices[0].message.content == (await first).choices[0].message.content == "one two"
-        assert sorted(statuses) == [200, 200, 429]
-        with pytest.raises(openai.AuthenticationError) as wrong:
-            await sdk.with_options(api_key="wrong").models.list()
-        assert wrong.value.code == "invalid_api_key"
 
 
 # Where keys come from

@@ -66,33 +66,32 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
     store.close()
 
 
-@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
-async def test_foreign_page_cannot_change_anything_with_cookies(
-    http: httpx.AsyncClient, method: str, path: str, body: Any
-) -> None:
-    async def status(**headers: str) -> int:
-        return (await http.request(method, path, json=body, headers=headers)).status_code
+async def test_foreign_page_cannot_change_anything_with_cookies(http: httpx.AsyncClient) -> None:
+    own = str(http.base_url).rstrip("/")
+    for method, path, body in CHANGES:
+        for origin, cookie, allowed in (
+            ("https://evil.example", "a=1", False),
+            ("null", "a=1", False),
+            (None, "a=1", True),
+            ("https://evil.example", None, True),
+            ("https://chat.example.com", "a=1", True),
+            (own, "a=1", True),
+        ):
+            headers = {name: value for name, value in (("origin", origin), ("cookie", cookie)) if value}
+            response = await http.request(method, path, json=body, headers=headers)
+            assert (response.status_code != 403) is allowed, (method, path, headers)
+            assert allowed or str(origin) in response.text
 
-    refused = await http.request(method, path, json=body, headers={"origin": "https://evil.example", "cookie": "a=1"})
-    assert refused.status_code == 403
-    assert "https://evil.example" in refused.text
-    assert await status(origin="null", cookie="a=1") == 403
-    assert await status(cookie="a=1") != 403
-    assert await status(origin="https://evil.example") != 403
-    assert await status(origin="https://chat.example.com", cookie="a=1") != 403
-    assert await status(origin=str(http.base_url).rstrip("/"), cookie="a=1") != 403
 
-
-@pytest.mark.parametrize(("method", "path", "body"), [each for each in CHANGES if each[2] is not None])
-@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
-async def test_body_without_the_type_json_is_refused(
-    http: httpx.AsyncClient, method: str, path: str, body: Any, content_type: str | None
-) -> None:
-    content = httpx.Request(method, "http://x", json=body).content
-    headers = {} if content_type is None else {"content-type": content_type}
-    response = await http.request(method, path, content=content, headers=headers)
-    assert response.status_code == 415
-    assert "application/json" in response.text
+async def test_body_without_the_type_json_is_refused(http: httpx.AsyncClient) -> None:
+    for method, path, body in CHANGES:
+        content = httpx.Request(method, "http://x", json=body).content
+        for headers in ({"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}, {}):
+            if body is None:
+                continue
+            response = await http.request(method, path, content=content, headers=headers)
+            assert response.status_code == 415, (path, headers)
+            assert "application/json" in response.text
 
 
 async def test_stop_with_a_body_of_another_type_is_refused_and_one_without_a_body_is_not(
@@ -103,21 +102,19 @@ async def test_stop_with_a_body_of_another_type_is_refused_and_one_without_a_bod
     assert (await http.post("/api/chat/chat/stop", headers={"content-type": "text/plain"})).status_code == 200
 
 
-@pytest.mark.parametrize(("method", "path", "body"), [each for each in CHANGES if each[2] and each[0] == "POST"])
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_body_above_the_limit_is_refused(
-    http: httpx.AsyncClient, method: str, path: str, body: Any, chunked: bool
-) -> None:
+async def test_body_above_the_limit_is_refused(http: httpx.AsyncClient, chunked: bool) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(30):
             yield b" " * 50
 
     headers = {"content-type": "application/json"}
-    response = await http.request(method, path, content=chunks() if chunked else b" " * 1_001, headers=headers)
-    assert response.status_code == 413
-    assert "1,000 bytes" in response.text
-    if path.startswith("/v1"):
-        assert response.json()["error"]["type"] == "invalid_request_error"
+    for path in (path for method, path, body in CHANGES if body and method == "POST"):
+        response = await http.post(path, content=chunks() if chunked else b" " * 1_001, headers=headers)
+        assert response.status_code == 413, path
+        assert "1,000 bytes" in response.text
+        if path.startswith("/v1"):
+            assert response.json()["error"]["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(

@@ -252,18 +252,6 @@ async def test_usage_reaches_the_client_and_the_store() -> None:
         assert (await talk.stored())[1]["metadata"] == {"usage": usage}
 
 
-async def test_a_message_that_a_client_continues_is_stored_once() -> None:
-    async with talking() as talk:
-        await talk.send(said("u1", "/call"))
-        _, answer = await talk.stored()
-        answer["parts"][-1] |= {"state": "output-available", "output": "it rains"}
-        await talk.send(answer)
-        stored = await talk.stored()
-        assert [each["id"] for each in stored] == ["u1", answer["id"]]
-        assert stored[1]["parts"][: len(answer["parts"])] == answer["parts"]
-        assert [each.role for each in talk.model.requests[-1].messages][:3] == ["user", "assistant", "tool"]
-
-
 @pytest.mark.parametrize("store", [SQLiteConversationStore, SlowStore])
 async def test_a_response_that_was_stopped_is_stored_as_far_as_it_came(store: type[SQLiteConversationStore]) -> None:
     async with talking(store(":memory:")) as talk:

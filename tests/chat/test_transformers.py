@@ -157,7 +157,7 @@ async def test_a_request_that_cannot_be_served_is_refused(
     assert refused.value.status == 400
 
 
-async def test_it_serves_a_router_and_its_replica_is_healthy(folder: Path) -> None:
+async def test_a_transformers_model_serves_a_router_and_is_healthy(folder: Path) -> None:
     app = Toolkit()
     tiny_model = Transformers.bind(str(folder), device="cpu")
     app.include_router(openai_router({"tiny": tiny_model}), prefix="/v1")

@@ -30,7 +30,7 @@ DRAWING = None
 CHAT = "tests/docs/test_tutorial_chat.py"
 CLIENTS = "tests/docs/test_client_pages.py"
 ANSWERS = "tests/docs/test_tutorial.py::test_a_step_of_the_tutorial_answers_as_it_shows"
-REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_a_line_as_they_are"
+REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_an_access_record"
 SHOWN = {
     "docs/architecture.md mermaid": DRAWING,
     "docs/architecture.md text": "tests/test_layers.py::test_the_page_draws_every_package_in_its_layer",

@@ -1,4 +1,4 @@
-"""Raw requests, as bytes, and what the edge must make of each.
+"""Raw requests, as bytes, and the right result of each at the proxy.
 
 The path `/smuggled` stands in bytes that are somebody's body: whoever runs it has made two requests out of one. The
 path `/behind` stands behind what must end the connection.

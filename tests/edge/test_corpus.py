@@ -19,7 +19,7 @@ STRANGE = [*range(0x21), 0x7F, *range(0x80, 0x100)]
 
 
 @pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
-def test_the_edge_makes_of_it_what_it_must(world: World, ledger: Ledger, entry: Entry) -> None:
+def test_the_proxy_handles_each_entry_as_the_corpus_says(world: World, ledger: Ledger, entry: Entry) -> None:
     outcome = observe(entry, world.port, ledger, silence_s=SILENCE_S, most=len(entry.answers))
     assert len(outcome.statuses) == len(entry.answers), outcome
     for status, right in zip(outcome.statuses, entry.answers, strict=True):
@@ -49,13 +49,13 @@ def understood(pieces: list[bytes]) -> list[tuple[object, ...]]:
     ]
 
 
-def test_the_corpus_is_what_it_says() -> None:
+def test_the_corpus_is_consistent() -> None:
     names = [entry.name for entry in CORPUS]
     assert len(names) == len(set(names)) >= 70
     assert not [line for entry in CORPUS for line in entry.ran if "/smuggled" in line or "/behind" in line]
 
 
-def test_the_page_lists_the_corpus_as_it_is_and_what_the_edge_makes_of_it() -> None:
+def test_the_page_lists_the_corpus_and_its_results() -> None:
     written = PAGE.read_text("utf-8")
     outcomes = [[cell(Outcome(statuses, entry.end, ())) for statuses in product(*entry.answers)] for entry in CORPUS]
     rows = listed(written)
@@ -66,7 +66,7 @@ def test_the_page_lists_the_corpus_as_it_is_and_what_the_edge_makes_of_it() -> N
 
 
 @pytest.mark.parametrize("where", ["name", "first in a name", "value", "host"])
-def test_no_byte_in_a_field_is_an_error_of_ours(world: World, ledger: Ledger, where: str) -> None:
+def test_no_byte_in_a_field_causes_a_server_error(world: World, ledger: Ledger, where: str) -> None:
     statuses: dict[int, int] = {}
     for byte in STRANGE:
         char = bytes([byte])

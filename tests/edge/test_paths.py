@@ -94,7 +94,7 @@ def build(app: FastAPI) -> FastAPI:
 def split(world: World) -> World:
     """The app behind the proxy, each ingress on a replica of its own that serves no other's routes."""
     spec = plan(build(Toolkit()), target="x:app", app_dir="/")
-    posted: dict[str, Any] = {}
+    snapshots: dict[str, Any] = {}
     for ingress in ("app", "admin", "users"):
         app = build(Toolkit())
         assert isinstance(app, Toolkit)

@@ -1,4 +1,4 @@
-"""What every engine promises of deployments that follow their load: one test for all of them."""
+"""The contract of all engines for deployments with autoscaling."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -20,14 +20,16 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 
-FORMS = ["embedded", "test client", "test client without lifespan", "ray"]
+every_form = pytest.mark.parametrize(
+    "served",
+    ["embedded", "test client", "test client without lifespan", "ray"],
+    indirect=True,
+    scope="module",
+)
+"""For a few tests of each kind of call: a test client runs the same code, and cannot disconnect or speak WebSocket."""
 
-over_sockets = pytest.mark.parametrize("served", ["embedded", "ray"], indirect=True, scope="module")
-"""For what a test client cannot do: hang up (it waits for the whole answer of every request), and speak WebSocket with
-clients of other libraries."""
 
-
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module", params=["embedded", "ray"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     yield from serving(request, chain)
 
@@ -38,24 +40,27 @@ async def visit(served: Served, tmp_path: Path) -> AsyncIterator[Visit]:
         yield visit
 
 
+@every_form
 async def test_a_call_goes_through_one_model_to_the_shared_one_and_back(visit: Visit) -> None:
     assert (await visit.get("/more/5")).json() == 16
 
 
-async def test_a_def_method_is_awaited_by_remote_and_called_as_it_stands_in_a_def_endpoint(visit: Visit) -> None:
+@every_form
+async def test_a_def_method_is_awaited_through_remote_and_called_directly_in_a_def_endpoint(visit: Visit) -> None:
     assert (await visit.get("/less/5")).json() == 4
     assert (await visit.get("/blocking/5")).json() == [16, 4, 2, 1, 0]
 
 
-async def test_a_response_that_nobody_fetched_is_an_argument(visit: Visit) -> None:
+async def test_a_pending_result_can_be_an_argument(visit: Visit) -> None:
     assert (await visit.get("/passed/2")).json() == 21
 
 
+@every_form
 async def test_the_id_of_the_request_goes_with_its_calls(visit: Visit) -> None:
     assert (await visit.get("/tell", id="my-own-id")).json() == ["my-own-id", "my-own-id"]
 
 
-async def test_what_is_passed_on_is_unpickled_where_it_is_used_and_nowhere_else(visit: Visit) -> None:
+async def test_a_value_passed_on_is_unpickled_only_at_its_user(visit: Visit) -> None:
     found = (await visit.get("/travels")).json()
     ingress, reader = found.pop("who")
     if ingress == reader:  # in one process it is the object itself
@@ -64,12 +69,12 @@ async def test_what_is_passed_on_is_unpickled_where_it_is_used_and_nowhere_else(
         assert found == {"at once": [reader], "here": [ingress], "again": [ingress], "afterwards": [reader]}
 
 
-async def test_what_could_not_be_made_is_passed_on_to_nobody_and_its_error_is_the_callers(visit: Visit) -> None:
+async def test_the_error_of_a_failed_argument_is_raised_at_the_caller(visit: Visit) -> None:
     assert (await visit.get("/stays")).json() == ["no journey"]
     assert visit.ground.notes == []
 
 
-async def test_routes_methods_and_batches_know_in_which_replica_they_run(visit: Visit) -> None:
+async def test_replica_context_is_set_in_routes_methods_and_batches(visit: Visit) -> None:
     places = (await visit.get("/wheres")).json()
     assert [place["deployment"] for place in places] == [
         "front",
@@ -84,8 +89,7 @@ async def test_routes_methods_and_batches_know_in_which_replica_they_run(visit: 
         assert (await visit.get(other)).json() == front
 
 
-@over_sockets
-async def test_a_websocket_knows_in_which_replica_it_runs(visit: Visit) -> None:
+async def test_replica_context_is_set_in_a_websocket(visit: Visit) -> None:
     async with visit.talk("/where") as ws:
         assert json.loads(await ws.recv())["deployment"] == "front"
 
@@ -94,11 +98,11 @@ TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 NO_TRACE = {"traceparent": "00-00000000000000000000000000000000-00f067aa0ba902b7-01", "tracestate": "a=1"}
 
 
-@pytest.mark.parametrize(("sent", "told"), [(TRACE, TRACE), (NO_TRACE, {}), ({}, {})])
-async def test_the_trace_of_the_request_goes_with_its_calls_where_it_is_one(
-    visit: Visit, sent: dict[str, str], told: dict[str, str]
+@pytest.mark.parametrize(("sent", "expected"), [(TRACE, TRACE), (NO_TRACE, {}), ({}, {})])
+async def test_a_valid_trace_of_the_request_goes_with_its_calls(
+    visit: Visit, sent: dict[str, str], expected: dict[str, str]
 ) -> None:
-    assert (await visit.client.get("/trace", headers=sent)).json() == [told, told, told]
+    assert (await visit.client.get("/trace", headers=sent)).json() == [expected, expected, expected]
     came = dict((await visit.client.get("/fields", headers=sent)).json())
     assert {name: value for name, value in came.items() if "trace" in name} == sent, "and its own fields stay"
 
@@ -107,6 +111,7 @@ async def test_an_error_arrives_as_itself(visit: Visit) -> None:
     assert (await visit.get("/refuse")).json() == {"what": "not today", "code": 7}
 
 
+@every_form
 async def test_items_stream_through_both(visit: Visit) -> None:
     answer = await visit.get("/numbers/300")
     assert answer.text.split() == [str(3 * number + 1) for number in range(300)]
@@ -129,23 +134,20 @@ async def test_calls_that_yield_items_beyond_the_limit_of_streams_keep_their_slo
     )
 
 
-@over_sockets
-async def test_a_client_that_hangs_up_stops_the_stream_at_its_source(visit: Visit) -> None:
+async def test_a_disconnect_stops_the_stream_at_its_source(visit: Visit) -> None:
     async with visit.client.stream("GET", "/endless") as stream:
         async for _ in stream.aiter_bytes():
             break
     await visit.noted("the stream was closed")
 
 
-@over_sockets
-async def test_a_client_that_hangs_up_cancels_all_down_the_chain(visit: Visit) -> None:
+async def test_a_disconnect_cancels_the_whole_chain_of_calls(visit: Visit) -> None:
     call = visit.get("/hold/one")
     await visit.noted("one began")
     call.cancel()
     await visit.noted("one was cancelled")
 
 
-@over_sockets
 async def test_a_post_whose_client_disconnects_while_it_waits_for_a_call_goes_on_to_its_end(visit: Visit) -> None:
     tries = [asyncio.create_task(visit.client.post(f"/order/{number}")) for number in range(3)]
     await visit.noted(*(f"{number} began" for number in range(3)))
@@ -162,7 +164,7 @@ async def test_a_post_whose_client_disconnects_while_it_waits_for_a_call_goes_on
     await visit.noted(*(f"{number} was recorded" for number in range(3)))
 
 
-async def test_what_the_shared_model_has_no_room_for_waits_and_beyond_is_refused_with_503(visit: Visit) -> None:
+async def test_calls_beyond_the_limit_of_a_model_wait_and_calls_beyond_its_queue_are_refused(visit: Visit) -> None:
     inside = [visit.get(f"/direct/{number}") for number in range(4)]
     await visit.noted(*(f"{number} began" for number in range(4)))
     waiting = [visit.get(f"/direct/{number}") for number in (4, 5)]
@@ -176,19 +178,6 @@ async def test_what_the_shared_model_has_no_room_for_waits_and_beyond_is_refused
 
     visit.ground.open("hold")
     assert [(await task).json() for task in [*inside, *waiting]] == [str(number) for number in range(6)]
-
-
-@over_sockets
-async def test_one_who_hangs_up_in_the_queue_of_a_model_is_never_run(visit: Visit) -> None:
-    inside = [visit.get(f"/direct/{number}") for number in range(4)]
-    await visit.noted(*(f"{number} began" for number in range(4)))
-    waiting = visit.get("/direct/waiting")
-    await visit.loaded(lambda load: load.waiting == 1)
-    waiting.cancel()
-    await visit.loaded(lambda load: load.waiting == 0)
-    visit.ground.open("hold")
-    await asyncio.gather(*inside)
-    assert "waiting began" not in visit.ground.notes
 
 
 async def is_late(visit: Visit, name: str, ask: Callable[[float], Awaitable[httpx.Response]]) -> None:
@@ -218,7 +207,6 @@ async def test_the_deadline_of_a_request_is_that_of_its_calls(visit: Visit) -> N
     await is_late(visit, "request", ask)
 
 
-@over_sockets
 async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
     calls = [visit.get(f"/{way}/{way}{number}") for number in range(30) for way in ("hold", "direct")]
     async with asyncio.timeout(PATIENCE_S):
@@ -235,6 +223,7 @@ async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit
         await eventually(lambda: who(" began") == who(" was cancelled"))
 
 
+@every_form
 async def test_calls_of_many_requests_are_one_batch(visit: Visit) -> None:
     answers = await asyncio.gather(*(visit.get(f"/lengths/{'x' * number}") for number in range(1, 9)))
     lengths, sizes = zip(*(answer.json() for answer in answers), strict=True)
@@ -263,13 +252,3 @@ async def test_an_item_s_error_is_its_caller_s_alone_and_def_batches_run_on_the_
 async def test_an_endpoint_over_lists_answers_each_request(visit: Visit) -> None:
     answers = await asyncio.gather(*(visit.get(f"/scaled/{number}") for number in range(8)))
     assert [answer.json() for answer in answers] == [3 * number for number in range(8)]
-
-
-@over_sockets
-async def test_clients_of_batches_that_drop_at_any_moment_leave_nothing_behind(visit: Visit) -> None:
-    calls = [visit.get("/held-batch") for _ in range(40)]
-    await visit.loaded(lambda load: load.ongoing > 0)
-    for number, call in enumerate(calls):
-        await asyncio.sleep(number % 5 / 1_000)
-        call.cancel()
-    await visit.loaded(lambda load: load == Load(0, 0, 0))

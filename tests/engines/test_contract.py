@@ -1,8 +1,4 @@
-"""What every engine promises, one test for all of them.
-
-The first half is the data plane, as clients and handlers meet it; the second the launcher and the store, as
-the controller does.
-"""
+"""The contract of all engines: the data plane for clients and handlers, then the launcher and the store."""
 
 import asyncio
 import json
@@ -55,7 +51,7 @@ async def test_both_ingresses_answer(visit: Visit) -> None:
     assert (await visit.get("/desk/who")).json() == "desk"
 
 
-async def test_what_is_over_the_limit_waits_and_beyond_the_queue_is_refused_at_once(visit: Visit) -> None:
+async def test_requests_beyond_the_limit_wait_and_requests_beyond_the_queue_are_refused(visit: Visit) -> None:
     inside = [visit.get("/desk/hold/first"), visit.get("/desk/hold/second")]
     await visit.noted("first began", "second began")
     waits = visit.get("/desk/hold/third")
@@ -78,7 +74,7 @@ async def test_what_is_over_the_limit_waits_and_beyond_the_queue_is_refused_at_o
     assert set(visit.ground.notes) == {"first began", "second began", "third began"}, "the fourth ran no user code"
 
 
-async def test_whoever_waits_too_long_is_refused(visit: Visit) -> None:
+async def test_a_request_that_waits_too_long_is_refused(visit: Visit) -> None:
     inside = visit.get("/hold/first")
     await visit.noted("first began")
     began = time.monotonic()
@@ -98,7 +94,7 @@ async def test_whoever_waits_too_long_is_refused(visit: Visit) -> None:
     assert visit.ground.notes == ["first began"]
 
 
-async def test_a_client_that_hangs_up_while_it_waits_leaves_the_queue(visit: Visit) -> None:
+async def test_a_client_that_disconnects_leaves_the_queue(visit: Visit) -> None:
     inside = [visit.get("/desk/hold/first"), visit.get("/desk/hold/second")]
     await visit.noted("first began", "second began")
     third = visit.get("/desk/hold/third")
@@ -134,7 +130,7 @@ async def test_a_stream_arrives_in_parts(visit: Visit) -> None:
     await visit.noted("the stream ended")
 
 
-async def test_a_handler_hears_that_the_client_of_its_stream_has_hung_up(visit: Visit) -> None:
+async def test_a_stream_ends_when_its_client_disconnects(visit: Visit) -> None:
     async with visit.client.stream("GET", "/desk/parts/2") as answer:
         assert await anext(answer.aiter_lines()) == "part 0"
         assert visit.ground.notes == []
@@ -144,7 +140,7 @@ async def test_a_handler_hears_that_the_client_of_its_stream_has_hung_up(visit: 
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", "/desk/stay"), ("POST", "/desk/stay/cancels")], ids=["of-a-get", "of-one-marked"]
 )
-async def test_a_hang_up_cancels_the_handler(visit: Visit, method: str, path: str) -> None:
+async def test_a_disconnect_cancels_the_handler(visit: Visit, method: str, path: str) -> None:
     request = asyncio.create_task(visit.client.request(method, path))
     await visit.noted("began")
     request.cancel()
@@ -156,7 +152,7 @@ async def test_a_hang_up_cancels_the_handler(visit: Visit, method: str, path: st
     [("POST", "/desk/stay"), ("GET", "/desk/stay/continues"), ("GET", "/desk/stay/def")],
     ids=["of-a-post", "of-one-marked", "of-a-thread"],
 )
-async def test_a_hang_up_leaves_a_handler_that_goes_on_its_slot(visit: Visit, method: str, path: str) -> None:
+async def test_a_handler_that_continues_after_a_disconnect_keeps_its_slot(visit: Visit, method: str, path: str) -> None:
     request = asyncio.create_task(visit.client.request(method, path))
     await visit.noted("began")
     request.cancel()
@@ -171,7 +167,7 @@ async def test_a_hang_up_leaves_a_handler_that_goes_on_its_slot(visit: Visit, me
     assert visit.ground.notes.count("cancelled") == 1
 
 
-async def test_the_hang_up_of_a_websocket_cancels_a_handler_that_does_not_listen(visit: Visit) -> None:
+async def test_a_disconnect_of_a_websocket_cancels_a_handler_that_does_not_receive(visit: Visit) -> None:
     talk = await visit.talk("/desk/stay/talk")
     await visit.noted("began")
     talk.transport.abort()
@@ -204,7 +200,7 @@ async def test_background_tasks_hold_no_slot(visit: Visit) -> None:
     await visit.noted(*(f"{name} ended" for name in names))
 
 
-@pytest.mark.parametrize(("path", "count"), [("/feed/events", 105), ("/feed/events", 300), ("/feed/lines", 105)])
+@pytest.mark.parametrize(("path", "count"), [("/feed/events", 105), ("/feed/lines", 105)])
 async def test_open_streams_hold_no_slot_and_a_request_is_served_at_once(visit: Visit, path: str, count: int) -> None:
     assert FEED.max_ongoing_requests == 100
     assert FEED.max_queued_requests == 0, "a request that found no slot would be refused"
@@ -227,7 +223,7 @@ async def begin(visit: Visit, path: str, streams: AsyncExitStack) -> AsyncIterat
     return lines
 
 
-async def test_a_stream_beyond_the_limit_keeps_its_slot_and_a_refused_request_is_told_so(visit: Visit) -> None:
+async def test_a_stream_beyond_the_limit_keeps_its_slot_and_a_refusal_names_it(visit: Visit) -> None:
     async with AsyncExitStack() as streams:
         begun = [await begin(visit, "/events", streams) for _ in range(HASTY.max_open_streams)]
         assert (await visit.get("/who")).json() == "hasty"
@@ -388,7 +384,7 @@ async def controller(bench: Bench) -> AsyncIterator[Callable[[int], Controlling]
 Epoch = Callable[[int], Controlling]
 
 
-async def test_a_process_is_started_once_passes_its_probe_and_exits_as_it_is_told(
+async def test_a_process_starts_once_passes_its_probe_and_stops(
     bench: Bench, controller: Epoch, tmp_path: Path
 ) -> None:
     first = controller(1)
@@ -404,7 +400,7 @@ async def test_a_process_is_started_once_passes_its_probe_and_exits_as_it_is_tol
     assert {event.location for event in first.heard(Started)} == {started.location}
 
 
-async def test_an_app_that_does_not_come_up_exits_with_what_it_said(controller: Epoch, tmp_path: Path) -> None:
+async def test_an_app_that_does_not_start_exits_with_its_error(controller: Epoch, tmp_path: Path) -> None:
     first = controller(1)
     first.perform(start(A, tmp_path, BAD))
     exited = await first.hears(Exited)
@@ -413,7 +409,7 @@ async def test_an_app_that_does_not_come_up_exits_with_what_it_said(controller: 
     assert first.heard(Started) == []
 
 
-async def test_a_drain_is_over_once_what_runs_has_ended_and_nobody_new_comes_in(
+async def test_a_drain_ends_when_ongoing_requests_have_ended_and_refuses_others(
     bench: Bench, controller: Epoch, tmp_path: Path
 ) -> None:
     first = controller(1)
@@ -428,7 +424,7 @@ async def test_a_drain_is_over_once_what_runs_has_ended_and_nobody_new_comes_in(
     assert first.heard(Exited) == [], "it waits for its stop"
 
 
-async def test_one_that_is_killed_exits_and_is_found_no_more(controller: Epoch, tmp_path: Path) -> None:
+async def test_a_killed_process_exits_and_is_not_found_again(controller: Epoch, tmp_path: Path) -> None:
     first = controller(1)
     first.perform(start(A, tmp_path))
     await first.hears(Started)
@@ -442,14 +438,14 @@ async def test_one_that_is_killed_exits_and_is_found_no_more(controller: Epoch, 
     [Probe(NOBODY, 1.0), Reconfigure(NOBODY, LIVE, 1.0), Drain(NOBODY, 1.0), Stop(NOBODY, 1.0), Kill(NOBODY, "enough")],
     ids=lambda o: type(o).__name__.lower(),
 )
-async def test_an_order_to_what_is_not_there_is_answered_with_its_exit(controller: Epoch, order: Action) -> None:
+async def test_an_action_on_a_missing_process_reports_its_exit(controller: Epoch, order: Action) -> None:
     first = controller(1)
     first.perform(order)
     await first.hears(Exited, NOBODY)
     assert {type(event) for event in first.events} == {Exited}
 
 
-async def test_the_next_controller_finds_what_runs_and_is_told_what_it_is(controller: Epoch, tmp_path: Path) -> None:
+async def test_the_next_controller_finds_running_processes(controller: Epoch, tmp_path: Path) -> None:
     first = controller(1)
     first.perform(start(A, tmp_path), start(B, tmp_path))
     places = [(await first.hears(Started, id)).location for id in (A, B)]
@@ -464,7 +460,7 @@ async def test_the_next_controller_finds_what_runs_and_is_told_what_it_is(contro
     assert await second.hears(Exited, B) == Exited(B, why=None)
 
 
-async def test_one_that_was_reconfigured_says_so_and_is_found_with_what_it_has_taken_up(
+async def test_a_reconfigured_process_is_found_with_its_new_options(
     bench: Bench, controller: Epoch, tmp_path: Path
 ) -> None:
     first = controller(1)
@@ -482,9 +478,7 @@ async def test_one_that_was_reconfigured_says_so_and_is_found_with_what_it_has_t
     assert bench.starts() == 1
 
 
-async def test_an_order_of_a_controller_that_was_replaced_does_nothing(
-    bench: Bench, controller: Epoch, tmp_path: Path
-) -> None:
+async def test_an_action_of_a_replaced_controller_does_nothing(bench: Bench, controller: Epoch, tmp_path: Path) -> None:
     first = controller(1)
     first.perform(start(A, tmp_path))
     await first.hears(Started)
@@ -520,7 +514,7 @@ async def store(kind_of_store: Callable[[], Store]) -> AsyncIterator[Store]:
         await store.delete(key)
 
 
-async def test_a_value_is_there_from_its_first_writing_until_it_is_deleted(store: Store) -> None:
+async def test_a_value_exists_until_it_is_deleted(store: Store) -> None:
     assert await store.get(KEY) is None
     await store.compare_and_set(KEY, None, b"one")
     await store.compare_and_set(KEY, b"one", b"two")
@@ -533,14 +527,14 @@ async def test_a_value_is_there_from_its_first_writing_until_it_is_deleted(store
 
 
 @pytest.mark.parametrize("expected", [None, b"other"], ids=["absent", "another"])
-async def test_a_value_that_is_not_the_expected_one_stays(store: Store, expected: bytes | None) -> None:
+async def test_an_unexpected_value_is_not_replaced(store: Store, expected: bytes | None) -> None:
     await store.compare_and_set(KEY, None, b"one")
     with pytest.raises(Conflict, match=KEY):
         await store.compare_and_set(KEY, expected, b"two")
     assert await store.get(KEY) == b"one"
 
 
-async def test_what_is_not_there_is_not_the_expected_one(store: Store) -> None:
+async def test_a_missing_value_is_a_conflict(store: Store) -> None:
     with pytest.raises(Conflict, match=KEY):
         await store.compare_and_set(KEY, b"one", b"two")
     assert await store.get(KEY) is None

@@ -1,4 +1,4 @@
-"""Where classes live in one process: with the app's lifespan, and where nobody runs it."""
+"""Deployments in one process: their lifespan, their streams, and options that need Ray."""
 
 import asyncio
 import gc
@@ -61,7 +61,7 @@ def test_deployments_of_one_class_have_batch_limits_of_their_own() -> None:
 
 
 @pytest.mark.usefixtures("_nothing_stays")
-def test_what_a_script_used_is_constructed_anew_where_a_lifespan_begins() -> None:
+def test_an_object_used_without_a_lifespan_is_constructed_again_for_a_lifespan() -> None:
     client = TestClient(chain.app)
     before = client.get("/which").json()
     assert client.get("/which").json() == before, "without a lifespan one object serves all requests"
@@ -163,7 +163,7 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("uncollected")
-async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None:
+async def test_a_task_that_outlives_its_request_reads_on() -> None:
     events: list[str] = []
     writer = Writer.bind(events)
     app = Toolkit()
@@ -199,7 +199,7 @@ async def test_a_task_that_goes_on_without_its_request_goes_on_reading() -> None
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("uncollected")
-async def test_a_thread_that_goes_on_without_its_request_goes_on_reading_and_what_it_leaves_is_closed() -> None:
+async def test_a_thread_that_outlives_its_request_reads_on_and_its_stream_is_closed() -> None:
     events: list[str] = []
     writer = Writer.bind(events)
     app = Toolkit()
@@ -259,23 +259,23 @@ def route():
     import ray
     return ray.get([])
 
-def told(client):
+def show_errors(client):
     for use in (lambda: client.get("/"), lambda: asyncio.run(model.handle.puts()), model.handle.runs):
         try:
             use()
         except Exception as error:
             print(type(error).__name__, error)
 
-told(TestClient(app))
+show_errors(TestClient(app))
 with TestClient(app) as client:
-    told(client)
+    show_errors(client)
 import ray
 print(ray.is_initialized())
 """
 
 
 @pytest.mark.parametrize("first", ["import ray", ""], ids=["imported before", "imported by it"])
-def test_user_code_that_asks_for_ray_is_told_that_there_is_none_and_starts_none(first: str) -> None:
+def test_user_code_that_uses_ray_gets_an_error_and_starts_no_ray(first: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ENABLE_AUTO_CONNECT"}
     command = [sys.executable, "-c", SURPRISE.format(first=first)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -323,7 +323,7 @@ def listed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     return lambda: [each.getMessage() for each in caplog.records if "no effect" in each.getMessage()]
 
 
-def test_options_that_need_ray_are_listed_once_in_one_line_at_start_up(listed: Callable[[], list[str]]) -> None:
+def test_options_that_need_ray_are_logged_once_at_startup(listed: Callable[[], list[str]]) -> None:
     for _ in range(2):
         with TestClient(distributed()) as client:
             assert listed() == [UNAPPLIED], "before the first request"
@@ -333,7 +333,7 @@ def test_options_that_need_ray_are_listed_once_in_one_line_at_start_up(listed: C
 
 
 @pytest.mark.usefixtures("_nothing_stays")
-def test_without_a_lifespan_they_are_listed_when_a_deployment_is_first_used(listed: Callable[[], list[str]]) -> None:
+def test_options_that_need_ray_are_logged_at_first_use_without_a_lifespan(listed: Callable[[], list[str]]) -> None:
     assert TestClient(distributed()).get("/").json() == "answered"
     assert TestClient(distributed()).get("/").json() == "answered"
     first, second = listed()
@@ -348,14 +348,14 @@ APPLIED = {
 """The options that work in one process. Whoever adds one decides: it works here as well, or it is marked `ON_RAY`."""
 
 
-def test_every_option_works_in_one_process_or_is_listed() -> None:
+def test_every_option_works_in_one_process_or_is_logged() -> None:
     extras = {name: field.json_schema_extra for name, field in ClassConfig.model_fields.items()}
     listed = {name for name, extra in extras.items() if isinstance(extra, dict) and "on_ray" in extra}
     assert not listed & APPLIED
     assert listed | APPLIED == extras.keys()
 
 
-def test_options_that_work_in_one_process_are_not_listed(listed: Callable[[], list[str]]) -> None:
+def test_options_that_work_in_one_process_are_not_logged(listed: Callable[[], list[str]]) -> None:
     limits = {"max_ongoing_requests": 3, "max_queued_requests": 1, "max_body_size": 9, "request_timeout_s": 5}
     with TestClient(Toolkit(deployment=DeploymentConfig(name="limited", on_disconnect="cancel", **limits))):  # type: ignore[arg-type]
         assert listed() == []

@@ -34,12 +34,12 @@ from tests.security.other_user import NOBODY, needs_root, shared_folder
         ("ray://head:10001", "the address 'ray://head:10001' is for Ray Client, which app_toolkit does not support"),
     ],
 )
-def test_an_address_where_no_cluster_is_is_refused_at_once(address: str, sentence: str) -> None:
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         module.find(address)
 
 
-def test_a_port_that_accepts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_port_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -47,7 +47,7 @@ def test_a_port_that_accepts_and_never_answers_is_given_up(monkeypatch: pytest.M
             module.find(address)
 
 
-def test_an_answer_that_comes_byte_by_byte_is_given_up_in_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_response_of_a_cluster_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.4)
     given_up = threading.Event()
     settings_frame = bytes.fromhex("000000 04 00 00000000")
@@ -73,7 +73,7 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up_in_the_same_time(monkeypa
             thread.join()
 
 
-def test_a_name_that_is_not_resolved_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_name_resolution_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.2)
     given_up = threading.Event()
     monkeypatch.setattr(module.socket, "getaddrinfo", lambda *_, **__: given_up.wait(60))
@@ -215,7 +215,7 @@ def test_a_missing_token_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPa
         module.find(cluster.address())
 
 
-def test_a_cluster_whose_node_this_machine_is_not_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_is_no_node_of_the_cluster_is_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "live_raylets", lambda: iter(()))
     with pytest.raises(ConfigError, match="this machine is not a node of the Ray cluster"):
         module.find(cluster.address())
@@ -223,7 +223,7 @@ def test_a_cluster_whose_node_this_machine_is_not_is_told(cluster: Cluster, monk
         module.find("auto")
 
 
-def test_a_cluster_of_ones_own_is_preferred_and_of_those_the_last_one() -> None:
+def test_the_last_cluster_of_this_user_is_preferred() -> None:
     me = os.geteuid()
     older, newer = Raylet("10.0.0.1:1", me, 1.0), Raylet("10.0.0.1:2", me, 2.0)
     others = Raylet("10.0.0.1:3", me + 1, 3.0)

@@ -25,14 +25,14 @@ def shared() -> Iterator[Path]:
         yield folder
 
 
-def test_where_others_can_replace_its_files_it_does_not_start(shared: Path) -> None:
+def test_local_ray_does_not_start_if_others_can_replace_its_files(shared: Path) -> None:
     said = f"no private folder for the local Ray: the folder {shared} has mode 0777: other users can replace"
     with pytest.raises(InsecurePath, match=f"^{re.escape(said)}.*; set RAY_TMPDIR to a folder that only user"):
         LocalRay(1, shared)
     assert not list(shared.iterdir())
 
 
-def test_a_place_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = f"the local Ray cannot keep its files in {tmp_path / 'file' / 'ray'}: Not a directory; set RAY_TMPDIR to"
     with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
@@ -71,7 +71,7 @@ def test_a_local_ray_that_cannot_be_joined_is_stopped_and_the_error_names_it(tmp
 
 
 @pytest.mark.ray
-def test_it_makes_its_place_and_ends_as_a_whole_also_if_its_guard_was_killed(shared: Path) -> None:
+def test_local_ray_ends_completely_also_if_its_guard_is_killed(shared: Path) -> None:
     shared.chmod(0o755)
     ray = LocalRay(1, shared / "made")
     try:

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_proxy_for_a_node_that_is_gone_exits_and_is_started_nowhere_else(cluster: Cluster) -> None:
     launcher = RayLauncher(new_secret())
-    told: asyncio.Queue[object] = asyncio.Queue()
-    launcher.listen(told.put_nowait, epoch=1)
+    events: asyncio.Queue[object] = asyncio.Queue()
+    launcher.listen(events.put_nowait, epoch=1)
     gone = NodeId("ab" * 28)
     proxy = ProxySpec(ReplicaId(f"proxy@{gone}-1-1"), HTTPOptions(port=0).model_dump(), gone)
     try:
         launcher.perform(Start(proxy, Resources(), f"proxy@{gone}", "v1"))
         async with asyncio.timeout(PATIENCE_S):
-            event = await told.get()
+            event = await events.get()
         assert isinstance(event, Exited), event
         assert event.why is not None
         assert "schedul" in event.why
@@ -46,15 +46,15 @@ async def test_a_replica_whose_runtime_env_ray_refuses_exits_with_the_reason(
     cluster: Cluster, environment: dict[str, JsonValue], why: str
 ) -> None:
     launcher = RayLauncher(new_secret())
-    told: asyncio.Queue[object] = asyncio.Queue()
-    launcher.listen(told.put_nowait, epoch=1)
+    events: asyncio.Queue[object] = asyncio.Queue()
+    launcher.listen(events.put_nowait, epoch=1)
     replica = ReplicaSpec(
         ReplicaId("refused-1-1"), "shop", "refused", "v1", "shop:app", ".", "", ReloadableOptions(1), 1.0
     )
     try:
         launcher.perform(Start(replica, Resources(0.1, engine_options={"runtime_env": environment}), "refused", "v1"))
         async with asyncio.timeout(PATIENCE_S):
-            event = await told.get()
+            event = await events.get()
         assert isinstance(event, Exited), event
         assert event.why is not None
         assert why in event.why

@@ -23,9 +23,7 @@ def test_lines_appear_with_the_name_of_their_actor_and_without_rays_marks(
     assert said.err == "shop.chat-1-1 | Traceback\n"
 
 
-def test_a_line_appears_when_it_is_written_and_a_half_one_when_the_rest_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_is_shown_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", shown := io.StringIO())  # `readouterr` loses what a thread writes meanwhile
     output = Output(tmp_path)
     with (tmp_path / "worker-2-01-11.out").open("w", buffering=1) as file:
@@ -39,7 +37,7 @@ def test_a_line_appears_when_it_is_written_and_a_half_one_when_the_rest_is(
     assert shown.getvalue() == "proxy | one\nproxy | two\nproxy | three\n"
 
 
-def test_a_line_without_end_is_cut_and_none_of_it_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_very_long_line_is_split_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "worker-3-01-12.out").write_text("x" * (3 * MOST_BYTES))
     Output(tmp_path).close()
     assert capsys.readouterr().out.count("x") == 3 * MOST_BYTES
@@ -56,7 +54,7 @@ def test_a_file_that_is_begun_anew_is_read_from_its_start(tmp_path: Path, monkey
     assert shown.getvalue() == "worker | a longer first line\nworker | second\n"
 
 
-def test_its_thread_ends_if_nobody_can_read_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_ends_if_its_output_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed:
         encoding = "utf-8"
 
@@ -73,9 +71,7 @@ def test_its_thread_ends_if_nobody_can_read_what_it_writes(tmp_path: Path, monke
     assert outputs() == others
 
 
-def test_what_the_terminal_cannot_show_is_replaced_and_later_lines_appear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_characters_that_the_terminal_cannot_show_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
     (tmp_path / "worker-7-01-16.out").write_text("price: 3 \N{EURO SIGN}\nlater\n")
@@ -88,9 +84,7 @@ def outputs() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "app-toolkit output"}
 
 
-def test_a_file_that_is_gone_when_it_is_looked_at_does_not_end_the_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removed_file_does_not_end_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "worker-8-01-17.out").symlink_to("renamed")  # it is listed, and there is no such file
     others = outputs()
     output = Output(tmp_path)
@@ -125,7 +119,7 @@ def test_lines_are_shown_again_once_a_full_disk_has_space(tmp_path: Path, monkey
     assert stream.getvalue() == "worker | shown\n"
 
 
-def test_a_line_of_an_access_log_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_the_access_log_is_shown_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "worker-6-01-15.out").write_text(':actor_name:proxy\n{"time":"2026-05-04T09:30:00.123Z"}\n')
     Output(tmp_path).close()
     assert capsys.readouterr().out == '{"time":"2026-05-04T09:30:00.123Z"}\n'

@@ -6,7 +6,7 @@ import pickle
 from app_toolkit.engines.ray.payloads import Lent
 
 
-def test_what_is_lent_is_pickled_beside_the_pickle_and_read_where_it_lies() -> None:
+def test_a_shared_buffer_is_pickled_out_of_band_and_read_in_place() -> None:
     given = bytearray(b"x" * 100_000)
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps([Lent(memoryview(given)), Lent(b"y" * 100_000)], 5, buffer_callback=buffers.append)
@@ -18,7 +18,7 @@ def test_what_is_lent_is_pickled_beside_the_pickle_and_read_where_it_lies() -> N
     assert (first.readonly, second.readonly) == (True, True)
 
 
-def test_what_is_lent_may_be_garbage_in_a_circle() -> None:
+def test_a_shared_buffer_may_be_part_of_a_reference_cycle() -> None:
     view = memoryview(bytearray(100))
     lent = Lent(view)
     pickle.dumps(lent, 5, buffer_callback=lambda buffer: None)

@@ -13,7 +13,7 @@ def test_rays_scheduler_still_calls_implicit_resources_by_our_name() -> None:
     assert IMPLICIT == IMPLICIT_RESOURCE_PREFIX
 
 
-def test_rays_key_value_functions_are_there_and_take_what_we_give() -> None:
+def test_the_key_value_functions_of_ray_accept_our_arguments() -> None:
     from ray.experimental import internal_kv
 
     assert list(inspect.signature(internal_kv._internal_kv_put).parameters) == [
@@ -27,7 +27,7 @@ def test_rays_key_value_functions_are_there_and_take_what_we_give() -> None:
 
 
 @pytest.mark.parametrize("most", range(1, 101))
-def test_a_share_of_a_node_is_there_so_many_times_and_no_more(most: int) -> None:
+def test_implicit_resources_of_a_node_are_limited(most: int) -> None:
     from app_toolkit.engines.ray.launcher import share
 
     parts = round(share(most) * 10_000)  # which is how Ray counts

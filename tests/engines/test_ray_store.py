@@ -59,9 +59,7 @@ def kept() -> list[bytes]:
 
 
 @pytest.mark.parametrize("times", [1, 2, ray_store.KEPT])
-async def test_a_writer_that_others_overtook_after_it_had_compared_fails(
-    store: RayStore, meanwhile: Any, times: int
-) -> None:
+async def test_a_write_after_a_concurrent_change_fails(store: RayStore, meanwhile: Any, times: int) -> None:
     await store.compare_and_set(KEY, None, b"0")
 
     def overtake() -> None:
@@ -80,7 +78,7 @@ async def test_a_value_that_is_replaced_while_it_is_read_is_not_absent(store: Ra
     assert await store.get(KEY) in (b"0", b"1")
 
 
-async def test_what_others_wrote_is_not_kept_for_ever(store: RayStore) -> None:
+async def test_temporary_values_of_other_processes_are_removed(store: RayStore) -> None:
     before = None
     for number in range(20):
         value = b"%d" % number
@@ -91,7 +89,7 @@ async def test_what_others_wrote_is_not_kept_for_ever(store: RayStore) -> None:
     assert kept() == []
 
 
-async def test_code_is_what_its_name_is_the_hash_of(store: RayStore) -> None:
+async def test_code_with_a_wrong_hash_is_refused(store: RayStore) -> None:
     name = hashlib.sha256(b"what was packed").hexdigest()
     key = code_key(name)
     try:

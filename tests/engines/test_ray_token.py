@@ -24,7 +24,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])
-def test_in_a_fresh_home_it_is_made_for_this_user_alone(home: Path, umask: int) -> None:
+def test_a_token_is_created_for_this_user_alone(home: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         make_token()
@@ -36,14 +36,7 @@ def test_in_a_fresh_home_it_is_made_for_this_user_alone(home: Path, umask: int) 
     assert [path.name for path in token.parent.iterdir()] == ["auth_token"]
 
 
-def test_one_that_is_there_is_kept(home: Path) -> None:
-    make_token()
-    before = (home / ".ray" / "auth_token").read_text()
-    make_token()
-    assert (home / ".ray" / "auth_token").read_text() == before
-
-
-def test_of_several_that_begin_at_once_all_use_one_token(home: Path) -> None:
+def test_processes_that_start_at_once_use_one_token(home: Path) -> None:
     seen = []
 
     def begin() -> None:
@@ -64,7 +57,7 @@ def test_of_several_that_begin_at_once_all_use_one_token(home: Path) -> None:
     ("name", "value"),
     [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN", "mine"), ("RAY_AUTH_TOKEN_PATH", "/run/token")],
 )
-def test_where_the_environment_says_otherwise_none_is_made(
+def test_no_token_is_created_if_the_environment_names_one(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -72,7 +65,7 @@ def test_where_the_environment_says_otherwise_none_is_made(
     assert not (home / ".ray").exists()
 
 
-def test_one_that_everybody_could_read_is_closed(home: Path) -> None:
+def test_a_token_that_others_can_read_is_made_private(home: Path) -> None:
     token = home / ".ray" / "auth_token"
     token.parent.mkdir()
     token.parent.chmod(0o755)
@@ -82,7 +75,7 @@ def test_one_that_everybody_could_read_is_closed(home: Path) -> None:
     assert (mode(token.parent), mode(token), token.read_text()) == (0o700, 0o600, "known")
 
 
-def test_one_that_is_stricter_stays_so(home: Path) -> None:
+def test_a_stricter_mode_is_kept(home: Path) -> None:
     token = home / ".ray" / "auth_token"
     token.parent.mkdir(mode=0o700)
     token.write_text("known")
@@ -91,7 +84,7 @@ def test_one_that_is_stricter_stays_so(home: Path) -> None:
     assert mode(token) == 0o400
 
 
-def test_a_link_and_what_it_leads_to_are_left_alone(home: Path) -> None:
+def test_a_link_and_its_target_are_not_changed(home: Path) -> None:
     (home / "elsewhere").write_text("known")
     (home / "elsewhere").chmod(0o644)
     (home / ".ray").mkdir()
@@ -100,13 +93,13 @@ def test_a_link_and_what_it_leads_to_are_left_alone(home: Path) -> None:
     assert mode(home / "elsewhere") == 0o644
 
 
-def test_where_there_is_none_nothing_happens(home: Path) -> None:
+def test_a_missing_token_is_ignored(home: Path) -> None:
     restrict_token()
     assert not list(home.iterdir())
 
 
 @needs_root
-def test_what_belongs_to_another_user_is_left_alone(home: Path) -> None:
+def test_a_token_of_another_user_is_not_changed(home: Path) -> None:
     (home / ".ray").mkdir()
     (home / ".ray").chmod(0o755)
     os.chown(home / ".ray", NOBODY, NOBODY)

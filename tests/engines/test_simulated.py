@@ -62,19 +62,19 @@ async def bench():
         await b.world.aclose()
 
 
-async def test_a_start_is_answered_when_it_is_ready():
+async def test_a_start_is_reported_when_the_process_is_ready():
     async with bench() as b:
         assert await b.does(start()) == [Placed(A), Started(A, Location(Address(f"unix:/simulated/{A}"), HOME))]
         assert await b.does(start()) == [], "to start what exists is success"
 
 
-async def test_a_bad_start_is_answered_with_its_error():
+async def test_a_failed_start_is_reported_with_its_error():
     async with bench() as b:
         b.world.broken["shop/chat"] = "ImportError"
         assert await b.does(start()) == [Placed(A), Exited(A, "ImportError")]
 
 
-async def test_a_drain_a_stop_and_a_kill_are_answered():
+async def test_a_drain_a_stop_and_a_kill_are_reported():
     async with bench() as b:
         await b.does(start(), start(B))
         assert await b.does(Drain(A, 5.0)) == [Drained(A)]
@@ -93,13 +93,13 @@ async def test_a_probe_asks_the_process():
         assert await b.does(Probe(A, 1.0)) == [ProbePassed(A)]
 
 
-async def test_whatever_is_asked_of_one_that_is_gone_is_answered_with_its_exit():
+async def test_an_action_on_an_ended_process_reports_its_exit():
     async with bench() as b:
         for action in (Drain(A, 5.0), Stop(A, 5.0), Kill(A, "x"), Probe(A, 1.0)):
             assert [type(event) for event in await b.does(action)] == [Exited]
 
 
-async def test_one_that_is_deaf_answers_nobody_and_dies_all_the_same():
+async def test_an_unresponsive_process_can_be_killed():
     async with bench() as b:
         await b.does(start())
         b.world.processes[A].deaf = True
@@ -107,7 +107,7 @@ async def test_one_that_is_deaf_answers_nobody_and_dies_all_the_same():
         assert await b.does(Kill(A, "deaf")) == [Exited(A, "deaf")]
 
 
-async def test_without_room_it_says_so_until_there_is_some():
+async def test_a_start_without_resources_is_reported_until_there_are_some():
     async with bench() as b:
         b.world.room = 1
         await b.does(start())
@@ -124,7 +124,7 @@ async def test_events_are_lost_and_late_as_scripted():
         assert [type(event) for event in await b.does(seconds=5.0)] == [Started]
 
 
-async def test_what_is_there_after_a_restart_says_what_it_is():
+async def test_processes_found_after_a_restart_report_their_state():
     async with bench() as b:
         await b.does(start())
         launcher, events = b.another(2)
@@ -138,7 +138,7 @@ async def test_what_is_there_after_a_restart_says_what_it_is():
         assert b.events[-1] != events[-1], "the one before hears nothing any more"
 
 
-async def test_an_order_of_an_earlier_epoch_is_refused():
+async def test_an_action_of_an_earlier_epoch_is_refused():
     async with bench() as b:
         await b.does(start())
         b.another(2)

@@ -24,19 +24,19 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def test_it_belongs_to_one_session_and_is_closed_to_others(base: Path) -> None:
+def test_a_folder_belongs_to_one_session_and_is_private(base: Path) -> None:
     with closing(RuntimeFolder("one", base)) as one, closing(RuntimeFolder("other", base)) as other:
         assert one.path != other.path
         assert {stat.S_IMODE(path.stat().st_mode) for path in (base, one.path, one.folder("logs"))} == {0o700}
 
 
-def test_processes_of_one_session_share_it(base: Path) -> None:
+def test_processes_of_one_session_share_a_folder(base: Path) -> None:
     with closing(RuntimeFolder("one", base)) as one, closing(RuntimeFolder("one", base)) as same:
         (one.path / "r.sock").touch()
         assert (same.path / "r.sock").exists()
 
 
-def test_it_is_removed_by_the_next_session_once_all_processes_have_ended(base: Path) -> None:
+def test_the_next_session_removes_a_folder_when_its_processes_have_ended(base: Path) -> None:
     first, second = RuntimeFolder("one", base), RuntimeFolder("one", base)
     (first.folder("artifacts") / "app.py").touch()
     (first.path / "r.sock").touch()
@@ -49,7 +49,7 @@ def test_it_is_removed_by_the_next_session_once_all_processes_have_ended(base: P
         assert [path.name for path in base.iterdir()] == ["three"]
 
 
-def test_a_process_that_was_killed_holds_it_no_longer(base: Path) -> None:
+def test_a_killed_process_does_not_hold_its_folder(base: Path) -> None:
     program = "import sys; from pathlib import Path; from app_toolkit.host.runtime_folder import RuntimeFolder;"
     program += "folder = RuntimeFolder('one', Path(sys.argv[1])); print(folder.path, flush=True); input()"
     with subprocess.Popen(
@@ -66,7 +66,7 @@ def test_a_process_that_was_killed_holds_it_no_longer(base: Path) -> None:
         assert not held.exists()
 
 
-def test_a_child_that_user_code_forked_does_not_hold_it(base: Path) -> None:
+def test_a_forked_child_does_not_hold_the_folder(base: Path) -> None:
     ours, its = socket.socketpair()
     with ours, its:
         with closing(RuntimeFolder("one", base)) as one:
@@ -85,7 +85,7 @@ def test_a_child_that_user_code_forked_does_not_hold_it(base: Path) -> None:
             os.waitpid(child, 0)
 
 
-def test_its_logs_stay_for_a_week(base: Path) -> None:
+def test_logs_are_kept_for_a_week(base: Path) -> None:
     with closing(RuntimeFolder("one", base)) as one:
         log = one.folder(LOGS) / "access-proxy.log"
         log.write_text("a line\n")
@@ -99,7 +99,7 @@ def test_its_logs_stay_for_a_week(base: Path) -> None:
         assert not (base / "one").exists()
 
 
-def test_by_default_it_is_this_users_own_among_temporary_files_and_a_variable_moves_it(
+def test_the_folder_is_in_the_temporary_files_or_where_the_variable_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -116,7 +116,7 @@ def shared() -> Iterator[Path]:
         yield folder
 
 
-def test_where_others_can_replace_it_nothing_starts_and_the_error_says_what_to_do(shared: Path) -> None:
+def test_a_folder_that_others_can_replace_is_refused(shared: Path) -> None:
     said = (
         f"the folder {shared} has mode 0777: other users can replace what is below it; set APP_TOOLKIT_RUNTIME_DIR to"
     )
@@ -141,16 +141,14 @@ UNREMOVABLE = """
 
 
 @needs_root
-def test_what_cannot_be_removed_of_an_ended_session_stays_and_fails_no_start(shared: Path) -> None:
+def test_files_of_an_ended_session_that_cannot_be_removed_fail_no_start(shared: Path) -> None:
     shared.chmod(0o1777)  # as a user that is not root, which may remove everything
     imports = "from pathlib import Path; from app_toolkit.host.runtime_folder import RuntimeFolder\n"
     with other_user(UNREMOVABLE, shared / "base", imports=imports) as other:
         assert other.says() == ["one", "three"]
 
 
-def test_a_folder_that_is_in_disorder_fails_no_start_and_the_debug_log_says_why(
-    base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_folder_fails_no_start_and_is_logged(base: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "app_toolkit")
     with closing(RuntimeFolder("one", base)) as one:
         (one.path / LOGS).touch()  # a file, and no folder
@@ -162,7 +160,7 @@ def test_a_folder_that_is_in_disorder_fails_no_start_and_the_debug_log_says_why(
 
 
 @needs_root
-def test_another_user_who_takes_its_name_first_stops_the_start_and_gets_nothing(shared: Path) -> None:
+def test_a_folder_of_another_user_is_refused(shared: Path) -> None:
     shared.chmod(0o1777)
     with other_user(
         "os.mkdir(sys.argv[1], 0o777); say(1); input(); say(os.listdir(sys.argv[1]))", shared / "b"

@@ -1,13 +1,12 @@
 """The data plane by hand: a proxy, and every ingress in processes of its own; no Ray and no controller.
 
-`python -m parity.pieces REPLICAS` serves until it is interrupted. What differs here differs in the proxy or
+`python -m parity.pieces` serves until it is interrupted. What differs here differs in the proxy or
 in the replica; what differs on Ray alone does so in the engine.
 """
 
 import asyncio
 import multiprocessing
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -29,14 +28,14 @@ from tests import published
 SECRET = b"the-secret-of-this-run"
 
 
-def replica(spec: ReplicaSpec, folder: str, told: Connection) -> None:
+def replica(spec: ReplicaSpec, folder: str, pipe: Connection) -> None:
     """One replica process: it says where it serves, and ends when the other end of the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = ReplicaServer(Signals())
 
     def live() -> None:
-        told.send(server.start(spec, SECRET, Address(f"unix:{folder}/{spec.id}.sock")))
-        told.poll(None)
+        pipe.send(server.start(spec, SECRET, Address(f"unix:{folder}/{spec.id}.sock")))
+        pipe.poll(None)
         server.stop(5)
 
     living = threading.Thread(target=live)
@@ -46,7 +45,7 @@ def replica(spec: ReplicaSpec, folder: str, told: Connection) -> None:
         living.join(0.005)
 
 
-def replica_specs(spec: ApplicationSpec, ingress: IngressSpec, replicas: int) -> list[ReplicaSpec]:
+def replica_specs(spec: ApplicationSpec, ingress: IngressSpec) -> list[ReplicaSpec]:
     return [
         ReplicaSpec(
             id=ReplicaId(f"{ingress.config.name}-{number}"),
@@ -59,11 +58,11 @@ def replica_specs(spec: ApplicationSpec, ingress: IngressSpec, replicas: int) ->
             live=ingress.config.reloadable_options,
             graceful_shutdown_timeout_s=5,
         )
-        for number in range(replicas)
+        for number in range(2)
     ]
 
 
-def serve(replicas: int) -> None:
+def serve() -> None:
     from .served import app
 
     spec = plan(app, target="parity.served:app", app_dir=str(Path(__file__).parents[1]))
@@ -75,7 +74,7 @@ def serve(replicas: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for ingress in spec.deployments:
             started = []
-            for replica_spec in replica_specs(spec, ingress, replicas):
+            for replica_spec in replica_specs(spec, ingress):
                 ours, theirs = spawn.Pipe()
                 process = spawn.Process(target=replica, args=(replica_spec, folder, theirs))
                 process.start()
@@ -114,4 +113,4 @@ def serve(replicas: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve()

@@ -317,8 +317,8 @@ async def lifespan_of_each_ingress(client: Client) -> Observation:
     observed: dict[str, Observation] = {}
     for ingress in ("inputs", "outputs", "live"):
         answer = await client.ask("GET", f"/{ingress}/lifespans")
-        told = json.loads(answer["body"])
-        observed[ingress] = [answer["status"], told["state"], "app" in told["ran"], ingress in told["ran"]]
+        seen = json.loads(answer["body"])
+        observed[ingress] = [answer["status"], seen["state"], "app" in seen["ran"], ingress in seen["ran"]]
     return observed
 
 
@@ -531,29 +531,21 @@ async def alternate(
     return [exchange.status, exchange.headers, [text.strip() for text in heard], rest.strip()]
 
 
-@probe
-async def sse_step_by_step(client: Client) -> Observation:
-    return await alternate(client, "GET", "/live/sse")
+def alternates(name: str, method: str, path: str) -> None:
+    """A probe that reads a stream step by step."""
+
+    async def alternating(client: Client) -> Observation:
+        return await alternate(client, method, path)
+
+    alternating.__name__ = f"{name}_step_by_step"
+    probe(alternating)
 
 
-@probe
-async def sse_events_by_hand_step_by_step(client: Client) -> Observation:
-    return await alternate(client, "POST", "/live/sse-by-hand")
-
-
-@probe
-async def other_sse_step_by_step(client: Client) -> Observation:
-    return await alternate(client, "GET", "/live/other-sse")
-
-
-@probe
-async def json_lines_step_by_step(client: Client) -> Observation:
-    return await alternate(client, "GET", "/live/json-lines")
-
-
-@probe
-async def raw_stream_step_by_step(client: Client) -> Observation:
-    return await alternate(client, "GET", "/live/raw")
+alternates("sse", "GET", "/live/sse")
+alternates("sse_events_by_hand", "POST", "/live/sse-by-hand")
+alternates("other_sse", "GET", "/live/other-sse")
+alternates("json_lines", "GET", "/live/json-lines")
+alternates("raw_stream", "GET", "/live/raw")
 
 
 @probe

@@ -21,14 +21,13 @@ def uvicorn(target: str) -> list[str]:
     return [sys.executable, "-m", "uvicorn", "--app-dir", str(TESTS), "--port", "0", target]
 
 
-def by_hand(replicas: int) -> list[str]:
-    return [sys.executable, "-m", "parity.pieces", str(replicas)]
+def by_hand() -> list[str]:
+    return [sys.executable, "-m", "parity.pieces"]
 
 
-def run(replicas: int) -> list[str]:
+def run() -> list[str]:
     served = TESTS / "parity" / "served.py"
-    command = [sys.executable, "-m", "app_toolkit.cli", "run", str(served)]
-    return [*command, "--port", "0", "-n", str(replicas)]
+    return [sys.executable, "-m", "app_toolkit.cli", "run", str(served), "--port", "0", "-n", "2"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,8 @@ FORMS = {
     "bare": Form(uvicorn("parity.bare:bare")),
     "control": Form(uvicorn("parity.bare:bare")),
     "embedded": Form(uvicorn("parity.served:app")),
-    "pieces-2": Form(by_hand(2), ingresses=3, replicas=2),
-    "ray-1": Form(run(1), ingresses=3, on_ray=True),
-    "ray-2": Form(run(2), ingresses=3, replicas=2, on_ray=True),
+    "pieces-2": Form(by_hand(), ingresses=3, replicas=2),
+    "ray-2": Form(run(), ingresses=3, replicas=2, on_ray=True),
 }
 
 

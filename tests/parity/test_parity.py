@@ -1,7 +1,6 @@
-"""Whatever a client can see of an application, it sees the same in every form in which it can run.
+"""A client sees the same of an application in every form in which it runs.
 
-`control` is a second bare server: where it differs, a probe is not deterministic, and says nothing about the
-others.
+`control` is a second bare server. A probe that differs there is not deterministic.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from .servers import FORMS
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_a_client_sees_what_bare_uvicorn_shows(
+def test_a_client_sees_the_same_as_from_bare_uvicorn(
     name: str,
     form: str,
     port: int,
@@ -37,18 +36,18 @@ def test_a_client_sees_what_bare_uvicorn_shows(
 INGRESSES = ("inputs", "outputs", "live")
 
 
-async def told_by_each_ingress(client: Client) -> dict[str, Any]:
+async def lifespans_of_each_ingress(client: Client) -> dict[str, Any]:
     answers = {name: await client.ask("GET", f"/{name}/lifespans") for name in INGRESSES}
     return {name: json.loads(answer["body"]) for name, answer in answers.items()}
 
 
-def test_a_router_s_lifespan_runs_only_where_the_router_is_served(form: str, port: int, tmp_path: Path) -> None:
-    told = asyncio.run(told_by_each_ingress(Client(port, tmp_path)))
+def test_the_lifespan_of_a_router_runs_only_in_its_ingress(form: str, port: int, tmp_path: Path) -> None:
+    found = asyncio.run(lifespans_of_each_ingress(Client(port, tmp_path)))
     if FORMS[form].ingresses == 1:
         expected = {name: ["app", "inputs", "live", "outputs"] for name in INGRESSES}
     else:
         expected = {name: sorted(["app", name]) for name in INGRESSES}
-    assert {name: each["ran"] for name, each in told.items()} == expected
+    assert {name: each["ran"] for name, each in found.items()} == expected
 
 
 def test_every_replica_answers(form: str, port: int, tmp_path: Path) -> None:
@@ -60,8 +59,8 @@ def test_every_replica_answers(form: str, port: int, tmp_path: Path) -> None:
         client = Client(port, tmp_path)
         async with asyncio.timeout(PATIENCE_S):
             while any(len(known) < replicas for known in processes.values()):
-                for name, told in (await told_by_each_ingress(client)).items():
-                    processes[name].add(told["process"])
+                for name, found in (await lifespans_of_each_ingress(client)).items():
+                    processes[name].add(found["process"])
 
     asyncio.run(ask_until_all_answered())
     assert {len(known) for known in processes.values()} == {replicas}

@@ -1,4 +1,4 @@
-"""Which replica a request goes to, and what happens where that one does not take it or does not answer."""
+"""The choice of a replica, and retries when it refuses or is lost."""
 
 import contextlib
 import json
@@ -43,23 +43,7 @@ def test_a_request_waits_for_a_replica_and_is_served_when_one_comes(world: World
         assert raw.answer().json() == {"replica": replica.name}
 
 
-def test_a_full_queue_refuses_at_once(world: World) -> None:
-    replica = world.replica()
-    world.route(replica.endpoint(most=1), queued=1)
-    with world.raw() as first, world.raw() as second, world.raw() as third:
-        first.send(GET % b"/wait")
-        eventually(lambda: replica.journal.events)
-        second.send(GET % b"/hello")
-        eventually(lambda: world.edge.statistics().waiting == 1)
-        got = third.send(GET % b"/hello").answer()
-        assert (got.status, got.error) == (503, "queue_full")
-        assert "max_queued_requests is 1" in got.json()["detail"]
-        assert third.send(GET % b"/-/healthz").answer().status == 200  # it is still a connection
-        replica.release()
-        assert first.answer().status == second.answer().status == 200
-
-
-def test_where_replicas_fail_to_start_those_who_wait_and_who_come_are_refused_until_one_is_there(world: World) -> None:
+def test_requests_are_refused_while_no_replica_can_start(world: World) -> None:
     world.route()
     with world.raw() as waiting, world.raw() as raw:
         waiting.send(POST % b"/echo")
@@ -76,22 +60,7 @@ def test_where_replicas_fail_to_start_those_who_wait_and_who_come_are_refused_un
         assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
 
 
-def test_who_waits_too_long_is_refused(world: World) -> None:
-    world.route(wait_s=0.1)
-    with world.raw() as raw:
-        got = raw.send(POST % b"/echo").answer()
-        assert (got.status, got.error) == (503, "queue_timeout")
-
-
-def test_who_leaves_the_queue_is_forgotten(world: World) -> None:
-    world.route()
-    with world.raw() as raw:
-        raw.send(GET % b"/hello")
-        eventually(lambda: world.edge.statistics().waiting == 1)
-    eventually(lambda: world.edge.statistics().waiting == 0)
-
-
-def test_a_client_that_leaves_behind_more_than_is_read_of_its_body_leaves_the_queue_at_the_next_sweep(
+def test_a_disconnect_behind_an_unread_body_is_found_at_the_next_sweep(
     own: World,
 ) -> None:
     own.route()
@@ -104,7 +73,7 @@ def test_a_client_that_leaves_behind_more_than_is_read_of_its_body_leaves_the_qu
     eventually(lambda: own.edge.statistics().waiting == 0)
 
 
-def test_while_clients_leave_the_queue_the_newest_of_it_is_served_first(own: World) -> None:
+def test_the_newest_request_is_served_first_while_clients_leave_the_queue(own: World) -> None:
     replica = own.one(most=1)
     with ExitStack() as stack:
         first = stack.enter_context(own.raw()).send(GET % b"/wait")
@@ -123,7 +92,7 @@ def test_while_clients_leave_the_queue_the_newest_of_it_is_served_first(own: Wor
     assert served == ["/wait", "/path/5", "/path/4", "/path/3", "/path/2"]
 
 
-def test_an_application_that_goes_fails_those_who_wait_for_it(world: World) -> None:
+def test_waiting_requests_fail_when_their_application_is_removed(world: World) -> None:
     world.route()
     with world.raw() as raw:
         raw.send(GET % b"/hello")
@@ -137,7 +106,7 @@ def test_an_application_that_goes_fails_those_who_wait_for_it(world: World) -> N
 # Refusals: no user code ran
 
 
-def test_a_busy_replica_is_handed_over_and_loses_nothing(world: World) -> None:
+def test_a_request_refused_by_a_busy_replica_goes_to_another_one(world: World) -> None:
     full, free = world.replica(most=1), world.replica()
     # The proxy believes in more room than there is, as when others fill a replica.
     world.route(full.endpoint(most=50), free.endpoint(most=50))
@@ -156,32 +125,6 @@ def test_a_busy_replica_is_handed_over_and_loses_nothing(world: World) -> None:
         holder.join(PATIENCE_S)
 
 
-def test_requests_wait_where_every_replica_is_busy_with_others(world: World) -> None:
-    replica = world.replica(most=1)
-    world.route(replica.endpoint(most=50))
-    with world.raw() as first, world.raw() as second:
-        first.send(GET % b"/wait")
-        eventually(lambda: replica.journal.events)
-        second.send(b"POST /digest HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
-        eventually(lambda: replica.gate.statistics().ongoing == 1)
-        replica.release()
-        assert first.answer().status == 200
-        second.send(b"0\r\n\r\n")
-        assert second.answer().json()["length"] == 5
-
-
-def test_busy_for_too_long_is_a_timeout_of_the_queue(world: World) -> None:
-    replica = world.replica(most=1)
-    world.route(replica.endpoint(most=50), wait_s=0.2)
-    with world.raw() as first, world.raw() as second:
-        first.send(GET % b"/wait")
-        eventually(lambda: replica.journal.events)
-        got = second.send(POST % b"/echo").answer()
-        assert (got.status, got.error) == (503, "queue_timeout")
-        replica.release()
-        assert first.answer().status == 200
-
-
 def test_a_refusal_costs_no_byte_of_a_large_body(world: World) -> None:
     full, free = world.replica(most=1), world.replica()
     world.route(full.endpoint(most=50))
@@ -198,7 +141,7 @@ def test_a_refusal_costs_no_byte_of_a_large_body(world: World) -> None:
         assert first.answer().status == 200
 
 
-def test_a_draining_replica_hands_over(world: World) -> None:
+def test_a_request_refused_by_a_draining_replica_goes_to_another_one(world: World) -> None:
     old, new = world.replica(), world.replica()
     old.gate.draining = True
     world.route(old.endpoint(), new.endpoint())
@@ -233,7 +176,7 @@ def test_a_replica_with_too_many_websockets_is_left_for_another_until_there_is_n
 
 
 @pytest.mark.parametrize("other", ["drains", "is not reached"])
-def test_a_websocket_that_not_every_replica_had_too_many_for_is_not_told_so(world: World, other: str) -> None:
+def test_a_websocket_that_replicas_refuse_for_several_reasons_is_answered_no_replica(world: World, other: str) -> None:
     crowded, draining = world.replica(), world.replica()
     crowded.gate.max_open_websockets = 0
     draining.gate.draining = True
@@ -249,19 +192,7 @@ def test_a_websocket_that_not_every_replica_had_too_many_for_is_not_told_so(worl
         )
 
 
-def test_a_websocket_is_handed_over_too(world: World) -> None:
-    old, new = world.replica(), world.replica()
-    old.gate.draining = True
-    world.route(old.endpoint(), new.endpoint())
-    for _ in range(5):
-        with connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
-            ws.send("a")
-            assert ws.recv() == "ws:a"
-
-
-def test_a_replica_that_does_not_know_the_secret_is_an_error_of_ours(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_replica_that_rejects_the_secret_is_502_and_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     stranger = world.replica(secret=b"another")
     world.route(stranger.endpoint())
     with world.raw() as raw:
@@ -279,7 +210,7 @@ def test_a_replica_that_is_not_reached_costs_nothing(world: World) -> None:
             assert raw.send(POST % b"/echo").answer().body == b"hi"
 
 
-def test_where_no_replica_is_reached_the_request_waits_for_one(world: World) -> None:
+def test_a_request_waits_if_no_replica_can_be_reached(world: World) -> None:
     replica = world.replica()
     world.route(NOWHERE)
     with world.raw() as raw:
@@ -402,16 +333,6 @@ def test_a_post_whose_head_a_dying_replica_has_not_read_goes_to_another_one(worl
             assert raw.send(b"2\r\nhi\r\n0\r\n\r\n").answer().body == b"hi"
 
 
-def test_a_handshake_right_after_a_kill_goes_to_another_replica(world: World) -> None:
-    victim, survivor = world.killable()
-    world.route(victim.endpoint(), survivor.endpoint())
-    victim.stop()
-    for _ in range(10):
-        with connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
-            ws.send("hello")
-            assert ws.recv() == "ws:hello"
-
-
 def test_a_death_after_which_no_replica_has_room_is_no_queue_timeout(world: World) -> None:
     (replica,) = world.killable(1)
     world.route(replica.endpoint(), wait_s=0.3, retry="all")
@@ -455,27 +376,8 @@ def test_a_death_between_head_and_body_is_hidden(world: World) -> None:
         assert raw.send(GET % b"/die/after-head").answer().body == b"survived"
 
 
-@pytest.mark.parametrize("when", [b"after-body", b"in-chunks"])
-def test_a_death_after_the_first_byte_cuts_the_answer(world: World, when: bytes) -> None:
-    replicas = world.killable()
-    world.route(*(each.endpoint() for each in replicas))
-    with world.raw() as raw:
-        raw.send(GET % (b"/die/" + when)).until(b"yyyyyyyyyy")
-        assert not raw.rest().endswith(b"0\r\n\r\n")
-    assert attempts(replicas) == 1
-
-
-def test_a_client_of_http_1_0_sees_the_cut_as_a_reset(world: World) -> None:
-    replicas = world.killable()
-    world.route(*(each.endpoint() for each in replicas))
-    with world.raw() as raw:
-        raw.send(b"GET /die/in-chunks HTTP/1.0\r\n\r\n").until(b"yyyyyyyyyy")
-        with pytest.raises(ConnectionResetError):
-            raw.rest()
-
-
 @pytest.mark.parametrize("running", [("the-blocker", "another"), None])
-def test_what_runs_in_a_replica_that_does_not_answer_is_not_tried_again_and_what_waits_there_is(
+def test_only_requests_that_wait_in_an_unresponsive_replica_are_retried(
     world: World, running: tuple[str, ...] | None
 ) -> None:
     victim, survivor = world.killable()
@@ -561,13 +463,3 @@ def test_a_connection_that_the_replica_closed_is_not_used(world: World) -> None:
         world.route(victim.endpoint(), survivor.endpoint())
         for _ in range(5):
             assert raw.send(POST % b"/echo").answer().body == b"hi"
-
-
-def test_a_client_that_leaves_while_its_replica_is_dialled_leaves_nothing(world: World) -> None:
-    replica = world.one()
-    for _ in range(20):
-        with world.raw() as raw:
-            raw.send(GET % b"/wait")
-    eventually(world.settled)
-    replica.release()  # a handler that looks at nothing runs to its end, as under any server
-    eventually(lambda: replica.gate.statistics().running == 0)

@@ -41,7 +41,7 @@ def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[Callable[
 # How many
 
 
-def test_one_client_too_many_is_told_so_and_harms_nobody(own: Callable[..., World]) -> None:
+def test_a_connection_beyond_the_limit_is_refused(own: Callable[..., World]) -> None:
     world = own(max_connections=3)
     replica = world.one()
     with world.raw() as first, world.raw() as second, world.raw() as busy:
@@ -73,7 +73,7 @@ def test_a_refusal_is_readable_also_behind_a_body(own: Callable[..., World]) -> 
         assert refused.closed()
 
 
-def test_whoever_was_refused_and_does_not_go_is_closed(own: Callable[..., World]) -> None:
+def test_a_refused_client_that_stays_is_closed(own: Callable[..., World]) -> None:
     world = own(max_connections=1)
     with world.raw(), world.raw() as refused:
         assert refused.answer().status == 503
@@ -98,7 +98,7 @@ def test_the_oldest_refusal_makes_room_for_one_more(own: Callable[..., World], m
 
 
 @given(st.integers(8, 2_000_000))
-def test_what_a_proxy_holds_fits_into_its_descriptors(descriptors: int) -> None:
+def test_the_limits_of_a_proxy_fit_into_its_file_descriptors(descriptors: int) -> None:
     capacity = Capacity.within(descriptors)
     assert min(capacity.clients, capacity.refused, capacity.backlog) >= 1
     own = min(4_096, descriptors // 4) // 4 - 3  # less what rounding takes
@@ -193,7 +193,7 @@ def serves(narrow: Narrow) -> bool:
 # How long
 
 
-def test_an_answer_that_is_still_taken_outlives_the_lingering(world: World) -> None:
+def test_a_response_that_is_still_read_outlasts_the_linger_time(world: World) -> None:
     world.one()
     with world.raw() as raw:
         size = 8_000_000
@@ -209,7 +209,7 @@ def test_an_answer_that_is_still_taken_outlives_the_lingering(world: World) -> N
         assert taken + len(raw.rest()) == size
 
 
-def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
+def test_a_client_that_reads_nothing_is_cut(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
         raw.send(GET % b"/endless")
@@ -224,13 +224,13 @@ def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
     eventually(lambda: replica.gate.statistics().running == 0)
 
 
-def test_a_client_that_takes_a_little_now_and_then_is_not_cut(world: World) -> None:
+def test_a_client_that_reads_slowly_is_not_cut(world: World) -> None:
     world.one()
     with world.raw() as raw:
         takes_a_little(world, raw)
 
 
-def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(world: World) -> None:
+def test_a_connection_closes_if_the_rest_of_an_answered_body_is_late(world: World) -> None:
     world.one()
     with world.raw() as raw:
         raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\nhalf")
@@ -254,7 +254,7 @@ def test_a_websocket_that_is_never_accepted_ends_with_its_client(world: World) -
         assert raw.answer().error == "queue_timeout"
 
 
-def test_draining_closes_what_is_idle_at_once_and_says_so_to_the_others(own: Callable[..., World]) -> None:
+def test_a_drain_closes_idle_connections_at_once(own: Callable[..., World]) -> None:
     world = own()
     replica = world.one()
     with world.raw() as idle, world.raw() as silent, world.raw() as busy, world.raw() as rest:

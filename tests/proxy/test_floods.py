@@ -18,7 +18,7 @@ HANDSHAKE = (
     b"GET %s HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
-TEXT, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x0, 0x8, 0x9, 0xA
+TEXT, CONTINUATION, CLOSE, PING = 0x1, 0x0, 0x8, 0x9
 POLICY_VIOLATION = 1008
 
 
@@ -31,8 +31,6 @@ def frame(opcode: int, payload: bytes = b"", *, last: bool = True) -> bytes:
 
 FLOODS = {
     "pings": (b"", frame(PING)),
-    "pongs": (b"", frame(PONG, b"still here")),
-    "empty fragments": (frame(TEXT, last=False), frame(CONTINUATION, last=False)),
     "fragments of one byte": (frame(TEXT, b"x", last=False), frame(CONTINUATION, b"x", last=False)),
 }
 
@@ -136,12 +134,11 @@ def counting() -> FastAPI:
     return app
 
 
-@pytest.mark.parametrize("payload", [b"x" * 20, b""], ids=["short", "empty"])
-def test_50_000_short_messages_as_fast_as_they_are_taken_are_no_flood(own: World, payload: bytes) -> None:
+def test_50_000_short_messages_as_fast_as_they_are_taken_are_no_flood(own: World) -> None:
     own.one(app=counting())
     with contextlib.ExitStack() as stack:
         raw = talking(own, stack, b"/count/50000")
-        messages = frame(TEXT, payload) * 1_000
+        messages = frame(TEXT, b"") * 1_000
         for _ in range(50):
             raw.send(messages)
         assert raw.exactly(5)[2:] == b"all"

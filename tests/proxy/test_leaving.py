@@ -115,7 +115,7 @@ def close_half(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("leave", [close, reset, close_half])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_client_that_leaves_leaves_nothing(
+def test_a_client_that_disconnects_leaves_nothing_behind(
     world: World, stage: Stage, leave: Callable[[socket.socket], None]
 ) -> None:
     replica = world.one()
@@ -131,7 +131,7 @@ def test_a_client_that_leaves_leaves_nothing(
         assert next_one.send(GET % b"/hello").answer().status == 200
 
 
-def test_who_closes_its_half_gets_no_answer(world: World) -> None:
+def test_a_client_that_closes_its_half_gets_no_response(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
         before_the_answer(world, replica, raw)

@@ -1,4 +1,4 @@
-"""What replicas say, to the byte: where an answer ends, what of it reaches the client, and what if it does not end."""
+"""Responses of replicas, byte by byte: their ends, trailers and errors."""
 
 import contextlib
 import select
@@ -18,15 +18,6 @@ CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n
 # Answers without a body
 
 
-def test_the_length_in_the_answer_to_head_is_that_of_get_and_the_connection_goes_on(world: World) -> None:
-    world.one()
-    with world.raw() as raw:
-        for _ in range(2):
-            got = raw.send(b"HEAD /sized HTTP/1.1\r\nhost: a\r\n\r\n").answer("HEAD")
-            assert (got.status, got.header("content-length")) == (200, "1000")
-            assert raw.send(GET % b"/sized").answer().body == b"s" * 1_000
-
-
 @pytest.mark.parametrize(
     ("method", "bodyless"),
     [
@@ -39,7 +30,7 @@ def test_the_length_in_the_answer_to_head_is_that_of_get_and_the_connection_goes
         ("GET", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
     ],
 )
-def test_an_answer_without_a_body_leaves_both_connections_for_the_next_one(
+def test_a_response_without_a_body_leaves_both_connections_for_the_next_one(
     world: World, method: str, bodyless: bytes
 ) -> None:
     replica = world.says(bodyless, OK)
@@ -65,37 +56,16 @@ def test_early_hints_reach_a_client_of_1_1_without_our_fields_and_no_client_of_1
         assert raw.send(OLD).answer().status == 200
 
 
-def test_a_100_that_nobody_expects_is_not_passed_on(world: World) -> None:
+def test_an_unexpected_100_is_not_passed_on(world: World) -> None:
     world.says(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
     with world.raw() as raw:
         assert raw.send(POST).answer().status == 200
 
 
-def test_a_client_that_does_not_wait_for_its_100_is_served_all_the_same(world: World) -> None:
-    world.one()
-    with world.raw() as raw:
-        for _ in range(2):
-            raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\nhi")
-            got = raw.answer()
-            assert (got if got.status == 200 else raw.answer()).body == b"hi"
-
-
 # Chunks and trailers
 
 
-def test_chunks_go_both_ways_at_the_same_time(world: World) -> None:
-    world.one()
-    with world.raw() as raw:
-        raw.send(b"POST /echo-as-it-comes HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
-        raw.until(b"\r\n\r\n")
-        for word in (b"one", b"two!", b"three"):
-            raw.send(b"%x\r\n%b\r\n" % (len(word), word))
-            raw.until(word)
-        raw.send(b"0\r\n\r\n").until(b"0\r\n\r\n")
-        assert raw.send(GET % b"/hello").answer().status == 200
-
-
-def test_trailers_of_an_answer_pass_to_who_gets_its_chunks(world: World) -> None:
+def test_trailers_of_a_response_pass_to_clients_that_get_chunks(world: World) -> None:
     replica = world.says(CHUNKS + b"x-sum: 7\r\n\r\n")
     with world.raw() as raw:
         for _ in range(2):
@@ -107,7 +77,7 @@ def test_trailers_of_an_answer_pass_to_who_gets_its_chunks(world: World) -> None
     assert replica.connections == 1
 
 
-def test_a_trailer_that_closes_ends_the_connection_also_behind_an_early_answer(world: World) -> None:
+def test_a_trailer_that_closes_ends_the_connection_also_behind_an_early_response(world: World) -> None:
     world.one()
     with world.raw() as raw:
         raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n")
@@ -162,7 +132,7 @@ def test_a_replica_that_closes_as_the_next_request_arrives(world: World, method:
     assert len(heads) == 2
 
 
-def test_an_answer_until_the_end_of_the_connection_ends_the_clients_too(world: World) -> None:
+def test_a_response_without_a_length_ends_both_connections(world: World) -> None:
     world.says(b"HTTP/1.0 200 OK\r\nx-a: 1\r\n\r\nall there is", close=True)
     with world.raw() as raw:
         raw.send(GET % b"/")
@@ -182,7 +152,7 @@ def test_an_answer_until_the_end_of_the_connection_ends_the_clients_too(world: W
     ],
     ids=["nonsense", "two lengths", "a head without end", "an answer too many", "a switch"],
 )
-def test_what_is_no_answer_is_not_passed_on(world: World, said: bytes) -> None:
+def test_an_invalid_response_is_not_passed_on(world: World, said: bytes) -> None:
     world.says(said)
     with world.raw() as raw:
         got = raw.send(POST).answer()
@@ -200,7 +170,7 @@ EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 
 @pytest.mark.parametrize("said", [SIZED, BEGUN, EVENTS], ids=["sized", "chunked", "events"])
-def test_a_client_sees_that_an_answer_broke_off(world: World, said: bytes) -> None:
+def test_a_client_sees_that_a_response_broke_off(world: World, said: bytes) -> None:
     world.says(said, close=True)
     with httpx.stream("GET", world.url) as answer:
         pieces = answer.iter_bytes()
@@ -221,7 +191,7 @@ def test_an_app_that_fails_before_any_of_its_body_is_a_plain_500(world: World, h
 
 
 @pytest.mark.parametrize("length", [0, 70_000], ids=["small", "large"])
-def test_an_answer_that_nobody_can_read_is_not_asked_for_again(world: World, length: int) -> None:
+def test_a_request_with_an_invalid_response_is_not_retried(world: World, length: int) -> None:
     replica = world.one()
     with world.raw() as raw:
         got = raw.send(PUT_OF % (b"/fails/with-two-lengths", length) + bytes(length)).answer()
@@ -242,7 +212,7 @@ def test_a_client_of_1_0_sees_a_reset(world: World, said: bytes) -> None:
 # Early is_serving
 
 
-def test_a_small_body_that_nobody_reads_leaves_the_connection(world: World) -> None:
+def test_the_connection_stays_after_a_small_unread_body(world: World) -> None:
     world.one()
     with world.raw() as raw:
         for _ in range(3):
@@ -253,7 +223,7 @@ def test_a_small_body_that_nobody_reads_leaves_the_connection(world: World) -> N
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_the_early_answer_to_8_mb_can_be_read_and_then_the_connection_closes(world: World, chunked: bool) -> None:
+def test_the_early_response_to_8_mb_can_be_read_and_then_the_connection_closes(world: World, chunked: bool) -> None:
     world.one()
     length, piece = 8_000_000, b"n" * 80_000
     framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % length
@@ -272,7 +242,7 @@ def test_the_early_answer_to_8_mb_can_be_read_and_then_the_connection_closes(wor
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_client_that_reads_once_it_has_sent_everything_gets_all_of_a_long_early_answer(
+def test_a_client_that_reads_once_it_has_sent_everything_gets_all_of_a_long_early_response(
     world: World, chunked: bool
 ) -> None:
     world.one()

@@ -30,7 +30,7 @@ def posted(number: int, *, reported: bool, replicas: int) -> Snapshot:
     return Snapshot(Version(1, number), published.replica_set(*shown, reported=reported))
 
 
-async def test_the_loads_of_those_that_are_reported_and_who_waits_for_the_first_replica() -> None:
+async def test_the_proxy_reports_loads_and_requests_that_wait_for_the_first_replica() -> None:
     hurried: list[str] = []
 
     def router(name: str, join: Any, unserved: Any) -> Router:

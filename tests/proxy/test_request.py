@@ -26,7 +26,7 @@ def parse(pieces: list[bytes]) -> list[Request]:
     return list(parser.requests)
 
 
-def told(request: Request) -> tuple[object, ...]:
+def described(request: Request) -> tuple[object, ...]:
     body = b"".join(request.body.take())
     if request.body.chunked:  # its framing follows the pieces in which it came
         body = body.replace(b"\r\n", b"").translate(None, b"0123456789")
@@ -38,7 +38,7 @@ def told(request: Request) -> tuple[object, ...]:
 def test_the_requests_do_not_depend_on_how_their_bytes_are_cut(cuts: list[int]) -> None:
     bounds = [0, *sorted(cuts), len(STREAM)]
     pieces = [STREAM[a:b] for a, b in pairwise(bounds) if a < b]
-    assert [told(request) for request in parse(pieces)] == [told(request) for request in parse([STREAM])]
+    assert [described(request) for request in parse(pieces)] == [described(request) for request in parse([STREAM])]
 
 
 def test_the_heads_are_as_a_replica_gets_them() -> None:
@@ -84,7 +84,7 @@ def test_a_body_is_sent_again_from_its_first_byte_while_it_is_held() -> None:
     assert not body.retained
 
 
-def test_a_body_that_nobody_wants_is_only_counted() -> None:
+def test_a_discarded_body_is_only_counted() -> None:
     body = Body(chunked=True)
     body.append(b"abc")
     body.discard()

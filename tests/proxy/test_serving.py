@@ -1,4 +1,4 @@
-"""The proxy as a whole: routes, its own endpoints, and how it ends."""
+"""Routes, the own endpoints and the drain of a proxy."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_below_no_prefix_there_is_nothing(world: World) -> None:
         assert raw.send(GET % b"/-/healthz").answer().json() == {"status": "ok"}
 
 
-def test_what_the_code_of_an_application_has_and_nobody_serves_is_not_found(world: World) -> None:
+def test_a_route_without_an_ingress_is_not_found(world: World) -> None:
     replica = world.one()
     world.edge.post({"routes": published.routes(published.application("shop", "/", "web", path_route(None)))})
     with world.raw() as raw:
@@ -82,7 +82,7 @@ def test_what_the_code_of_an_application_has_and_nobody_serves_is_not_found(worl
         assert raw.send(GET % b"/-/routes").answer().json()["/"]["routes"] == []
 
 
-def test_before_the_first_routes_it_is_not_healthy(own: World) -> None:
+def test_a_proxy_is_not_healthy_before_its_first_routes(own: World) -> None:
     with own.raw() as raw:
         assert raw.send(GET % b"/-/healthz").answer().status == 503
         assert raw.send(GET % b"/hello").answer().error == "no_replica"
@@ -99,7 +99,7 @@ def test_an_old_snapshot_changes_nothing(world: World) -> None:
         assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
 
 
-def test_a_replica_that_left_finishes_what_it_runs_and_its_connections_go(world: World) -> None:
+def test_a_removed_replica_finishes_its_requests(world: World) -> None:
     replica = world.one()
     idle = world.edge.statistics().idle
     with world.raw() as raw:
@@ -111,7 +111,7 @@ def test_a_replica_that_left_finishes_what_it_runs_and_its_connections_go(world:
     assert world.edge.statistics().idle == idle
 
 
-def test_draining_lets_what_runs_end_and_closes_behind_it(own: World) -> None:
+def test_a_drain_waits_for_running_requests_and_closes_their_connections(own: World) -> None:
     replica = own.one()
     with own.raw() as idle, own.raw() as busy:
         assert idle.send(GET % b"/hello").answer().status == 200
@@ -129,7 +129,7 @@ def test_draining_lets_what_runs_end_and_closes_behind_it(own: World) -> None:
         drained.result(PATIENCE_S)
 
 
-def test_what_does_not_end_in_time_is_told_so(own: World) -> None:
+def test_a_request_that_outlasts_the_drain_gets_an_error(own: World) -> None:
     replica = own.one()
     with own.raw() as busy, own.raw() as talking:
         busy.send(GET % b"/wait")
@@ -149,7 +149,7 @@ def test_what_does_not_end_in_time_is_told_so(own: World) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_port_that_is_taken_is_said_with_its_number() -> None:
+async def test_a_taken_port_is_named() -> None:
     async with ProxyServer(ProxyState(b"s", Router), HTTPOptions(port=0), drain_timeout_s=0) as server:
         other = ProxyServer(ProxyState(b"s", Router), HTTPOptions(port=server.port))
         with pytest.raises(StartupError, match=f"127.0.0.1:{server.port}"):

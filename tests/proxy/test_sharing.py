@@ -28,7 +28,7 @@ def listens(shared: SharedPort) -> HTTPOptions:
     return HTTPOptions(port=shared.socket.getsockname()[1])
 
 
-def test_those_of_one_instance_share_a_port_and_each_gets_connections(tmp_path: Path, opened: ExitStack) -> None:
+def test_processes_of_one_instance_share_a_port(tmp_path: Path, opened: ExitStack) -> None:
     first = opened.enter_context(closing(SharedPort(HTTPOptions(port=0), tmp_path)))
     options = listens(first)
     second = opened.enter_context(closing(SharedPort(options, tmp_path)))
@@ -48,7 +48,7 @@ def test_those_of_one_instance_share_a_port_and_each_gets_connections(tmp_path: 
             reached.add(each)
 
 
-def test_another_instance_is_refused_though_it_would_share(tmp_path: Path, opened: ExitStack) -> None:
+def test_a_port_shared_by_another_instance_is_refused(tmp_path: Path, opened: ExitStack) -> None:
     options = listens(opened.enter_context(closing(SharedPort(HTTPOptions(port=0), tmp_path / "ours"))))
     with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{options.port}: Address already in use"):
         SharedPort(options, tmp_path / "theirs")
@@ -59,14 +59,14 @@ def test_another_instance_is_refused_though_it_would_share(tmp_path: Path, opene
     opened.enter_context(closing(SharedPort(options, tmp_path / "theirs")))
 
 
-def test_a_port_that_somebody_has_alone_is_refused_also_to_who_would_share(tmp_path: Path, opened: ExitStack) -> None:
+def test_a_port_that_is_not_shared_is_refused(tmp_path: Path, opened: ExitStack) -> None:
     alone = opened.enter_context(bind(HTTPOptions(port=0)))
     alone.listen()
     with pytest.raises(StartupError, match="already in use"):
         SharedPort(HTTPOptions(port=alone.getsockname()[1]), tmp_path)
 
 
-def test_who_comes_after_all_have_gone_asks_for_the_port_alone_again(tmp_path: Path, opened: ExitStack) -> None:
+def test_the_first_process_after_all_have_ended_takes_the_port_alone(tmp_path: Path, opened: ExitStack) -> None:
     first = SharedPort(HTTPOptions(port=0), tmp_path)
     options = listens(first)
     first.close()
@@ -76,14 +76,14 @@ def test_who_comes_after_all_have_gone_asks_for_the_port_alone_again(tmp_path: P
         SharedPort(options, tmp_path)
 
 
-def test_alone_nobody_else_can_listen(opened: ExitStack) -> None:
+def test_a_port_taken_alone_is_not_shared(opened: ExitStack) -> None:
     alone = opened.enter_context(bind(HTTPOptions(port=0)))
     alone.listen()
     with pytest.raises(StartupError, match="already in use"):
         bind(HTTPOptions(port=alone.getsockname()[1]), shared=True)
 
 
-def test_where_the_last_lock_is_refused_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_listens_if_the_last_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = HTTPOptions(port=0)
     made: list[socket.socket] = []
 

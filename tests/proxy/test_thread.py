@@ -18,7 +18,7 @@ from app_toolkit.router.router import Router
 from tests.patience import PATIENCE_S
 
 
-def test_one_that_waits_for_its_first_routes_can_be_stopped() -> None:
+def test_a_proxy_that_waits_for_its_first_routes_can_be_stopped() -> None:
     with bind(HTTPOptions(port=0)) as free:
         options = HTTPOptions(port=free.getsockname()[1])
     asked, forgotten = threading.Event(), threading.Event()

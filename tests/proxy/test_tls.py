@@ -87,7 +87,7 @@ def test_large_bodies_pass_in_both_directions(world: World, certified: Certifica
 
 
 @pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
-def test_an_answer_that_is_still_taken_outlives_the_lingering(
+def test_a_response_that_is_still_read_outlasts_the_linger_time(
     secured: Callable[..., World], certified: Certificate, connection: bytes
 ) -> None:
     patience = replace(CALM, linger_s=0.2, keep_alive_s=0.2)
@@ -130,13 +130,13 @@ def test_an_answer_that_is_still_taken_outlives_the_lingering(
         eventually(lambda: later(world, 0) or world.edge.statistics().connections == 0)
 
 
-def test_a_client_that_takes_a_little_now_and_then_is_not_cut(world: World, certified: Certificate) -> None:
+def test_a_client_that_reads_slowly_is_not_cut(world: World, certified: Certificate) -> None:
     world.one()
     with Raw(world.port, certified.believed) as raw:
         takes_a_little(world, raw)
 
 
-def test_an_early_answer_is_readable_although_its_body_was_not_read(world: World, certified: Certificate) -> None:
+def test_an_early_response_is_readable_although_its_body_was_not_read(world: World, certified: Certificate) -> None:
     world.one()
     with Raw(world.port, certified.believed) as raw:
         raw.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 5000000\r\n\r\n" + b"x" * 900_000)
@@ -144,15 +144,6 @@ def test_an_early_answer_is_readable_although_its_body_was_not_read(world: World
         assert (got.status, got.header("connection"), got.body) == (413, "close", b"too much")
         lingering_ends(world)
         assert raw.closed()
-
-
-def test_the_end_of_a_client_ends_what_runs_for_it(world: World, certified: Certificate) -> None:
-    replica = world.one()
-    raw = Raw(world.port, certified.believed)
-    raw.send(GET % b"/quiet")
-    raw.until(b"first\n")
-    raw.socket.close()
-    eventually(lambda: "quiet ended" in replica.journal.events)
 
 
 def test_a_client_that_does_not_speak_tls_is_closed(world: World, certified: Certificate) -> None:
@@ -174,9 +165,7 @@ def test_a_handshake_without_end_is_given_up(secured: Callable[..., World], hell
     eventually(lambda: world.edge.statistics().connections == 0)
 
 
-def test_a_handshake_has_a_place_and_one_client_too_many_is_told_so(
-    secured: Callable[..., World], certified: Certificate
-) -> None:
+def test_a_tls_handshake_counts_as_a_connection(secured: Callable[..., World], certified: Certificate) -> None:
     world = secured(max_connections=2)
     world.one()
     with Raw(world.port, certified.believed) as served, world.raw():
@@ -228,7 +217,7 @@ def test_a_wrong_file_is_a_sentence(certified: Certificate, tmp_path: Path) -> N
         assert "\n" not in str(said.value)
 
 
-def test_nobody_listens_with_a_wrong_certificate(certified: Certificate, tmp_path: Path) -> None:
+def test_a_proxy_with_a_wrong_certificate_does_not_listen(certified: Certificate, tmp_path: Path) -> None:
     from app_toolkit.proxy.thread import ProxyThread as Served
     from app_toolkit.router.router import Router
 
@@ -245,9 +234,7 @@ def test_nobody_listens_with_a_wrong_certificate(certified: Certificate, tmp_pat
         Raw(port)
 
 
-def test_who_ends_its_side_with_its_request_reads_what_the_proxy_had_answered_by_then(
-    world: World, certified: Certificate
-) -> None:
+def test_a_client_that_ends_tls_after_its_request_reads_the_response(world: World, certified: Certificate) -> None:
     heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = certified.believed.wrap_bio(heard, said, server_hostname="localhost")
     with world.raw() as raw:
@@ -273,9 +260,7 @@ def test_who_ends_its_side_with_its_request_reads_what_the_proxy_had_answered_by
             tls.unwrap()
 
 
-def test_a_client_that_is_lost_keeps_no_clock_of_the_others_from_being_looked_at(
-    world: World, certified: Certificate
-) -> None:
+def test_a_lost_client_does_not_disturb_the_sweep_of_others(world: World, certified: Certificate) -> None:
     world.one()
     failed: list[Exception] = []
     sweeping = True

@@ -127,21 +127,7 @@ def test_user_code_lets_the_proxy_finish_and_control_does_not(serve: Serve) -> N
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
-def test_it_is_probed_on_the_loop_that_runs_user_code(serve: Serve) -> None:
-    served = serve(SLOW)
-    assert served.server.probe(PATIENCE_S).ongoing == 0
-    served.connect().send_head("GET", "/blocked", [field()])
-    wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
-    with pytest.raises(Unresponsive, match=r"the data loop of shop/chat-1-1 did not answer within 0.05 s") as late:
-        served.server.probe(0.05)
-    assert late.value.running == ("req-1",)
-    # What asks nobody answers all the same.
-    assert served.server.statistics().ongoing == 1
-    served.open_gate("go")
-    assert served.server.probe(PATIENCE_S).draining is False
-
-
-def test_a_probe_goes_over_the_socket_file_and_fails_where_that_leads_nowhere(serve: Serve) -> None:
+def test_a_probe_fails_if_the_socket_file_leads_to_no_replica(serve: Serve) -> None:
     served = serve(SLOW)
     assert served.server.probe(PATIENCE_S).ongoing == 0, "the probe itself is no request"
     path = Path(served.address.removeprefix("unix:"))
@@ -174,7 +160,7 @@ AILING = """
 """
 
 
-def test_a_check_that_says_timeout_has_answered_and_one_that_is_late_has_not(serve: Serve) -> None:
+def test_a_timeout_raised_by_a_health_check_differs_from_a_late_check(serve: Serve) -> None:
     served = serve(AILING, kind="class")
     served.open_gate("ill")
     with pytest.raises(TimeoutError, match=r"^the database is slow$"):
@@ -197,7 +183,7 @@ def test_a_probe_of_a_process_without_file_descriptors_names_their_limit(serve: 
     served.server.probe(PATIENCE_S)
 
 
-def test_a_probe_of_a_blocked_loop_names_the_line_and_the_requests_that_run(serve: Serve) -> None:
+def test_a_probe_of_a_blocked_loop_names_the_code_and_the_running_requests(serve: Serve) -> None:
     served = serve(SLOW)
     served.connect().send_head("GET", "/blocked", [field(request_id=b"the-blocker")])
     wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
@@ -210,7 +196,7 @@ def test_a_probe_of_a_blocked_loop_names_the_line_and_the_requests_that_run(serv
     assert served.server.probe(PATIENCE_S).draining is False
 
 
-def test_a_replica_that_is_not_well_from_the_start_is_none_and_tells_why(serve: Serve) -> None:
+def test_a_replica_whose_first_probe_fails_does_not_start(serve: Serve) -> None:
     spec = serve.spec(AILING, kind="class")
     Path(spec.app_dir, "broken").touch()
     server = ReplicaServer()
@@ -222,7 +208,7 @@ def test_a_replica_that_is_not_well_from_the_start_is_none_and_tells_why(serve: 
         server.probe(1)
 
 
-def test_changed_limits_hold_from_now_on_and_whoever_is_inside_stays(serve: Serve) -> None:
+def test_changed_limits_apply_to_new_requests(serve: Serve) -> None:
     served = serve(SLOW, max_ongoing_requests=1)
     first = served.connect()
     first.send_head("GET", "/slow", [field()])
@@ -277,7 +263,7 @@ def given(number: int) -> ReloadableOptions:
     return ReloadableOptions(100, user_config={"n": number})
 
 
-def test_a_class_is_reconfigured_while_it_runs_and_what_fails_is_told_and_given_again(serve: Serve) -> None:
+def test_a_failed_reconfiguration_is_raised_and_repeated(serve: Serve) -> None:
     served = serve(CLASS, kind="class", user_config={"n": 1})
     server = served.server
     assert served.marked("taken-1")
@@ -310,7 +296,7 @@ def test_a_reconfiguration_that_takes_too_long_is_cancelled(serve: Serve) -> Non
     assert not served.marked("taken-0")
 
 
-def test_one_reconfiguration_waits_for_the_one_before_also_where_a_thread_goes_on_with_that(serve: Serve) -> None:
+def test_a_reconfiguration_waits_for_the_one_before_it(serve: Serve) -> None:
     served = serve(
         """
         import time
@@ -416,7 +402,7 @@ def test_user_code_runs_on_a_thread_of_its_own(serve: Serve) -> None:
 # Draining
 
 
-def test_a_drain_waits_for_what_is_ongoing_and_admits_nobody(serve: Serve) -> None:
+def test_a_drain_waits_for_ongoing_requests_and_refuses_others(serve: Serve) -> None:
     served = serve(SLOW)
     held = served.connect()
     held.send_head("GET", "/slow", [field()])
@@ -437,16 +423,7 @@ def test_a_drain_waits_for_what_is_ongoing_and_admits_nobody(serve: Serve) -> No
     assert drained == [True]
 
 
-def test_a_drain_waits_for_background_tasks(serve: Serve) -> None:
-    served = serve(SLOW)
-    assert served.connect().ask("/background").read() == b'"done"'
-    assert not served.server.drain(0.05)
-    assert served.server.statistics().running == 1
-    served.open_gate("go")
-    assert served.server.drain(PATIENCE_S)
-
-
-def test_drain_logs_what_it_has_not_waited_for(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_drain_logs_the_requests_that_it_ends(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(SLOW)
     assert served.connect().ask("/background").read() == b'"done"'
     served.connect().send_head("GET", "/slow", [field(request_id=b"req-2")])
@@ -595,7 +572,7 @@ VAST = """
 """
 
 
-def test_a_drain_waits_until_an_answer_has_left_to_its_last_byte(serve: Serve) -> None:
+def test_a_drain_waits_until_a_response_has_left_to_its_last_byte(serve: Serve) -> None:
     served = serve(VAST)
     answer = served.connect().ask("/vast")
     wait_until(lambda: served.server.statistics().running == 0, "the handler ends")
@@ -608,7 +585,7 @@ def test_a_drain_waits_until_an_answer_has_left_to_its_last_byte(serve: Serve) -
     assert drained == [True]
 
 
-def test_a_drain_does_not_wait_for_a_websocket_that_nobody_reads(serve: Serve) -> None:
+def test_a_drain_does_not_wait_for_a_websocket_client_that_does_not_read(serve: Serve) -> None:
     served = serve(VAST)
     served.websocket("/vast")
     wait_until(lambda: served.marked("sent"), "the handler has sent")
@@ -618,7 +595,7 @@ def test_a_drain_does_not_wait_for_a_websocket_that_nobody_reads(serve: Serve) -
 # Stopping
 
 
-def test_a_stop_closes_websockets_with_1012_and_the_app_hears_it(serve: Serve) -> None:
+def test_a_stop_closes_websockets_with_1012(serve: Serve) -> None:
     served = serve(SLOW)
     socket = served.websocket("/ws")
     assert served.server.stop(PATIENCE_S)
@@ -639,7 +616,7 @@ def test_a_stop_lets_exchanges_end(serve: Serve) -> None:
     assert not stopping.is_alive()
 
 
-def test_a_stop_cuts_what_is_left_at_its_deadline(serve: Serve) -> None:
+def test_a_stop_cuts_open_responses_at_its_deadline(serve: Serve) -> None:
     served = serve(
         """
         from starlette.responses import StreamingResponse
@@ -664,7 +641,7 @@ def test_a_stop_cuts_what_is_left_at_its_deadline(serve: Serve) -> None:
         assert time.monotonic() - began < 9, "it would be waited for 10 s"
 
 
-def test_a_stop_says_when_user_code_blocks_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_returns_false_if_user_code_blocks(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app_toolkit.replica.server.SHUTDOWN_S", 0.1)
     served = serve(SLOW)
     served.connect().send_head("GET", "/blocked", [field()])
@@ -726,7 +703,7 @@ def test_tcp_takes_a_free_port(serve: Serve) -> None:
     assert served.connect().ask("/").status == 200
 
 
-def test_beside_its_socket_it_listens_for_other_nodes_and_there_the_secret_is_asked_of_everybody(serve: Serve) -> None:
+def test_a_replica_listens_for_other_nodes_and_asks_them_for_the_secret(serve: Serve) -> None:
     served = serve(SLOW, remote_host="127.0.0.1")
     assert served.connect().ask("/", hop=None).status == 200
     remote = served.server.remote_address
@@ -746,7 +723,7 @@ def test_without_other_nodes_no_port_is_opened(serve: Serve) -> None:
     assert [listener.family for listener in served.server.listeners] == [socket.AF_UNIX]
 
 
-def test_an_address_for_other_nodes_that_cannot_be_had_is_said_and_leaves_no_socket(serve: Serve) -> None:
+def test_an_unavailable_address_for_other_nodes_is_an_error_and_leaves_no_socket(serve: Serve) -> None:
     spec = serve.spec(SLOW)
     path = Path(spec.app_dir, "r.sock")
     with pytest.raises(StartupError, match=r"cannot listen on tcp:203\.0\.113\.1:0"):
@@ -754,7 +731,7 @@ def test_an_address_for_other_nodes_that_cannot_be_had_is_said_and_leaves_no_soc
     assert not path.exists()
 
 
-def test_callers_on_other_machines_are_probed_while_nobody_speaks() -> None:
+def test_idle_connections_to_other_machines_are_probed() -> None:
     listener, _ = bind(Address("tcp:127.0.0.1:0"))
     with listener:
         listener.listen()
@@ -810,7 +787,7 @@ def test_a_dead_socket_is_replaced_and_a_living_one_is_not(serve: Serve) -> None
 
 
 @pytest.mark.parametrize("address", ["", "unix:", "tcp:", "tcp:localhost", "tcp::80", "tcp:a:99999", "udp:a:1"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(StartupError, match="is not an address"):
         bind(Address(address))
 

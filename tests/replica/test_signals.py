@@ -174,7 +174,7 @@ def test_an_unusable_handler_is_refused_as_the_standard_library_does() -> None:
     )
 
 
-def test_on_the_main_thread_the_standard_library_is_as_it_was() -> None:
+def test_signal_functions_are_unchanged_on_the_main_thread() -> None:
     run(
         """
         async def user():

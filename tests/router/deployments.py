@@ -1,4 +1,4 @@
-"""A small plane in this process, and a class with a method of every kind, for tests of handles."""
+"""A small data plane in this process, and a class with a method of every kind, for tests of handles."""
 
 import asyncio
 import inspect
@@ -59,7 +59,7 @@ class InProcess:
 
 
 class Local:
-    """A plane of such callers."""
+    """A data plane of such callers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -74,10 +74,10 @@ class Local:
 @contextmanager
 def served_here() -> Iterator[Local]:
     """On the loop that runs."""
-    plane = Local(asyncio.get_running_loop())
-    handle.use(plane)
+    data_plane = Local(asyncio.get_running_loop())
+    handle.use(data_plane)
     try:
-        yield plane
+        yield data_plane
     finally:
         handle.use(None)
 
@@ -86,12 +86,12 @@ def served_here() -> Iterator[Local]:
 def served_elsewhere() -> Iterator[Local]:
     """On the loop of a thread."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="app-toolkit-test-plane")
+    thread = threading.Thread(target=loop.run_forever, name="app-toolkit-test-data-plane")
     thread.start()
-    plane = Local(loop)
-    handle.use(plane)
+    data_plane = Local(loop)
+    handle.use(data_plane)
     try:
-        yield plane
+        yield data_plane
     finally:
         handle.use(None)
         asyncio.run_coroutine_threadsafe(_until_idle(), loop).result(PATIENCE_S)

@@ -29,14 +29,14 @@ def begin(router: Router, prefer: str | None = None, *, streamed: bool = False) 
     return permit
 
 
-def test_a_client_keeps_its_replica_while_others_have_a_little_less_to_do() -> None:
+def test_a_client_keeps_its_replica_if_others_are_slightly_less_loaded() -> None:
     router = router_of("a", "b")
     permits = [begin(router, "a") for _ in range(5)]
     assert [permit.endpoint.id for permit in permits] == ["a", "a", "a", "a", "a"]
     assert begin(router, "a").endpoint.id == "b", "five more are clearly more"
 
 
-def test_clients_that_come_while_nobody_is_served_are_divided_evenly() -> None:
+def test_new_clients_are_divided_evenly_over_idle_replicas() -> None:
     router = router_of("a", "b")
     met = Counter[str]()
     for _ in range(10):
@@ -48,7 +48,7 @@ def test_clients_that_come_while_nobody_is_served_are_divided_evenly() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ten_clients_at_two_replicas_all_keep_theirs(seed: int) -> None:
+def test_ten_clients_at_two_replicas_keep_their_replicas(seed: int) -> None:
     world = Clients(router_of("a", "b", seed=seed), Random(seed), 10)
     world.kept = {client: ReplicaId("ab"[client % 2]) for client in range(10)}
     world.start()
@@ -56,7 +56,7 @@ def test_ten_clients_at_two_replicas_all_keep_theirs(seed: int) -> None:
     assert world.moves == 0
 
 
-def test_a_clients_own_stream_and_those_of_a_few_others_do_not_drive_its_requests_away() -> None:
+def test_a_few_streams_do_not_move_the_requests_of_a_client() -> None:
     router = router_of("a", "b")
     for _ in range(10):
         stream = begin(router, "a")
@@ -77,7 +77,7 @@ def test_a_connection_that_streams_again_and_again_counts_streams_like_requests(
     assert begin(router, "a", streamed=True).endpoint.id == "b"
 
 
-def test_a_replica_that_is_full_rests_or_has_left_is_not_kept() -> None:
+def test_a_client_changes_its_replica_if_that_is_full_resting_or_removed() -> None:
     router = router_of("a", "b", room=1)
     begin(router, "a")
     assert begin(router, "a").endpoint.id == "b"
@@ -88,7 +88,7 @@ def test_a_replica_that_is_full_rests_or_has_left_is_not_kept() -> None:
     assert permit.endpoint.id == "b", "it has failed this request"
 
 
-def test_a_client_stays_where_the_replica_with_less_to_do_has_no_room() -> None:
+def test_a_client_stays_if_the_less_loaded_replica_has_no_room() -> None:
     router = Router("shop/chat", rng=Random(1))
     router.update([endpoint("a"), endpoint("b", 1)])
     for _ in range(7):

@@ -72,13 +72,13 @@ async def sent_to(caller: RemoteDeploymentClient) -> str:
     return permit.endpoint.id
 
 
-async def test_who_calls_nobody_does_not_ask() -> None:
+async def test_a_process_that_calls_no_deployment_follows_no_snapshot() -> None:
     async with following() as (_, publisher):
         await asyncio.sleep(0.01)
         assert publisher.asked == []
 
 
-async def test_a_deployment_elsewhere_that_is_called_for_the_first_time_is_asked_for_at_once_and_no_other() -> None:
+async def test_the_first_call_of_another_deployment_asks_for_its_snapshot() -> None:
     async with following("writer") as (callers, publisher):
         bank = callers.client_of(NamedDeployment("bank", "teller", {"pay": "coroutine"}))
         publisher.post("bank/teller")
@@ -96,7 +96,7 @@ async def test_a_publisher_that_cannot_be_reached_is_asked_again(monkeypatch: py
         assert publisher.unreached == 0
 
 
-async def test_a_deployment_whose_snapshot_came_before_its_first_call_has_it() -> None:
+async def test_a_snapshot_received_before_the_first_call_is_used() -> None:
     async with following() as (callers, publisher):
         publisher.post("bank/teller")
         publisher.post("bank/safe")
@@ -105,7 +105,7 @@ async def test_a_deployment_whose_snapshot_came_before_its_first_call_has_it() -
         assert callers.client_named("bank", "safe") is callers.client_named("bank", "safe")
 
 
-async def test_calls_that_wait_for_the_first_replica_of_what_follows_its_load_are_reported_at_once() -> None:
+async def test_calls_that_wait_for_the_first_replica_are_reported_at_once() -> None:
     async with following() as (callers, _):
         told: asyncio.Queue[Loads] = asyncio.Queue()
 

@@ -1,4 +1,4 @@
-"""What user code holds: calls and streams from the callee's own loop, from other loops and from threads."""
+"""Calls and streams through handles: from the loop of the callee, from other loops and from threads."""
 
 import asyncio
 import copy
@@ -24,27 +24,27 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def here() -> AsyncIterator[Local]:
-    with served_here() as plane:
-        yield plane
+    with served_here() as data_plane:
+        yield data_plane
 
 
 @pytest.fixture
 def elsewhere() -> Iterator[Local]:
-    with served_elsewhere() as plane:
-        yield plane
+    with served_elsewhere() as data_plane:
+        yield data_plane
 
 
 @pytest.fixture(params=["here", "elsewhere"])
-async def plane(request: pytest.FixtureRequest) -> AsyncIterator[Local]:
+async def data_plane(request: pytest.FixtureRequest) -> AsyncIterator[Local]:
     """Handles are used in the test's own loop, which is the callee's, or is not."""
-    with served_here() if request.param == "here" else served_elsewhere() as plane:
-        yield plane
+    with served_here() if request.param == "here" else served_elsewhere() as data_plane:
+        yield data_plane
 
 
-def bound(plane: Local, model: str = "small") -> tuple[Writer, Writer, InProcess]:
+def bound(data_plane: Local, model: str = "small") -> tuple[Writer, Writer, InProcess]:
     """A handle, the object behind it, and what brings its calls there."""
     deployment = Writer.bind(model)
-    caller = plane.client_of(deployment)
+    caller = data_plane.client_of(deployment)
     behind: Any = caller.object
     return deployment.handle, behind, caller
 
@@ -52,36 +52,36 @@ def bound(plane: Local, model: str = "small") -> tuple[Writer, Writer, InProcess
 # Ordinary calls
 
 
-async def test_a_method_is_awaited_as_if_the_object_were_here(plane: Local) -> None:
-    model, _, caller = bound(plane, "tiny")
+async def test_a_method_is_awaited_as_if_the_object_were_here(data_plane: Local) -> None:
+    model, _, caller = bound(data_plane, "tiny")
     assert await model.write("ab", times=2) == "tiny: abab"
     assert (caller.calls[0].method, caller.calls[0].args, caller.calls[0].kwargs) == ("write", ("ab",), {"times": 2})
     assert caller.ongoing == 0
 
 
-async def test_an_exception_arrives_as_itself(plane: Local) -> None:
-    model, _, _ = bound(plane)
+async def test_an_exception_arrives_as_itself(data_plane: Local) -> None:
+    model, _, _ = bound(data_plane)
     with pytest.raises(LookupError, match="no such word"):
         await model.fail()
 
 
-async def test_a_stream_is_iterated(plane: Local) -> None:
-    model, behind, caller = bound(plane)
+async def test_a_stream_is_iterated(data_plane: Local) -> None:
+    model, behind, caller = bound(data_plane)
     assert [number async for number in model.count(3)] == [0, 1, 2]
     assert behind.log[-1] == "count ended"
     await until(lambda: caller.ongoing == 0)
 
 
-async def test_a_stream_that_breaks_off_gives_what_came_before(plane: Local) -> None:
-    model, _, _ = bound(plane)
+async def test_a_broken_stream_gives_its_first_items(data_plane: Local) -> None:
+    model, _, _ = bound(data_plane)
     stream = model.break_off()
     assert await anext(stream) == 1
     with pytest.raises(LookupError, match="no second word"):
         await anext(stream)
 
 
-async def test_a_stream_that_is_left_early_is_closed_at_the_callee(plane: Local) -> None:
-    model, behind, caller = bound(plane)
+async def test_a_stream_that_is_left_early_is_closed_at_the_callee(data_plane: Local) -> None:
+    model, behind, caller = bound(data_plane)
     async with aclosing(model.count(1_000)) as numbers:  # type: ignore[type-var]
         async for number in numbers:
             if number == 2:
@@ -90,8 +90,8 @@ async def test_a_stream_that_is_left_early_is_closed_at_the_callee(plane: Local)
     await until(lambda: caller.ongoing == 0)
 
 
-async def test_whoever_is_cancelled_cancels_the_method(plane: Local) -> None:
-    model, behind, caller = bound(plane)
+async def test_a_cancelled_call_cancels_the_method(data_plane: Local) -> None:
+    model, behind, caller = bound(data_plane)
     task = asyncio.create_task(model.wait())
     await until(behind.started.is_set)
     task.cancel()
@@ -101,8 +101,8 @@ async def test_whoever_is_cancelled_cancels_the_method(plane: Local) -> None:
     await until(lambda: caller.ongoing == 0)
 
 
-async def test_the_context_of_whoever_calls_is_seen_at_the_caller(plane: Local) -> None:
-    model, _, _ = bound(plane)
+async def test_a_method_called_in_one_process_sees_the_context_of_its_caller(data_plane: Local) -> None:
+    model, _, _ = bound(data_plane)
     LANGUAGE.set("Latin")
     assert await model.language() == "Latin"
     assert await remote(model.language) == "Latin"
@@ -141,7 +141,7 @@ async def test_a_coroutine_of_a_handle_runs_in_whichever_loop_awaits_it(elsewher
 # Without an event loop
 
 
-def test_def_methods_block_where_no_loop_runs(elsewhere: Local) -> None:
+def test_def_methods_block_if_no_loop_runs(elsewhere: Local) -> None:
     model, _, _ = bound(elsewhere)
     assert model.score("four") == 4
     assert list(model.spell("abc")) == ["a", "b", "c"]
@@ -173,8 +173,8 @@ def test_every_kind_of_method_is_waited_for_through_remote(elsewhere: Local) -> 
     assert list(remote(model.spell, "ab")) == ["a", "b"]
 
 
-async def test_def_methods_in_a_loop_are_refused_and_the_way_is_named(plane: Local) -> None:
-    model, _, caller = bound(plane)
+async def test_def_methods_in_a_loop_are_refused_and_the_way_is_named(data_plane: Local) -> None:
+    model, _, caller = bound(data_plane)
     with pytest.raises(TypeError, match=r"Writer.score is a `def` method, .*: await remote\(model.score, \.\.\.\)"):
         model.score("four")
     with pytest.raises(TypeError, match=r"async for \.\.\. in remote\(model.spell, \.\.\.\)"):
@@ -185,16 +185,16 @@ async def test_def_methods_in_a_loop_are_refused_and_the_way_is_named(plane: Loc
 # Responses
 
 
-async def test_remote_answers_for_every_kind_of_method(plane: Local) -> None:
-    model, _, _ = bound(plane)
+async def test_remote_answers_for_every_kind_of_method(data_plane: Local) -> None:
+    model, _, _ = bound(data_plane)
     assert await remote(model.write, "x", times=2) == "small: xx"
     assert await remote(model.score, "four") == 4
     assert [number async for number in remote(model.count, 2)] == [0, 1]
     assert [letter async for letter in remote(model.spell, "ab")] == ["a", "b"]
 
 
-async def test_a_response_is_under_way_before_it_is_awaited_and_can_be_awaited_twice(plane: Local) -> None:
-    model, behind, _ = bound(plane)
+async def test_a_call_future_starts_at_once_and_can_be_awaited_twice(data_plane: Local) -> None:
+    model, behind, _ = bound(data_plane)
     response = remote(model.wait)
     assert repr(response) == "<CallFuture of <Writer.wait of writer>: under way>"
     await until(behind.started.is_set)
@@ -210,8 +210,8 @@ async def test_a_response_is_under_way_before_it_is_awaited_and_can_be_awaited_t
     assert repr(answered) == "<CallFuture of <Writer.write of writer>: done>"
 
 
-async def test_a_response_that_is_an_argument_is_resolved_before_the_call_is_sent(plane: Local) -> None:
-    model, _, caller = bound(plane)
+async def test_a_call_future_as_an_argument_is_resolved_before_the_call(data_plane: Local) -> None:
+    model, _, caller = bound(data_plane)
     first = remote(model.write, "a")
     assert await model.write(first.later()) == "small: small: a"
     assert await remote(model.write, first.later()) == "small: small: a"
@@ -220,15 +220,15 @@ async def test_a_response_that_is_an_argument_is_resolved_before_the_call_is_sen
     assert not any(isinstance(value, handle.CallFuture) for call in caller.calls for value in call.args)
 
 
-async def test_an_argument_that_fails_fails_the_call_which_is_never_sent(plane: Local) -> None:
-    model, _, caller = bound(plane)
+async def test_a_failed_argument_fails_the_call_before_it_is_sent(data_plane: Local) -> None:
+    model, _, caller = bound(data_plane)
     with pytest.raises(LookupError, match="no such word"):
         await model.write(remote(model.fail).later())  # type: ignore[arg-type]
     assert [call.method for call in caller.calls] == ["fail"]
 
 
-async def test_a_response_that_nobody_holds_is_cancelled(plane: Local) -> None:
-    model, behind, caller = bound(plane)
+async def test_a_call_future_without_references_is_cancelled(data_plane: Local) -> None:
+    model, behind, caller = bound(data_plane)
     response = remote(model.wait)
     await until(behind.started.is_set)
     del response
@@ -236,11 +236,11 @@ async def test_a_response_that_nobody_holds_is_cancelled(plane: Local) -> None:
     await until(lambda: caller.ongoing == 0)
 
 
-async def test_a_response_that_fails_unheard_makes_no_noise(plane: Local) -> None:
+async def test_an_unread_failure_is_not_logged(data_plane: Local) -> None:
     said: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: said.append(what))
-    plane.loop.call_soon_threadsafe(plane.loop.set_exception_handler, lambda _, what: said.append(what))
-    model, _, caller = bound(plane)
+    data_plane.loop.call_soon_threadsafe(data_plane.loop.set_exception_handler, lambda _, what: said.append(what))
+    model, _, caller = bound(data_plane)
     responses = [remote(model.fail), remote(model.break_off_at_once)]
     await until(lambda: len(caller.calls) == 2)
     del responses
@@ -250,11 +250,11 @@ async def test_a_response_that_fails_unheard_makes_no_noise(plane: Local) -> Non
     assert said == []
 
 
-async def test_what_a_cancelled_method_raises_on_its_way_out_makes_no_noise(plane: Local) -> None:
+async def test_an_exception_of_a_cancelled_method_is_not_logged(data_plane: Local) -> None:
     said: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: said.append(what))
-    plane.loop.call_soon_threadsafe(plane.loop.set_exception_handler, lambda _, what: said.append(what))
-    model, behind, caller = bound(plane)
+    data_plane.loop.call_soon_threadsafe(data_plane.loop.set_exception_handler, lambda _, what: said.append(what))
+    model, behind, caller = bound(data_plane)
     response = remote(model.wait_badly)
     await until(behind.started.is_set)
     response.cancel()
@@ -267,8 +267,8 @@ async def test_what_a_cancelled_method_raises_on_its_way_out_makes_no_noise(plan
     assert said == []
 
 
-async def test_a_stream_that_nobody_holds_or_that_is_cancelled_is_closed(plane: Local) -> None:
-    model, behind, caller = bound(plane)
+async def test_a_stream_that_is_dropped_or_cancelled_is_closed(data_plane: Local) -> None:
+    model, behind, caller = bound(data_plane)
     stream = remote(model.count, 1_000)
     assert await anext(stream) == 0
     del stream
@@ -286,8 +286,8 @@ async def test_a_stream_that_nobody_holds_or_that_is_cancelled_is_closed(plane: 
     await until(lambda: caller.ongoing == 0)
 
 
-async def test_a_stream_that_has_ended_stays_so(plane: Local) -> None:
-    model, _, _ = bound(plane)
+async def test_a_stream_that_has_ended_stays_so(data_plane: Local) -> None:
+    model, _, _ = bound(data_plane)
     stream = remote(model.count, 1)
     assert [number async for number in stream] == [0]
     assert [number async for number in stream] == []
@@ -295,7 +295,7 @@ async def test_a_stream_that_has_ended_stays_so(plane: Local) -> None:
     await stream.aclose()
 
 
-def test_a_response_ends_with_its_event_loop(elsewhere: Local) -> None:
+def test_a_call_future_ends_with_its_event_loop(elsewhere: Local) -> None:
     model, behind, _ = bound(elsewhere)
     kept = []
 
@@ -307,19 +307,19 @@ def test_a_response_ends_with_its_event_loop(elsewhere: Local) -> None:
     assert behind.ended.wait(PATIENCE_S)
 
 
-async def test_a_response_of_a_loop_is_waited_for_in_a_thread(plane: Local) -> None:
-    model, _, _ = bound(plane)
+async def test_a_call_future_of_a_loop_can_be_waited_for_in_a_thread(data_plane: Local) -> None:
+    model, _, _ = bound(data_plane)
     response = remote(model.write, "x")
     assert await asyncio.to_thread(response.result) == "small: x"
 
 
-async def test_a_response_of_a_thread_is_awaited_in_a_loop(plane: Local) -> None:
-    model, _, _ = bound(plane)
+async def test_a_call_future_of_a_thread_can_be_awaited_in_a_loop(data_plane: Local) -> None:
+    model, _, _ = bound(data_plane)
     response = await asyncio.to_thread(remote, model.write, "x")
     assert await response == "small: x"
 
 
-def test_a_response_of_one_loop_is_awaited_in_another(elsewhere: Local) -> None:
+def test_a_call_future_of_one_loop_can_be_awaited_in_another(elsewhere: Local) -> None:
     model, _, _ = bound(elsewhere)
     made: list[handle.CallFuture[str]] = []
     ready, over = threading.Event(), threading.Event()
@@ -342,8 +342,8 @@ def test_a_response_of_one_loop_is_awaited_in_another(elsewhere: Local) -> None:
         thread.join()
 
 
-async def test_to_wait_in_a_loop_as_a_thread_does_is_an_error(plane: Local) -> None:
-    model, _, _ = bound(plane)
+async def test_a_blocking_wait_in_a_loop_is_an_error(data_plane: Local) -> None:
+    model, _, _ = bound(data_plane)
     response, stream = remote(model.write, "x"), remote(model.count, 1)
     with pytest.raises(RuntimeError, match="would block the event loop that runs here: await response"):
         response.result()
@@ -353,7 +353,7 @@ async def test_to_wait_in_a_loop_as_a_thread_does_is_an_error(plane: Local) -> N
     assert [number async for number in stream] == [0]
 
 
-def test_a_result_that_is_late_is_a_timeout_and_the_call_goes_on(elsewhere: Local) -> None:
+def test_a_late_result_is_a_timeout_and_the_call_continues(elsewhere: Local) -> None:
     model, behind, _ = bound(elsewhere)
     response = remote(model.wait)
     with pytest.raises(TimeoutError, match=r"<Writer.wait of writer> gave no result within 0.01 s"):
@@ -372,8 +372,8 @@ def test_remote_takes_a_method_of_a_handle_alone() -> None:
 # Options
 
 
-async def test_options_go_with_each_call_and_add_up(plane: Local) -> None:
-    model, _, caller = bound(plane)
+async def test_options_go_with_each_call_and_add_up(data_plane: Local) -> None:
+    model, _, caller = bound(data_plane)
     hasty = options(options(model, timeout_s=2), retry="all")
     await hasty.write("x")
     assert [number async for number in hasty.count(0)] == []
@@ -397,7 +397,7 @@ async def test_options_go_with_each_call_and_add_up(plane: Local) -> None:
         ({"timeout": 1}, r"options\(\) has no option 'timeout'; use 'timeout_s'"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_sentence(said: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_option_is_an_error_of_one_sentence(said: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{sentence}$"):
         options(Writer.bind().handle, **said)
 
@@ -423,12 +423,12 @@ def test_options_are_of_a_handle() -> None:
         ("paint_over", "Writer has no method 'paint_over'"),
     ],
 )
-def test_what_cannot_be_called_is_no_attribute(name: str, sentence: str) -> None:
+def test_names_that_cannot_be_called_are_no_attributes(name: str, sentence: str) -> None:
     with pytest.raises(AttributeError, match=f"^{sentence}$"):
         getattr(Writer.bind().handle, name)
 
 
-def test_a_handle_says_what_it_is_and_stays_what_it_is() -> None:
+def test_a_handle_has_a_repr_and_cannot_be_changed_or_pickled() -> None:
     deployment = Writer.bind()
     model = deployment.handle
     assert repr(model) == "<Handle of writer: Writer>"
@@ -441,7 +441,7 @@ def test_a_handle_says_what_it_is_and_stays_what_it_is() -> None:
             way(model)
 
 
-# The plane of a process
+# The data plane of a process
 
 
 async def test_a_stream_that_its_request_closes_is_not_closed_twice(
@@ -469,13 +469,13 @@ async def test_a_stream_that_its_request_closes_is_not_closed_twice(
     may_close.set()
 
 
-def test_once_the_engine_has_ended_calls_are_refused() -> None:
-    with served_elsewhere() as plane:
-        model, behind, _ = bound(plane)
+def test_calls_are_refused_after_the_engine_has_ended() -> None:
+    with served_elsewhere() as data_plane:
+        model, behind, _ = bound(data_plane)
         held = remote(model.wait)
         assert behind.started.wait(PATIENCE_S)
         held.cancel()
-    handle.use(plane)
+    handle.use(data_plane)
     try:
         for call in (lambda: model.score("x"), lambda: remote(model.count, 1)):
             with pytest.raises(NoReplica, match="the engine of this process has shut down"):

@@ -132,7 +132,7 @@ def test_busy_replicas_keep_the_models_that_they_have(clients: int, callers: int
 
 
 @pytest.mark.parametrize("callers", [1, 2])
-def test_more_models_than_places_take_turns(callers: int) -> None:
+def test_more_models_than_places_are_served_alternately(callers: int) -> None:
     async def main() -> None:
         world = World(replicas=2, slots=2, callers=callers)
         await world.run(["one", "two", "three", "four", "five"] * 4 + [None], seconds=60)
@@ -150,7 +150,7 @@ def test_more_models_than_places_take_turns(callers: int) -> None:
     callers=st.integers(1, 3),
 )
 @settings(max_examples=12, deadline=None)
-def test_no_request_starves_whatever_its_key(keys: list[str | None], replicas: int, slots: int, callers: int) -> None:
+def test_no_request_starves_for_any_key(keys: list[str | None], replicas: int, slots: int, callers: int) -> None:
     async def main() -> None:
         world = World(replicas, slots, callers)
         await world.run(keys, seconds=20)

@@ -156,7 +156,7 @@ def _switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "OUT_OF_BAND_BYTES", SWITCH)
 
 
-async def test_what_is_large_goes_the_other_way_and_nothing_else_does(server: tuple[ReplicaServer, Address]) -> None:
+async def test_only_large_values_go_through_the_object_store(server: tuple[ReplicaServer, Address]) -> None:
     async with world(server) as there:
         assert await there.call("total", SMALL) == SMALL.sum()
         assert np.array_equal(await there.call("echo", SMALL), SMALL)
@@ -169,7 +169,7 @@ async def test_what_is_large_goes_the_other_way_and_nothing_else_does(server: tu
         assert there.way.log == ["put", "get"] * 2
 
 
-async def test_the_trace_of_a_call_goes_with_it_on_either_way(server: tuple[ReplicaServer, Address]) -> None:
+async def test_the_trace_goes_with_small_and_large_calls(server: tuple[ReplicaServer, Address]) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     async with world(server) as there:
         outer = TRACE.set(f"{parent} a=1,b=x y")
@@ -182,7 +182,7 @@ async def test_the_trace_of_a_call_goes_with_it_on_either_way(server: tuple[Repl
             assert await there.call("traced", numbers) == {}
 
 
-async def test_what_went_the_other_way_was_not_copied_and_cannot_be_written_to(
+async def test_values_from_the_object_store_are_read_only_and_not_copied(
     server: tuple[ReplicaServer, Address],
 ) -> None:
     async with world(server) as there:
@@ -191,7 +191,7 @@ async def test_what_went_the_other_way_was_not_copied_and_cannot_be_written_to(
         assert not came.flags.writeable
 
 
-async def test_items_go_their_own_ways_one_by_one(server: tuple[ReplicaServer, Address]) -> None:
+async def test_each_item_of_a_stream_takes_the_path_of_its_size(server: tuple[ReplicaServer, Address]) -> None:
     sizes = [10, SWITCH, 20, SWITCH, SWITCH]
     async with world(server) as there:
         found = [each.size async for each in there.caller.stream(Call("each", (sizes,), {}))]
@@ -216,7 +216,7 @@ async def test_a_stream_that_is_left_while_an_item_waits_is_closed(server: tuple
 
 
 @pytest.mark.parametrize(("method", "argument", "what"), [("total", LARGE, "put"), ("grow", SWITCH, "get")])
-async def test_who_is_cancelled_with_a_payload_on_its_way_leaves_nothing(
+async def test_a_call_cancelled_during_a_payload_leaves_nothing_behind(
     server: tuple[ReplicaServer, Address], method: str, argument: object, what: str
 ) -> None:
     async with world(server) as there:
@@ -230,7 +230,7 @@ async def test_who_is_cancelled_with_a_payload_on_its_way_leaves_nothing(
 
 
 @pytest.mark.parametrize(("method", "argument"), [("total", LARGE), ("grow", SWITCH)])
-async def test_a_deadline_holds_over_the_other_way(
+async def test_a_deadline_applies_to_large_values(
     server: tuple[ReplicaServer, Address], method: str, argument: object
 ) -> None:
     async with world(server) as there:
@@ -251,7 +251,7 @@ async def test_the_deadline_of_a_stream_holds_while_an_item_is_collected(server:
 
 
 @pytest.mark.parametrize(("method", "argument"), [("total", LARGE), ("grow", SWITCH)])
-async def test_a_way_that_breaks_is_a_replica_that_was_lost_and_is_tried_again_where_that_is_allowed(
+async def test_a_lost_payload_is_a_lost_replica_and_retried_if_allowed(
     server: tuple[ReplicaServer, Address], method: str, argument: object
 ) -> None:
     async with world(server) as there:
@@ -276,7 +276,7 @@ async def test_a_call_is_ongoing_until_its_caller_has_the_result(server: tuple[R
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_callers_that_go_at_random_leave_nothing(server: tuple[ReplicaServer, Address], seed: int) -> None:
+async def test_calls_cancelled_at_random_leave_nothing_behind(server: tuple[ReplicaServer, Address], seed: int) -> None:
     dice = random.Random(seed)
     async with world(server) as there:
 

@@ -1,4 +1,4 @@
-"""Calls over the wire, to real replicas."""
+"""Calls over sockets to replicas."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -152,7 +152,7 @@ async def test_a_replica_that_cannot_be_reached_is_passed_over(serve: Serve, cal
     assert [await caller.call(double(number)) for number in range(8)] == [2 * number for number in range(8)]
 
 
-async def test_a_full_replica_is_asked_again_once_it_says_so(serve: Serve, calling: Calling) -> None:
+async def test_a_call_waits_for_a_full_replica(serve: Serve, calling: Calling) -> None:
     replica = serve(SOURCE, max_ongoing_requests=1)
     caller = calling.tell(replica)
     holding = asyncio.create_task(caller.call(Call("hold", (), {})))
@@ -196,14 +196,14 @@ async def test_a_cancelled_call_cancels_its_method(serve: Serve, calling: Callin
         await call
 
 
-async def test_who_does_not_know_the_secret_is_refused_and_told_so(serve: Serve, calling: Calling) -> None:
+async def test_a_call_without_the_secret_is_refused(serve: Serve, calling: Calling) -> None:
     calling.callers.token = b"wrong"
     caller = calling.tell(serve(SOURCE))
     with pytest.raises(ReplicaLost, match=r"replica shop.model-1-0 refused a call: secret"):
         await caller.call(double(1))
 
 
-async def test_who_waits_is_told_at_the_end(calling: Calling) -> None:
+async def test_waiting_calls_fail_when_the_callers_close(calling: Calling) -> None:
     caller = calling.tell()
     waiting = asyncio.create_task(caller.call(double(1)))
     await asyncio.sleep(0)
@@ -212,7 +212,7 @@ async def test_who_waits_is_told_at_the_end(calling: Calling) -> None:
         await waiting
 
 
-async def test_what_is_no_part_of_the_application_is_named(calling: Calling) -> None:
+async def test_a_deployment_of_another_application_cannot_be_called(calling: Calling) -> None:
     class Stranger(Deployment):
         pass
 

@@ -35,7 +35,7 @@ def never(_: Permit) -> None:
     raise AssertionError("nobody was to be granted a permit")
 
 
-def test_a_turn_is_given_where_there_is_room_and_not_beyond() -> None:
+def test_a_permit_is_granted_only_if_a_replica_has_room() -> None:
     router = router_of(endpoint("a"), endpoint("b"))
     first, second = router.try_acquire(), router.try_acquire()
     assert first is not None
@@ -77,7 +77,7 @@ def test_a_key_prefers_another_replica_if_its_own_has_failed_or_is_gone() -> Non
     assert replica_of(router.try_acquire(affinity="model")) == second
 
 
-def test_a_replica_that_does_not_answer_gets_no_turn_until_it_does() -> None:
+def test_an_unresponsive_replica_gets_no_permit() -> None:
     stuck = replace(endpoint("a", 9), unresponsive=True)
     router = router_of(stuck, endpoint("b"))
     permit = router.try_acquire()
@@ -92,7 +92,7 @@ def test_a_replica_that_does_not_answer_gets_no_turn_until_it_does() -> None:
     assert [each.endpoint.id for each in waited] == ["a"]
 
 
-async def test_where_no_replica_starts_nobody_waits_until_one_is_there() -> None:
+async def test_requests_fail_while_no_replica_can_start() -> None:
     router = router_of()
     waiter = router.wait(never, 0.0)
     asleep = asyncio.ensure_future(router.acquire(asyncio.get_running_loop().time()))
@@ -111,20 +111,20 @@ async def test_where_no_replica_starts_nobody_waits_until_one_is_there() -> None
     assert router.waiting == 0
 
 
-def test_it_is_told_when_somebody_begins_to_wait_for_the_first_replica_and_not_when_for_room() -> None:
-    told: list[int] = []
-    router = Router("shop/chat", None, lambda: told.append(router.waiting))
+def test_the_router_reports_requests_that_wait_for_the_first_replica() -> None:
+    reported: list[int] = []
+    router = Router("shop/chat", None, lambda: reported.append(router.waiting))
     permits: list[Permit] = []
     router.wait(permits.append, 0.0)
     router.wait(permits.append, 1.0)
-    assert told == [1, 2]
+    assert reported == [1, 2]
     router.update([endpoint("a")])
     waiter = router.wait(never, 2.0)
-    assert (told, router.waiting, len(permits)) == ([1, 2], 2, 1)
+    assert (reported, router.waiting, len(permits)) == ([1, 2], 2, 1)
     router.leave(waiter)
     router.update([])
     router.wait(never, 3.0)
-    assert told == [1, 2, 2]
+    assert reported == [1, 2, 2]
     for waiter in router.close():
         assert waiter.done
     router.release(permits[0])
@@ -156,7 +156,7 @@ def test_a_replica_that_left_is_not_remembered() -> None:
         router.release(permit)
 
 
-def test_a_turn_given_back_twice_counts_once() -> None:
+def test_a_permit_released_twice_counts_once() -> None:
     router = router_of(endpoint("a"))
     permit = router.try_acquire()
     assert permit is not None
@@ -165,21 +165,6 @@ def test_a_turn_given_back_twice_counts_once() -> None:
     assert other is not None
     router.release(permit)
     assert router.ongoing == 1
-
-
-def test_whoever_waits_longest_is_served_first_and_nobody_overtakes() -> None:
-    router = router_of(endpoint("a"))
-    holding = router.try_acquire()
-    assert holding is not None
-    served: list[str] = []
-    router.wait(lambda _: served.append("first"), since=0.0)
-    router.wait(lambda _: served.append("second"), since=1.0)
-    router.wait(lambda _: served.append("third"), since=2.0)
-    router.update([endpoint("a"), endpoint("b"), endpoint("c")])
-    assert served == ["first", "second"]
-    assert router.try_acquire() is None
-    router.release(holding)
-    assert served == ["first", "second", "third"]
 
 
 class OneSlot:
@@ -237,7 +222,7 @@ def test_clients_whose_request_is_served_have_not_given_up() -> None:
     assert world.next() == 2.0
 
 
-def test_who_avoids_what_is_free_holds_up_nobody() -> None:
+def test_a_request_that_avoids_the_free_replica_delays_no_other() -> None:
     router = router_of(endpoint("a", 2), endpoint("b"))
     holding = router.try_acquire(avoid={ReplicaId("a")})
     assert holding is not None
@@ -270,7 +255,7 @@ def test_a_refused_request_keeps_its_place_beyond_the_bound() -> None:
     assert served == ["oldest", "refused", "younger"]
 
 
-def test_those_who_waited_too_long_are_taken_out() -> None:
+def test_requests_that_waited_too_long_expire() -> None:
     router = router_of(policy=Policy(max_queue_wait_s=10.0))
     early = router.wait(never, since=0.0)
     late = router.wait(never, since=5.0)
@@ -281,16 +266,6 @@ def test_those_who_waited_too_long_are_taken_out() -> None:
     for waiter in (early, late, lost):
         router.leave(waiter)
     assert router.waiting == 0
-
-
-def test_a_replica_that_left_keeps_its_turns_until_they_end() -> None:
-    router = router_of(endpoint("a"))
-    permit = router.try_acquire()
-    assert permit is not None
-    router.update([endpoint("b")])
-    assert router.ongoing == 1
-    router.release(permit)
-    assert router.ongoing == 0
 
 
 def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
@@ -307,7 +282,7 @@ def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
 
 
 @pytest.mark.parametrize("end", [Router.rest, Router.refused], ids=["not-reached", "full-and-without-a-line"])
-async def test_a_replica_that_gave_nothing_rests_and_is_tried_again(end: Callable[[Router, Permit], None]) -> None:
+async def test_a_replica_that_took_no_request_rests_and_is_tried_again(end: Callable[[Router, Permit], None]) -> None:
     router = router_of(endpoint("a", 5))
     permit = router.try_acquire()
     assert permit is not None
@@ -390,7 +365,7 @@ class InLine:
         return self.router.wait(granted, since, avoid={ReplicaId(each) for each in avoid})
 
 
-def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_before_it_has_an_offer() -> None:
+def test_a_full_replica_is_not_asked_again_before_it_reserves_a_slot() -> None:
     world = InLine(endpoint("a", 5))
     one, two = world.router.try_acquire(), world.router.try_acquire()
     assert one is not None
@@ -416,7 +391,7 @@ def test_who_was_refused_stands_in_line_once_and_is_not_asked_again_before_it_ha
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
 
 
-def test_an_offer_is_for_who_does_not_avoid_the_replica() -> None:
+def test_a_reservation_goes_to_a_request_that_does_not_avoid_the_replica() -> None:
     world = InLine(endpoint("a", 1), endpoint("b", 1))
     for _ in "ab":
         world.refused()
@@ -429,7 +404,7 @@ def test_an_offer_is_for_who_does_not_avoid_the_replica() -> None:
     assert world.served == ["modest@a", "picky@b"]
 
 
-def test_an_offer_beyond_our_own_limit_is_given_back() -> None:
+def test_a_reservation_beyond_the_limit_is_returned() -> None:
     world = InLine(endpoint("a", 2))
     holding = world.router.try_acquire()
     world.refused()
@@ -445,7 +420,7 @@ def test_an_offer_beyond_our_own_limit_is_given_back() -> None:
     assert not world.permits[1].redeem(), "a stranger, since we hold all that the replica runs"
 
 
-def test_an_offer_that_no_request_claimed_goes_to_the_next_or_is_given_back() -> None:
+def test_an_unused_reservation_goes_to_the_next_request_or_is_returned() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
     world.wait("gone")
@@ -457,7 +432,7 @@ def test_an_offer_that_no_request_claimed_goes_to_the_next_or_is_given_back() ->
     assert (world.router.positions, world.positions[0].left) == (0, True)
 
 
-def test_who_came_early_and_was_refused_stays_in_line() -> None:
+def test_a_request_refused_with_an_early_reservation_keeps_its_position() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
     world.wait("early")
@@ -470,7 +445,7 @@ def test_who_came_early_and_was_refused_stays_in_line() -> None:
     assert world.served == ["early@a", "early@a"]
 
 
-async def test_a_line_that_ended_lets_the_replica_rest_and_then_it_is_asked() -> None:
+async def test_a_replica_rests_when_its_queue_closes_and_is_asked_again() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
     position = world.positions[0]
@@ -482,7 +457,7 @@ async def test_a_line_that_ended_lets_the_replica_rest_and_then_it_is_asked() ->
         assert not again.redeem()
 
 
-async def test_a_replica_that_is_lost_or_leaves_or_a_router_that_closes_leaves_the_line() -> None:
+async def test_a_position_is_left_if_the_replica_is_lost_or_removed_or_the_router_closes() -> None:
     world = InLine(endpoint("a", 5))
     holding = world.router.try_acquire()
     assert holding is not None
@@ -502,7 +477,7 @@ async def test_a_replica_that_is_lost_or_leaves_or_a_router_that_closes_leaves_t
     assert world.router.positions == 0
 
 
-def test_a_turn_refused_by_a_replica_that_has_left_stands_in_no_line() -> None:
+def test_a_permit_refused_by_a_removed_replica_joins_no_queue() -> None:
     world = InLine(endpoint("a", 5))
     permit = world.router.try_acquire()
     assert permit is not None
@@ -511,7 +486,7 @@ def test_a_turn_refused_by_a_replica_that_has_left_stands_in_no_line() -> None:
     assert (world.positions, world.router.ongoing) == ([], 0)
 
 
-async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -> None:
+async def test_a_request_cancelled_after_its_grant_releases_its_permit() -> None:
     router = router_of(endpoint("a"))
     holding = router.try_acquire()
     assert holding is not None
@@ -530,7 +505,7 @@ async def test_a_caller_cancelled_between_grant_and_wake_gives_its_turn_back() -
     assert (router.waiting, router.ongoing) == (0, 0)
 
 
-async def test_a_turn_for_a_caller_cancelled_a_moment_before_goes_to_the_next() -> None:
+async def test_a_permit_for_a_cancelled_request_goes_to_the_next() -> None:
     router = router_of(endpoint("a"))
     holding = router.try_acquire()
     assert holding is not None
@@ -552,7 +527,7 @@ async def test_a_turn_for_a_caller_cancelled_a_moment_before_goes_to_the_next() 
     assert (router.waiting, router.ongoing) == (0, 0)
 
 
-async def test_coroutines_that_wait_are_told_where_the_router_is_closed() -> None:
+async def test_waiting_coroutines_fail_when_the_router_closes() -> None:
     router = router_of(endpoint("a"))
     holding = router.try_acquire()
     assert holding is not None
@@ -578,13 +553,13 @@ async def test_waiting_ends_with_a_sentence() -> None:
     assert router.waiting == 0
 
 
-async def test_a_closed_router_gives_no_turn_at_a_replica_with_room() -> None:
+async def test_a_closed_router_grants_no_permit() -> None:
     router = router_of(endpoint("a"))
     router.close()
     assert router.try_acquire() is None
 
 
-async def test_a_closed_router_serves_nobody() -> None:
+async def test_a_closed_router_refuses_waiters() -> None:
     router = router_of()
     waiting = router.wait(never, since=0.0)
     assert router.close() == [waiting]

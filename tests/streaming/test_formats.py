@@ -166,7 +166,7 @@ def test_the_events_of_a_body(chunks: list[Any], events: list[bytes]) -> None:
     assert split(SSE, chunks) == events
 
 
-def test_a_line_that_a_cr_ends_is_not_delayed_until_the_next_chunk() -> None:
+def test_a_line_that_ends_with_cr_is_not_delayed() -> None:
     lines = formats.SSELines()
     assert list(lines.feed(b"data: a\r\r")) == [b"data: a", b""]
     assert list(lines.feed(b"\ndata: b\r")) == [b"data: b"]
@@ -206,7 +206,7 @@ def test_a_long_event_in_many_chunks_takes_linear_time() -> None:
         ("\ud800", b'\n"\\ud800"'),
     ],
 )
-def test_what_is_kept_of_an_item(item: Any, event: bytes | None) -> None:
+def test_an_item_is_encoded_as_an_event(item: Any, event: bytes | None) -> None:
     assert formats.encode(item) == event
 
 

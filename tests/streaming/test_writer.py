@@ -103,7 +103,7 @@ class Model:
             yield event
 
 
-async def test_one_call_appends_what_all_streams_of_a_log_have_generated_meanwhile() -> None:
+async def test_one_call_appends_the_events_of_all_streams() -> None:
     log, models = Log(), [Model() for _ in range(100)]
     generations = [Generation(log, model.write(), SSE) for model in models]
     for generation in generations:

@@ -59,7 +59,7 @@ def there_and_back(value: Any) -> Any:
 # What goes out-of-band
 
 
-def test_every_array_of_a_long_body_begins_where_an_array_may() -> None:
+def test_every_array_of_a_long_body_is_aligned() -> None:
     odd, numbers = np.arange(LARGE + 1, dtype=np.uint8), np.arange(LARGE, dtype=np.float64)
     whole = memoryview(bytearray(b"".join(encode_call(Call("write", (odd, numbers), {})))))
     first, second = decode_call("write", FrameReader().feed(whole)).args
@@ -69,7 +69,7 @@ def test_every_array_of_a_long_body_begins_where_an_array_may() -> None:
     assert np.array_equal(second, numbers)
 
 
-def test_pieces_are_read_where_they_lie() -> None:
+def test_pieces_are_read_in_place() -> None:
     array = np.arange(LARGE, dtype=np.uint8)
     pieces = encode_value(array)
     came = decode_value(frame_of(pieces))
@@ -87,7 +87,7 @@ def test_pieces_that_are_not_one_frame_are_refused(pieces: list[Piece]) -> None:
         frame_of(pieces)
 
 
-def test_a_frame_goes_elsewhere_from_its_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_goes_to_the_object_store_from_a_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = encode_value(b"x" * LARGE)
     size = sum(map(len, pieces))
     monkeypatch.setattr(calls, "OUT_OF_BAND_BYTES", size + 1)
@@ -104,12 +104,12 @@ def test_a_frame_goes_elsewhere_from_its_size_on(monkeypatch: pytest.MonkeyPatch
         hop.CallField("write", "a-1f", True),
     ],
 )
-def test_what_the_field_of_a_call_says_is_read_as_it_was_written(said: hop.CallField) -> None:
+def test_the_field_of_a_call_is_decoded_as_encoded(said: hop.CallField) -> None:
     field = hop.encode_call(said.method, said.key, out_of_band=said.out_of_band)
     assert hop.decode_call(field.decode()) == said
 
 
-def test_a_table_is_read_where_it_lies() -> None:
+def test_a_table_is_read_in_place() -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     table = pyarrow.table({"number": np.arange(LARGE), "text": [f"row {number}" for number in range(LARGE)]})
     pieces = encode_value(table)
@@ -122,7 +122,7 @@ def test_a_table_is_read_where_it_lies() -> None:
         assert not any(buffer.is_mutable for buffer in here.buffers() if buffer is not None)
 
 
-def test_a_value_that_came_is_passed_on_as_it_came_and_unpickled_by_the_callee_alone() -> None:
+def test_a_received_value_is_passed_on_without_unpickling() -> None:
     here.clear()
     array = np.arange(LARGE, dtype=np.uint8)
     frames = [only(encode_value(value)) for value in (array, Traveller(), b"x" * LARGE)]
@@ -140,7 +140,7 @@ def test_a_value_that_came_is_passed_on_as_it_came_and_unpickled_by_the_callee_a
     assert np.shares_memory(came, encoded[0].open()), "which can be opened, too"
 
 
-def test_a_value_that_cannot_be_read_is_an_error_of_whoever_opens_it() -> None:
+def test_a_value_that_cannot_be_decoded_is_an_error_when_it_is_opened() -> None:
     encoded = EncodedValue(only(encode_value(Fragile())))
     with pytest.raises(TypeError, match=r"^the arguments of write cannot be read here: ImportError"):
         decode_call("write", frames_of(encode_call(Call("write", (encoded,), {}, passes_on=True))))
@@ -227,7 +227,7 @@ def test_buffers_beyond_the_limit_are_a_part_of_the_pickle(monkeypatch: pytest.M
     assert [array.tolist() for array in decode_value(frame)] == [array.tolist() for array in arrays]
 
 
-def test_what_pickle_cannot_do_goes_by_value() -> None:
+def test_objects_that_pickle_cannot_import_go_by_value() -> None:
     factor = 3
     assert there_and_back(lambda number: number * factor)(2) == 6
 
@@ -242,7 +242,7 @@ def test_a_class_of_main_is_not_looked_for_in_the_readers_main(monkeypatch: pyte
     assert decode_value(frame).x == 4
 
 
-def test_what_cannot_be_sent_is_said_to_whoever_sends_it() -> None:
+def test_a_value_that_cannot_be_encoded_is_an_error_of_the_sender() -> None:
     with pytest.raises(TypeError, match=r"^the arguments of write cannot be sent: TypeError: .+ '_thread.lock'"):
         encode_call(Call("write", (threading.Lock(),), {}))
     with pytest.raises(TypeError, match=r"^the result of the method cannot be sent"):
@@ -268,7 +268,7 @@ def _refuse() -> None:
     raise ImportError("there is no such module here")
 
 
-def test_what_cannot_be_read_here_is_said_to_whoever_reads_it() -> None:
+def test_a_value_that_cannot_be_decoded_is_an_error_of_the_reader() -> None:
     with pytest.raises(TypeError, match=r"^the arguments of write cannot be read here: ImportError: there is no such"):
         decode_call("write", [only(encode_call(Call("write", (Fragile(),), {})))])
     with pytest.raises(
@@ -337,7 +337,7 @@ def test_an_error_arrives_as_itself_with_its_traceback_as_a_note() -> None:
         lambda: ExceptionGroup("two", [ValueError(1), KeyError(2)]),
     ],
 )
-def test_errors_of_every_make_keep_what_they_say_and_hold(make: Callable[[], Exception]) -> None:
+def test_errors_keep_their_text_and_attributes(make: Callable[[], Exception]) -> None:
     error = make()
     came = brought(raised(lambda: error))
     del came.__notes__
@@ -346,7 +346,7 @@ def test_errors_of_every_make_keep_what_they_say_and_hold(make: Callable[[], Exc
     assert {**vars(came)} == {**vars(error)}
 
 
-def test_the_note_tells_what_led_to_it_and_nothing_of_ours() -> None:
+def test_the_note_has_the_traceback_of_user_code_only() -> None:
     def fail() -> None:
         try:
             raise ValueError("first")
@@ -361,7 +361,7 @@ def test_the_note_tells_what_led_to_it_and_nothing_of_ours() -> None:
     assert "The above exception was the direct cause" in note
 
 
-def test_notes_are_told_once_however_many_replicas_an_error_passes() -> None:
+def test_notes_are_added_once_over_several_replicas() -> None:
     error = raised(lambda: ValueError("deep"))
     for _ in range(3):
         error = raised(lambda error=error: brought(error))  # type: ignore[misc]
@@ -444,6 +444,6 @@ def test_nothing_is_given_before_its_last_byte() -> None:
         ),
     ],
 )
-def test_what_is_no_frame_of_ours_is_refused_before_its_data_comes(stream: bytes, said: str) -> None:
+def test_an_unknown_frame_is_refused_before_its_data(stream: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{said}$"):
         FrameReader().feed(stream)

@@ -10,7 +10,7 @@ from app_toolkit.transport.frames import why_not_closed_with
 
 
 @given(st.integers(0, 70_000), st.text(max_size=130))
-def test_what_the_library_that_writes_the_frame_refuses_is_refused_and_nothing_else(code: int, reason: str) -> None:
+def test_exactly_the_close_frames_that_websockets_refuses_are_refused(code: int, reason: str) -> None:
     try:
         Close(code, reason).check()
         sendable = len(Close(code, reason).serialize()) <= 125

@@ -40,7 +40,7 @@ async def a_turn() -> None:
     await asyncio.sleep(0)
 
 
-async def test_what_is_written_in_one_turn_leaves_at_its_end_in_one_piece() -> None:
+async def test_writes_of_one_loop_iteration_are_sent_as_one() -> None:
     below = Recorder()
     corked = CorkedTransport(below)
     corked.write(b"head")
@@ -55,7 +55,7 @@ async def test_what_is_written_in_one_turn_leaves_at_its_end_in_one_piece() -> N
     assert below.calls == [b"headbody", b"next"]
 
 
-async def test_what_is_large_is_never_copied_and_leaves_at_once_behind_what_came_before() -> None:
+async def test_a_large_write_is_not_copied_and_is_sent_at_once() -> None:
     below = Recorder()
     corked = CorkedTransport(below)
     corked.write(b"head")
@@ -65,7 +65,7 @@ async def test_what_is_large_is_never_copied_and_leaves_at_once_behind_what_came
     assert len(below.calls) == 2
 
 
-async def test_what_need_not_wait_leaves_at_once_behind_what_came_before() -> None:
+async def test_an_urgent_write_is_sent_at_once_after_earlier_writes() -> None:
     below = Recorder()
     corked = CorkedTransport(below)
     corked.write(b"head")
@@ -77,7 +77,7 @@ async def test_what_need_not_wait_leaves_at_once_behind_what_came_before() -> No
     assert below.calls == [b"head", b"frame", "lost"]
 
 
-async def test_who_takes_over_the_connection_writes_behind_what_was_kept() -> None:
+async def test_a_new_protocol_writes_after_earlier_writes() -> None:
     below = Recorder()
     corked = CorkedTransport(below)
     corked.write(b"head")
@@ -86,7 +86,7 @@ async def test_who_takes_over_the_connection_writes_behind_what_was_kept() -> No
     assert below.calls == [b"head", b"frame"]
 
 
-async def test_no_more_is_kept_than_its_bound() -> None:
+async def test_buffered_writes_have_a_limit() -> None:
     below = Recorder()
     corked = CorkedTransport(below)
     for _ in range(100):
@@ -96,7 +96,7 @@ async def test_no_more_is_kept_than_its_bound() -> None:
     assert sum(map(len, below.calls)) == 100 * (MOST // 10)
 
 
-async def test_an_end_comes_behind_what_was_written() -> None:
+async def test_a_close_comes_after_earlier_writes() -> None:
     for end in ("close", "write_eof"):
         below = Recorder()
         corked = CorkedTransport(below)
@@ -107,7 +107,7 @@ async def test_an_end_comes_behind_what_was_written() -> None:
         assert len(below.calls) == 2
 
 
-async def test_an_abort_drops_what_was_kept() -> None:
+async def test_an_abort_drops_buffered_writes() -> None:
     below = Recorder()
     corked = CorkedTransport(below)
     corked.write(b"never")
@@ -117,7 +117,7 @@ async def test_an_abort_drops_what_was_kept() -> None:
     assert corked.get_write_buffer_size() == 0
 
 
-async def test_a_transport_that_was_lost_within_the_turn_is_not_written_to() -> None:
+async def test_a_transport_lost_in_the_same_iteration_is_not_written_to() -> None:
     below = Recorder()
     corked = CorkedTransport(below)
     corked.write(b"too late")
@@ -127,7 +127,7 @@ async def test_a_transport_that_was_lost_within_the_turn_is_not_written_to() -> 
     assert corked.get_write_buffer_size() == 0
 
 
-async def test_what_was_written_in_a_turn_to_several_leaves_in_the_order_in_which_they_were_first_written_to() -> None:
+async def test_transports_are_flushed_in_the_order_of_their_first_write() -> None:
     below = Recorder()
     one, other = CorkedTransport(below), CorkedTransport(below)
     one.write(b"1")
@@ -137,7 +137,7 @@ async def test_what_was_written_in_a_turn_to_several_leaves_in_the_order_in_whic
     assert below.calls == [b"11", b"2"]
 
 
-async def test_one_that_cannot_be_written_to_is_aborted_and_costs_the_others_nothing() -> None:
+async def test_a_transport_that_fails_is_aborted_without_effect_on_others() -> None:
     class Broken(Recorder):
         def write(self, data: Any) -> None:
             raise OSError("no")

@@ -58,7 +58,7 @@ def test_a_stream_that_comes_byte_by_byte_is_followed(length: int) -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "the replica was lost", "x" * LONGEST_REASON])
-def test_a_close_frame_is_what_a_server_would_write(reason: str) -> None:
+def test_a_close_frame_equals_that_of_a_server(reason: str) -> None:
     assert close_frame(1012, reason) == Frame(Opcode.CLOSE, Close(1012, reason).serialize()).serialize(mask=False)
     followed = WebSocketFrames()
     followed.follow(close_frame(1012, reason))

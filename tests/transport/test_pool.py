@@ -135,24 +135,21 @@ async def exchange(
         ),
     ],
 )
-async def test_an_answer_ends_where_it_says(tmp_path: Path, reply: bytes, events: list[object], body: bytes) -> None:
+async def test_a_response_ends_at_its_announced_end(
+    tmp_path: Path, reply: bytes, events: list[object], body: bytes
+) -> None:
     notes = await exchange(tmp_path, reply)
     assert notes.events == events
     assert notes.body == body
 
 
-async def test_a_chunked_answer_is_decoded_for_those_who_ask(tmp_path: Path) -> None:
+async def test_a_chunked_response_is_decoded_on_request(tmp_path: Path) -> None:
     reply = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n1\r\n!\r\n0\r\nx: 1\r\n\r\n"
     notes = await exchange(tmp_path, reply, decode=True)
     assert (notes.body, notes.events) == (b"hi!", [200, "reusable"])
 
 
-async def test_an_answer_to_head_has_no_body_whatever_it_announces(tmp_path: Path) -> None:
-    notes = await exchange(tmp_path, b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", head_only=True)
-    assert notes.events == [200, "reusable"]
-
-
-async def test_an_answer_without_an_announced_end_ends_with_its_connection(tmp_path: Path) -> None:
+async def test_a_response_without_an_announced_end_ends_with_its_connection(tmp_path: Path) -> None:
     notes = await exchange(tmp_path, b"HTTP/1.1 200 OK\r\n\r\nall of it", close=True)
     assert (notes.body, notes.events) == (b"all of it", [200, "ended"])
 
@@ -166,12 +163,12 @@ async def test_an_answer_without_an_announced_end_ends_with_its_connection(tmp_p
         b"SMTP ready\r\n\r\n",
     ],
 )
-async def test_an_answer_that_breaks_off_is_lost(tmp_path: Path, reply: bytes) -> None:
+async def test_a_response_that_breaks_off_is_lost(tmp_path: Path, reply: bytes) -> None:
     notes = await exchange(tmp_path, reply, close=True)
     assert notes.events[-1] == "lost"
 
 
-async def test_what_came_through_a_tunnel_is_heard_although_a_write_into_it_failed(tmp_path: Path) -> None:
+async def test_data_from_a_tunnel_is_read_although_a_write_failed(tmp_path: Path) -> None:
     pool, notes = Pool(), Notes()
     connection, replica = await met(pool, tmp_path)
     connection.begin(notes)
@@ -202,7 +199,7 @@ async def test_fields_of_the_hop_are_sorted_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"500 Oh", b"504 Late"])
-async def test_what_is_no_503_is_no_refusal(tmp_path: Path, status: bytes) -> None:
+async def test_only_a_503_is_a_refusal(tmp_path: Path, status: bytes) -> None:
     notes = await exchange(
         tmp_path, b"HTTP/1.1 " + status + b"\r\nx-app-toolkit-refused: busy\r\ncontent-length: 0\r\n\r\n"
     )
@@ -211,7 +208,7 @@ async def test_what_is_no_503_is_no_refusal(tmp_path: Path, status: bytes) -> No
     assert all(name != b"x-app-toolkit-refused" for name, _ in notes.answer.fields)
 
 
-async def test_one_byte_too_many_ends_the_connection(tmp_path: Path) -> None:
+async def test_a_byte_after_the_response_ends_the_connection(tmp_path: Path) -> None:
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
@@ -240,7 +237,7 @@ async def test_one_byte_too_many_ends_the_connection(tmp_path: Path) -> None:
     await pool.aclose()
 
 
-async def test_the_pool_keeps_no_more_than_it_was_allowed_and_nothing_of_who_left(tmp_path: Path) -> None:
+async def test_the_pool_keeps_limited_connections_and_none_of_removed_replicas(tmp_path: Path) -> None:
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -276,14 +273,14 @@ async def test_a_pool_that_closes_leaves_no_connection_whose_replica_reads_nothi
 
 
 @pytest.mark.parametrize("address", ["unix:/no/such.sock", "tcp:127.0.0.1:1", "carrier-pigeon"])
-async def test_who_is_not_reached_is_gone(address: str) -> None:
+async def test_an_unreachable_replica_is_gone(address: str) -> None:
     pool = Pool()
     with pytest.raises(ReplicaGone, match=address):
         await dialled(pool, Address(address))
     await pool.aclose()
 
 
-async def test_a_replica_on_another_machine_is_probed_while_nobody_speaks() -> None:
+async def test_an_idle_connection_to_another_machine_is_probed() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Answering(asyncio.Protocol()), "127.0.0.1", 0)
     pool = Pool(SECRET)
@@ -299,9 +296,7 @@ async def test_a_replica_on_another_machine_is_probed_while_nobody_speaks() -> N
 
 
 @pytest.mark.parametrize("answered", [b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 413 No\r\ncontent-len"])
-async def test_the_answer_of_who_closes_in_the_middle_of_an_upload_arrives_also_where_a_write_fails_first(
-    tmp_path: Path, answered: bytes
-) -> None:
+async def test_an_early_response_arrives_although_a_write_fails_first(tmp_path: Path, answered: bytes) -> None:
     answer = b"HTTP/1.1 413 No\r\ncontent-length: 8\r\nconnection: close\r\n\r\ntoo much"
     answer = answer if answered.startswith(b"HTTP/1.1 100") else answer[len(answered) :]
     pool, notes = Pool(), Notes()
@@ -320,7 +315,7 @@ async def test_the_answer_of_who_closes_in_the_middle_of_an_upload_arrives_also_
     await pool.aclose()
 
 
-async def test_an_answer_that_is_not_whole_when_a_write_fails_is_lost(tmp_path: Path) -> None:
+async def test_a_response_that_is_not_whole_when_a_write_fails_is_lost(tmp_path: Path) -> None:
     pool, notes = Pool(), Notes()
     connection, replica = await met(pool, tmp_path)
     connection.begin(notes)

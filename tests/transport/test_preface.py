@@ -45,7 +45,7 @@ def test_no_two_connections_are_alike() -> None:
 
 
 @given(st.integers(0, RESPONSE - 1), st.integers(1, 255))
-def test_an_answer_of_which_one_byte_was_changed_proves_nothing(at: int, change: int) -> None:
+def test_a_response_of_which_one_byte_was_changed_proves_nothing(at: int, change: int) -> None:
     asked = first_line()
     said = bytearray(respond(SECRET, asked, ADDRESS)[0])
     said[at] ^= change
@@ -53,7 +53,7 @@ def test_an_answer_of_which_one_byte_was_changed_proves_nothing(at: int, change:
         read_response(SECRET, asked, ADDRESS, bytes(said))
 
 
-def test_an_answer_for_another_secret_caller_address_or_purpose_proves_nothing() -> None:
+def test_a_response_for_another_secret_caller_address_or_purpose_proves_nothing() -> None:
     asked = first_line()
     for secret, heard, address in [
         (b"another secret", asked, ADDRESS),
@@ -128,7 +128,7 @@ HOSTILE = [answers_http, reflects, guesses, replays, asks_another_replica]
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("answers", HOSTILE)
-async def test_a_server_that_does_not_know_the_secret_hears_the_first_line_and_nothing_else(
+async def test_a_server_without_the_secret_gets_only_the_first_line(
     answers: Hostile, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with hostile(answers) as (address, heard):
@@ -143,7 +143,7 @@ async def test_a_server_that_does_not_know_the_secret_hears_the_first_line_and_n
 
 
 @pytest.mark.anyio
-async def test_one_that_closes_at_once_is_told_nothing_either() -> None:
+async def test_a_server_that_closes_at_once_gets_nothing() -> None:
     async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.close()

@@ -51,7 +51,7 @@ CALLER = """
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_what_user_code_forks_keeps_no_connection_to_a_replica(tmp_path: Path, loop: str) -> None:
+def test_a_forked_child_keeps_no_connection_to_a_replica(tmp_path: Path, loop: str) -> None:
     with ExitStack() as stack:
         unix, tcp = (stack.enter_context(socket.socket(family)) for family in (socket.AF_UNIX, socket.AF_INET))
         unix.bind(str(tmp_path / "r.sock"))

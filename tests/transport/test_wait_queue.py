@@ -1,4 +1,4 @@
-"""The caller's end of a line, against replicas that say what the test lets them say."""
+"""The caller's side of the wait queue of a replica."""
 
 import asyncio
 from pathlib import Path
@@ -74,7 +74,7 @@ class Replica:
             await self.gone.get()
 
 
-async def test_every_byte_of_the_answer_is_an_offer_however_it_is_cut(tmp_path: Path) -> None:
+async def test_every_byte_of_the_response_is_a_reservation(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
         world.join(address)
@@ -94,7 +94,7 @@ async def test_every_byte_of_the_answer_is_an_offer_however_it_is_cut(tmp_path: 
         await world.close()
 
 
-async def test_a_line_that_the_replica_ends_gives_its_connection_back(tmp_path: Path) -> None:
+async def test_a_position_that_the_replica_ends_returns_its_connection(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
         world.join(address)
@@ -118,7 +118,7 @@ async def test_a_line_that_the_replica_ends_gives_its_connection_back(tmp_path: 
     ],
     ids=["refused", "failed", "not-http"],
 )
-async def test_an_answer_that_is_no_line_ends_it_without_an_offer(tmp_path: Path, answer: bytes) -> None:
+async def test_an_invalid_response_ends_a_position_without_a_reservation(tmp_path: Path, answer: bytes) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
         world.join(address)
@@ -129,7 +129,7 @@ async def test_an_answer_that_is_no_line_ends_it_without_an_offer(tmp_path: Path
         await replica.left()
 
 
-async def test_a_replica_that_dies_ends_the_line(tmp_path: Path) -> None:
+async def test_a_position_ends_when_its_replica_dies(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
         world.join(address)
@@ -142,14 +142,14 @@ async def test_a_replica_that_dies_ends_the_line(tmp_path: Path) -> None:
         await replica.left()
 
 
-async def test_a_replica_that_is_not_reached_ends_the_line() -> None:
+async def test_a_position_ends_if_its_replica_cannot_be_reached() -> None:
     world = World()
     world.join(Address("unix:/nowhere/at/all.sock"))
     assert await world.event() == "ended"
     await world.close()
 
 
-async def test_who_leaves_while_it_dials_keeps_the_connection_for_others(tmp_path: Path) -> None:
+async def test_a_connection_dialled_for_a_left_position_is_kept(tmp_path: Path) -> None:
     world, replica = World(), Replica()
     async with listening(tmp_path, replica) as address:
         world.join(address)

@@ -19,8 +19,8 @@ from app_toolkit.chat.models import EchoModel
 from app_toolkit.streaming import MemoryStreamLog
 from benchmarks.conformance.clients import PASSED, node_command
 from tests.chat.node import FOLDER, MARKS
+from tests.chat.served import served
 from tests.patience import PATIENCE_S, until
-from tests.streaming.test_resumable import serving
 
 pytestmark = MARKS
 
@@ -72,7 +72,7 @@ async def verdicts(url: str, folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", [FastAPI, Toolkit])
-async def test_the_chats_of_the_package_see_what_the_model_yields(kind: type[FastAPI], tmp_path: Path) -> None:
+async def test_the_chats_of_the_package_show_the_events_of_the_model(kind: type[FastAPI], tmp_path: Path) -> None:
     model, app = Counted(), kind()
     models: dict[str, Any] = {"echo": model, "agent": agent}
     app.include_router(ai_sdk_router(models, log=MemoryStreamLog()), prefix="/api/chat")
@@ -82,7 +82,7 @@ async def test_the_chats_of_the_package_see_what_the_model_yields(kind: type[Fas
     async def running(word: str) -> int:
         return model.running[word]
 
-    async with serving(app) as url:
+    async with served(app) as url:
         seen = await verdicts(url, tmp_path)
         await until(lambda: not model.running.total())
     assert len(seen) > 10

@@ -68,7 +68,7 @@ def test_arguments_that_are_no_json_are_kept_as_text() -> None:
     assert (call["state"], call["rawInput"]) == ("output-error", "{no")
 
 
-def test_a_message_that_is_not_complete_says_so() -> None:
+def test_an_incomplete_message_is_marked() -> None:
     stopped = recorded(TextEvent("Half a "), ToolCallEvent(0, "c1", "search", '{"a'), finish=False)
     assert stopped["metadata"] == {"incomplete": True}
     assert stopped["parts"][1:] == [{"type": "text", "text": "Half a ", "state": "done"}]
@@ -89,7 +89,7 @@ def test_a_message_that_is_continued_keeps_its_parts() -> None:
     assert earlier[1]["state"] == "input-available", "the given parts are not changed"
 
 
-def test_an_empty_record_says_so() -> None:
+def test_an_empty_record_is_marked() -> None:
     assert MessageRecord([{"type": "text", "text": "earlier"}]).is_empty
 
 

@@ -1,4 +1,4 @@
-"""The router for the Vercel AI SDK under uvicorn, of an ordinary app and of a `Toolkit`, as it is on the wire."""
+"""The HTTP protocol of the router for the Vercel AI SDK."""
 
 import asyncio
 import json
@@ -32,11 +32,10 @@ from app_toolkit.chat.models import EchoModel
 from app_toolkit.core.stream_log import Append
 from app_toolkit.errors import QueueTimeout, ReplicaLost, StreamLogFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits, StreamLogDeployment
-from tests.chat.served import HeldClock
+from tests.chat.served import HeldClock, asking
 from tests.chat.ui_stream import checked
 from tests.docs.pages import page
-from tests.patience import PATIENCE_S, until
-from tests.streaming.test_resumable import serving
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -141,13 +140,10 @@ def app_of(kind: Callable[..., FastAPI], model: Scripted, log: MemoryStreamLog) 
     return app
 
 
-@pytest.fixture(params=[FastAPI, Toolkit])
-async def talk(request: pytest.FixtureRequest) -> AsyncIterator[Talk]:
+@pytest.fixture
+async def talk() -> AsyncIterator[Talk]:
     model, log = Scripted(), MemoryStreamLog(StreamLimits(max_bytes=50 * 200))
-    async with (
-        serving(app_of(request.param, model, log)) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
-    ):
+    async with asking(app_of(Toolkit, model, log)) as http:
         yield Talk(http, model, log)
         model.allow(1_000)
 
@@ -189,7 +185,7 @@ async def test_a_tool_of_the_client_is_called_with_the_arguments_as_they_come(ta
     ]
 
 
-async def test_what_follows_the_results_of_tools_is_a_new_step_with_new_ids(talk: Talk) -> None:
+async def test_events_after_results_of_tools_are_a_new_step_with_new_ids(talk: Talk) -> None:
     parts = await talk.parts(
         TextEvent("a"),
         ToolCallEvent(0, "c1", "one", "{}"),
@@ -383,7 +379,7 @@ async def test_a_message_of_the_assistant_is_continued_under_its_id(talk: Talk) 
     assert kinds(parts).count("start-step") == 2
 
 
-async def test_a_disconnect_does_not_stop_the_model_and_who_resumes_gets_everything_once(talk: Talk) -> None:
+async def test_a_client_that_resumes_after_a_disconnect_gets_each_event_once(talk: Talk) -> None:
     talk.model.allow(2)
     async with talk.follow("POST", "/api/chat", json=body("a b c d", model="slow")) as first:
         await first.until('"delta":"b"')
@@ -412,15 +408,6 @@ async def test_a_stream_can_be_resumed_before_its_first_event(talk: Talk) -> Non
 async def test_nothing_is_resumed_in_a_chat_without_an_active_response(talk: Talk) -> None:
     answer = await talk.http.get("/api/chat/unknown/stream")
     assert (answer.status_code, answer.content) == (204, b"")
-
-
-@pytest.mark.parametrize("words", ["a /raise", "a b"])
-async def test_the_model_runs_to_its_end_when_its_client_has_gone(talk: Talk, words: str) -> None:
-    talk.model.allow(1)
-    async with talk.follow("POST", "/api/chat", json=body(words, model="slow")) as first:
-        await first.until('"delta":"a"')
-    talk.model.allow(1)
-    await until(lambda: not talk.model.running)
 
 
 async def test_a_stop_ends_the_model_and_its_streams(talk: Talk) -> None:
@@ -525,8 +512,7 @@ async def test_a_model_that_is_slow_gets_a_status_before_its_first_event(
     monkeypatch.setattr(ai_sdk, "FIRST_EVENT_S", 0.01)
     model = Scripted()
     async with (
-        serving(app_of(FastAPI, model, MemoryStreamLog())) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+        asking(app_of(FastAPI, model, MemoryStreamLog())) as http,
         http.stream("POST", path or "/api/chat", json=body("/raise", model="slow")) as response,
     ):
         follower = Follower(response)
@@ -575,21 +561,17 @@ async def test_a_response_that_takes_too_long_is_aborted(prefix: str) -> None:
     options = {"log": MemoryStreamLog(), "max_duration_s": 0.01, "resume": prefix == "/api/chat"}
     app.include_router(ai_sdk_router(EchoModel(period_s=0.005), **options), prefix=prefix)
     async with (
-        serving(app) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+        asking(app) as http,
     ):
         answer = await http.post(prefix, json=body("word /forever"))
         assert kinds(checked(answer.text))[-2:] == ["text-end", "abort"]
 
 
-async def test_a_model_without_clients_is_stopped() -> None:
+async def test_a_model_without_clients_is_stopped_after_linger_s() -> None:
     clock = HeldClock()
     app, model, log = FastAPI(), Scripted(), MemoryStreamLog(now=clock)
     app.include_router(ai_sdk_router(model.slow, log=log, linger_s=0.1), prefix="/api/chat")
-    async with (
-        serving(app) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
-    ):
+    async with asking(app) as http:
         model.allow(1)
         async with http.stream("POST", "/api/chat", json=body("a b")) as response:
             await Follower(response).until('"delta":"a"')
@@ -598,7 +580,7 @@ async def test_a_model_without_clients_is_stopped() -> None:
         await until(lambda: not model.running)
 
 
-async def test_the_model_is_not_called_when_the_log_is_full() -> None:
+async def test_the_model_is_not_called_if_the_log_is_full() -> None:
     called = False
 
     def model(request: ChatRequest) -> AsyncIterator[ChatEvent]:
@@ -610,8 +592,7 @@ async def test_the_model_is_not_called_when_the_log_is_full() -> None:
     app.include_router(ai_sdk_router(model, log=log), prefix="/api/chat")
     await log.begin("s", "a process", "text/event-stream", "another chat")
     async with (
-        serving(app) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+        asking(app) as http,
     ):
         answer = await http.post("/api/chat", json=body("hi"))
         full = "the stream log has 1 streams that are active or have readers"
@@ -637,8 +618,7 @@ async def test_the_dependencies_of_the_user_may_refuse_a_chat_and_read_its_body(
     app = FastAPI()
     app.include_router(ai_sdk_router(EchoModel()), prefix="/api/chat", dependencies=[Depends(owner)])
     async with (
-        serving(app) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http,
+        asking(app) as http,
     ):
         refused = await http.post("/api/chat", json=body("hi", id="yours"))
         assert (refused.status_code, refused.text) == (403, "this is not your chat")

@@ -150,7 +150,7 @@ def test_the_choice_of_a_tool() -> None:
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
     ],
 )
-def test_what_cannot_be_used_is_named(fields: dict[str, Any], param: str) -> None:
+def test_an_unusable_item_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidParameter) as wrong:
         asked(**fields)
     assert wrong.value.param == param

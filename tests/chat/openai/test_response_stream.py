@@ -182,7 +182,7 @@ def test_a_response_that_was_cut_is_incomplete(reason: Any, why: str) -> None:
     assert response["usage"]["total_tokens"] == 3
 
 
-def test_a_failed_response_keeps_what_it_has() -> None:
+def test_a_failed_response_keeps_its_output() -> None:
     events = ResponseEvents(HEAD)
     events.translate(TextEvent("beca"))
     events.translate(ToolCallEvent(0, "call_a", "a", '{"x'))
@@ -201,7 +201,7 @@ def test_a_response_in_the_background_is_queued_first() -> None:
     assert statuses == ["queued", "queued", "in_progress", "completed"]
 
 
-def test_what_is_no_event_is_an_error() -> None:
+def test_an_invalid_event_is_an_error() -> None:
     with pytest.raises(TypeError, match="'text', which is no event"):
         ResponseEvents(HEAD).translate("text")  # type: ignore[arg-type]
 
@@ -259,7 +259,7 @@ def _text(item: dict[str, Any]) -> str:
     return "".join(part["text"] for part in item.get("content", ()))
 
 
-def test_a_response_that_has_not_ended_is_as_its_last_event_says() -> None:
+def test_the_status_of_an_open_response_is_that_of_its_last_event() -> None:
     events = run(TextEvent("a"))
     document = read(events[:-1]).document(None)
     assert document is not None

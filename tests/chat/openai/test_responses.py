@@ -175,9 +175,7 @@ async def test_a_stream_has_numbered_events_and_can_be_read_again_from_any_of_th
         assert (response.status_code, events_of(response.text)) == (200, [])
 
 
-async def test_a_stored_response_outlives_its_client_who_continues_without_a_gap(
-    http: httpx.AsyncClient, model: Model
-) -> None:
+async def test_a_client_continues_a_stored_response_without_a_gap(http: httpx.AsyncClient, model: Model) -> None:
     model.allow(1)
     async with http.stream("POST", RESPONSES, json=body("a b c", stream=True)) as response:
         before = await read_until(following(response), "response.output_text.delta")
@@ -220,7 +218,7 @@ async def test_a_response_that_is_not_stored_is_complete_and_not_kept(http: http
         assert (await http.get(f"{RESPONSES}/{id}")).status_code == 404
 
 
-async def test_a_response_in_the_background_is_queued_until_the_model_says_something(
+async def test_a_response_in_the_background_is_queued_until_the_first_event(
     http: httpx.AsyncClient, model: Model
 ) -> None:
     document = (await http.post(RESPONSES, json=body("a b", background=True))).json()
@@ -244,7 +242,7 @@ async def test_a_stream_in_the_background_begins_at_once(http: httpx.AsyncClient
     assert said(rest) == "a b "
 
 
-async def test_a_response_is_cancelled_for_all_who_follow_it(http: httpx.AsyncClient, model: Model) -> None:
+async def test_a_response_is_cancelled_for_all_its_readers(http: httpx.AsyncClient, model: Model) -> None:
     model.allow(1)
     id = (await http.post(RESPONSES, json=body("a b", background=True))).json()["id"]
     url = f"{RESPONSES}/{id}"
@@ -270,17 +268,6 @@ async def test_a_response_that_is_complete_cannot_be_cancelled_any_more(http: ht
     model.allow(1)
     document = (await http.post(RESPONSES, json=body("a"))).json()
     assert (await http.post(f"{RESPONSES}/{document['id']}/cancel")).json() == document
-
-
-async def test_whoever_waits_for_the_end_of_a_response_learns_that_it_was_cancelled(
-    http: httpx.AsyncClient, model: Model
-) -> None:
-    model.allow(1)
-    id = (await http.post(RESPONSES, json=body("a b", background=True))).json()["id"]
-    await until(lambda: model.running == 1)
-    url = f"{RESPONSES}/{id}/cancel"
-    found = await asyncio.gather(http.post(url), http.post(url))
-    assert [response.json()["status"] for response in found] == ["cancelled", "cancelled"]
 
 
 async def test_a_deleted_response_is_stopped_and_gone(http: httpx.AsyncClient, model: Model) -> None:
@@ -442,7 +429,7 @@ async def test_numbers_that_json_does_not_have_are_refused(http: httpx.AsyncClie
     assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
-async def test_what_is_no_response_is_not_found(model: Model) -> None:
+async def test_an_unknown_response_is_not_found(model: Model) -> None:
     log = MemoryStreamLog()
     await log.begin("secret", "owner", "text/event-stream", "resp_key")
     async with asking(app_of(FastAPI, model, log=log)) as http:
@@ -521,7 +508,7 @@ async def test_a_response_whose_replica_ended_has_failed(model: Model) -> None:
         assert (found, found["error"]["code"]) == (events[-1]["response"], "server_error")
 
 
-async def test_a_log_that_keeps_less_says_so(model: Model) -> None:
+async def test_a_response_larger_than_its_log_is_an_error(model: Model) -> None:
     async with asking(app_of(FastAPI, model, log=MemoryStreamLog(StreamLimits(max_bytes=1_600)))) as http:
         model.allow(3)
         whole = (await http.post(RESPONSES, json=body("a b c"))).json()

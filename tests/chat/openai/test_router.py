@@ -1,4 +1,4 @@
-"""The API of OpenAI on the wire, of an ordinary app and of a `Toolkit` under uvicorn."""
+"""Chat completions, text completions and embeddings over HTTP: most tests with a `Toolkit`, others with `FastAPI`."""
 
 import array
 import asyncio
@@ -32,7 +32,6 @@ from app_toolkit.chat.openai import stream as openai_stream
 from app_toolkit.chat.openai.completion import Completion
 from app_toolkit.chat.openai.wire import ChatCompletion, EmbeddingList, ServedModels
 from app_toolkit.errors import DeadlineExceeded, QueueFull, RemoteError
-from app_toolkit.streaming.generation import until_disconnect
 from tests.chat.served import SOON_S, asking, chunks, frames, in_process
 from tests.docs.pages import commands, page
 from tests.patience import until
@@ -156,9 +155,9 @@ def model() -> Model:
     return Model()
 
 
-@pytest.fixture(params=[FastAPI, Toolkit])
-async def http(request: pytest.FixtureRequest, model: Model) -> AsyncIterator[httpx.AsyncClient]:
-    async with asking(app_of(request.param, model)) as client:
+@pytest.fixture
+async def http(model: Model) -> AsyncIterator[httpx.AsyncClient]:
+    async with asking(app_of(Toolkit, model)) as client:
         yield client
     assert not model.running
 
@@ -293,7 +292,7 @@ async def test_text_of_every_kind_survives_the_way(http: httpx.AsyncClient) -> N
     assert whole["choices"][0]["message"]["content"] == text
 
 
-async def test_the_model_gets_what_the_client_has_sent(model: Model) -> None:
+async def test_the_model_gets_the_fields_of_the_request(model: Model) -> None:
     model.allow(1)
     body = {
         "model": "m",
@@ -591,19 +590,6 @@ async def test_a_server_that_reports_a_closed_connection_ends_the_stream(model: 
     assert (model.running, model.cleaned) == (0, 2)
 
 
-async def test_a_whole_server_that_stops_a_request_stops_its_model(model: Model) -> None:
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
-    completion = Completion(model.chat, ChatRequest((), model="m"), 2)
-    serving = asyncio.create_task(until_disconnect(receive, completion.document()))
-    await until(lambda: model.running == 2)
-    serving.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await serving
-    assert (model.running, model.cleaned) == (0, 2)
-
-
 async def test_models_are_listed_and_found_by_name(http: httpx.AsyncClient) -> None:
     document = (await http.get("/v1/models")).json()
     ServedModels.model_validate(document, extra="forbid")
@@ -847,7 +833,7 @@ async def test_text_completion_leaves_out_reasoning_and_tools(http: httpx.AsyncC
         ({"stop": ["a"] * 17}, "stop"),
     ],
 )
-async def test_text_completion_refuses_what_chat_models_cannot_do(
+async def test_text_completion_refuses_options_that_chat_models_do_not_have(
     http: httpx.AsyncClient, fields: dict[str, Any], param: str
 ) -> None:
     response = await http.post(LEGACY, json={"model": "echo", "prompt": "a", **fields})

@@ -316,7 +316,7 @@ async def test_a_response_without_a_client_is_stopped(model: Scripted) -> None:
             assert last["reason"] == "stopped"
 
 
-async def test_a_server_that_ends_says_so_and_its_responses_are_lost(model: Scripted) -> None:
+async def test_a_stopping_server_closes_the_websocket_and_its_responses_are_lost(model: Scripted) -> None:
     log = MemoryStreamLog()
     async with served(app_of(FastAPI, model, log=log)) as other:
         async with served(app_of(FastAPI, model, log=log)) as url:
@@ -373,7 +373,7 @@ async def test_a_message_that_is_no_command_is_refused(model: Scripted) -> None:
         (["{}"] * 6, 1008, "at most 5 messages a minute"),
     ],
 )
-async def test_a_client_that_breaks_the_rules_is_closed(
+async def test_a_client_that_exceeds_a_limit_is_closed(
     model: Scripted, messages: list[Any], code: int, reason: str
 ) -> None:
     app = app_of(FastAPI, model, max_message_bytes=100, max_messages_per_minute=5)

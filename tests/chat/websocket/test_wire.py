@@ -114,7 +114,7 @@ async def test_a_failure_is_the_last_event(failure: Any, document: dict[str, Any
 
 @settings(max_examples=40)
 @given(st.lists(EVENTS, max_size=6))
-async def test_whatever_a_model_yields_its_response_has_one_last_event(events: list[Any]) -> None:
+async def test_a_response_has_one_last_event_for_any_events_of_the_model(events: list[Any]) -> None:
     assert "secret" not in json.dumps(await events_of(*events))
 
 

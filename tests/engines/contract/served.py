@@ -129,11 +129,11 @@ class InOneProcess:
             served._thread.join(PATIENCE_S)
 
 
-def _load_of(plane: Iterable[Local]) -> Load:
-    replicas = [each.replica.statistics() for each in plane]
+def _load_of(deployments: Iterable[Local]) -> Load:
+    replicas = [each.replica.statistics() for each in deployments]
     return Load(
-        waiting=sum(each.router.waiting for each in plane),
-        ongoing=sum(each.router.ongoing for each in plane) + sum(s.ongoing for s in replicas),
+        waiting=sum(each.router.waiting for each in deployments),
+        ongoing=sum(each.router.ongoing for each in deployments) + sum(s.ongoing for s in replicas),
         running=sum(s.running + s.websockets for s in replicas),
         streams=sum(s.streams for s in replicas),
     )

@@ -1,4 +1,4 @@
-"""The gate, over the wire and in one process."""
+"""A replica admits requests: the scope of the app, peers without the secret, slots and failures."""
 
 import logging
 import socket
@@ -36,10 +36,6 @@ ECHO = """
     async def echo(request: Request):
         return {**seen(request.scope), "url": str(request.url), "url_for": str(request.url_for("echo"))}
 
-    @app.get("/sync")
-    def in_a_thread():
-        return request_id()
-
     @app.websocket("/ws")
     async def talk(ws: WebSocket):
         await ws.accept()
@@ -60,36 +56,14 @@ SLOW = """
         await gate("go")
         return len(await request.body())
 
-    @app.get("/background")
-    async def background(tasks: BackgroundTasks):
-        async def afterwards():
-            await gate("go")
-            mark("afterwards")
-        tasks.add_task(afterwards)
-        return "done"
-
-    @app.websocket("/ws")
-    async def talk(ws: WebSocket):
-        await ws.accept()
-        async for text in ws.iter_text():
-            await ws.send_text(text.upper())
 """
 
 FAILING = """
-    from starlette.responses import StreamingResponse
-
     app = FastAPI()
 
     @app.get("/before")
     async def before():
         raise ValueError("nothing was sent")
-
-    @app.get("/after")
-    async def after():
-        async def body():
-            yield b"first"
-            raise ValueError("half was sent")
-        return StreamingResponse(body())
 
     @app.get("/fine")
     async def fine():
@@ -99,19 +73,6 @@ FAILING = """
     async def talk(ws: WebSocket):
         await ws.accept()
         raise ValueError("in a socket")
-
-    @app.websocket("/unspeakable")
-    async def unspeakable(ws: WebSocket):
-        await ws.accept(headers=[(b"x", b"a\\nb")])
-
-    class Unfinished:
-        async def __call__(self, scope, receive, send):
-            await send({"type": "websocket.http.response.start", "status": 403, "headers": []})
-            raise ValueError("in a denial")
-
-    @app.websocket("/unfinished")
-    async def unfinished(ws: WebSocket):
-        await Unfinished()(ws.scope, ws.receive, ws._send)
 
     @app.websocket("/denied")
     async def denied(ws: WebSocket):
@@ -136,7 +97,7 @@ def echo() -> Iterator[Served]:
 # The scope
 
 
-def test_the_app_sees_the_client_and_the_server_of_the_edge(echo: Served) -> None:
+def test_the_app_sees_the_client_and_the_server_of_the_proxy(echo: Served) -> None:
     answer = echo.connect().ask("/echo")
     assert answer.status == 200
     seen = json(answer)
@@ -163,11 +124,6 @@ def test_the_path_contains_the_root_path(serve: Serve) -> None:
     seen = json(serve(ECHO, root_path="/shop").connect().ask("/shop/echo"))
     assert (seen["root_path"], seen["path"]) == ("/shop", "/shop/echo")
     assert seen["url_for"] == "https://shop.example/shop/echo"
-
-
-def test_the_root_path_of_an_application_at_the_root_is_empty(serve: Serve) -> None:
-    seen = json(serve(ECHO, root_path="/").connect().ask("/echo"))
-    assert (seen["root_path"], seen["path"]) == ("", "/echo")
 
 
 def test_the_callers_own_fields_do_not_reach_the_app_and_others_keep_their_order(echo: Served) -> None:
@@ -207,11 +163,7 @@ def test_only_an_expectation_that_the_caller_added_is_removed(
     assert json(answer)["headers"] == left
 
 
-def test_a_thread_knows_the_request_it_works_for(echo: Served) -> None:
-    assert json(echo.connect().ask("/sync", hop=field(request_id=b"in-a-thread"))) == "in-a-thread"
-
-
-def test_a_websocket_sees_the_edge_too(serve: Serve) -> None:
+def test_a_websocket_sees_the_client_and_the_server_of_the_proxy(serve: Serve) -> None:
     socket = serve(ECHO, root_path="/shop").websocket("/shop/ws")
     seen = httpx.Response(200, text=socket.receive()).json()
     assert seen["client"] == ["203.0.113.9", 40_000]
@@ -224,7 +176,7 @@ def test_a_websocket_sees_the_edge_too(serve: Serve) -> None:
 # Who is trusted
 
 
-def test_over_a_unix_socket_a_request_without_a_hop_is_served_and_told_nothing(echo: Served) -> None:
+def test_a_request_without_a_hop_over_a_unix_socket_is_served_without_internal_fields(echo: Served) -> None:
     path = echo.address.removeprefix("unix:")
     with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://debug") as client:
         answer = client.get("/echo", headers={"x-app-toolkit-hop": "not first, so no hop"})
@@ -289,7 +241,7 @@ FAKING = """
 """
 
 
-def test_user_code_cannot_say_that_it_did_not_run(serve: Serve) -> None:
+def test_user_code_cannot_send_the_field_of_a_refusal(serve: Serve) -> None:
     served = serve(FAKING)
     answer = served.connect().ask("/503", method="POST", body=b"")
     assert (answer.status, answer.read(), answer.getheader("x-own")) == (503, b"ran", "1")
@@ -314,83 +266,6 @@ def test_a_full_replica_refuses_before_user_code_and_admits_again_after(serve: S
     assert held.getresponse().status == 200
     answer = connection.ask("/")  # the refusal kept the connection
     assert (answer.status, answer.getheader("x-app-toolkit-refused")) == (200, None)
-
-
-def test_a_websocket_is_no_ongoing_request_and_is_admitted_to_a_full_replica(serve: Serve) -> None:
-    served = serve(SLOW, max_ongoing_requests=1)
-    held = served.connect()
-    held.send_head("POST", "/slow", [field(), ("content-length", "0")])
-    wait_until(lambda: served.marked("entered"), "the handler runs")
-    socket = served.websocket("/ws")
-    assert socket.answer.status_code == 101
-    socket.send("hello")
-    assert socket.receive() == "HELLO"
-    assert served.server.statistics() == ReplicaStatistics(ongoing=1, running=1, websockets=1, draining=False)
-    socket.close()
-    wait_until(lambda: served.server.statistics().websockets == 0, "the socket's hang-up reaches the app")
-    served.open_gate("go")
-    assert held.getresponse().status == 200
-
-
-def test_a_background_task_holds_no_slot_but_runs(serve: Serve) -> None:
-    served = serve(SLOW, max_ongoing_requests=1)
-    assert served.connect().ask("/background").read() == b'"done"'
-    wait_until(lambda: served.server.statistics().ongoing == 0, "the request leaves its slot")
-    assert served.server.statistics().running == 1
-    assert served.connect().ask("/").status == 200
-    served.open_gate("go")
-    wait_until(lambda: served.server.statistics().running == 0, "the background task ends")
-    assert served.marked("afterwards")
-
-
-def test_a_client_that_goes_away_is_heard_and_holds_its_slot_until_the_handler_ends(serve: Serve) -> None:
-    served = serve(
-        """
-        app = FastAPI()
-
-        @app.get("/wait")
-        async def wait(request: Request):
-            mark("entered")
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            mark("heard")
-            await gate("go")
-        """
-    )
-    connection = served.connect()
-    connection.send_head("GET", "/wait", [field()])
-    wait_until(lambda: served.marked("entered"), "the handler runs")
-    connection.close()
-    wait_until(lambda: served.marked("heard"), "the hang-up reaches the handler")
-    assert served.server.statistics().ongoing == 1
-    served.open_gate("go")
-    wait_until(lambda: served.server.statistics().ongoing == 0, "the handler ends")
-
-
-def test_the_hang_up_of_a_stream_ends_its_generator(serve: Serve) -> None:
-    served = serve(
-        """
-        from starlette.responses import StreamingResponse
-
-        app = FastAPI()
-
-        @app.get("/stream")
-        async def stream():
-            async def body():
-                try:
-                    while True:
-                        yield b"x"
-                        await asyncio.sleep(0.005)
-                finally:
-                    mark("ended")
-            return StreamingResponse(body())
-        """
-    )
-    connection = served.connect()
-    assert connection.ask("/stream").read(1) == b"x"
-    connection.sock.shutdown(socket.SHUT_RDWR)
-    wait_until(lambda: served.marked("ended"), "the generator ends")
-    wait_until(lambda: served.server.statistics().running == 0, "the request ends")
 
 
 # Failures of the app
@@ -429,23 +304,11 @@ HINTING = """
 """
 
 
-def test_an_answer_that_would_leave_its_client_waiting_is_a_failure(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_interim_status_as_a_response_is_a_failure(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(HINTING)
     assert served.connect().ask("/").status == 500
     sentence = "the app responded with status 103: a final response must have a status from 200 to 599"
     assert_logged_once(served, caplog, sentence)
-
-
-def test_a_failure_within_the_response_cuts_the_connection(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    served = serve(FAILING)
-    with dial(served.address) as raw:
-        name, value = field()
-        raw.sendall(b"GET /after HTTP/1.1\r\n%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value))
-        everything = read_to_end(raw)
-    assert everything.endswith(b"5\r\nfirst\r\n")  # no last chunk: it cannot be taken for the whole
-    assert_logged_once(served, caplog, "half was sent")
 
 
 def test_a_failure_in_a_websocket_ends_it_with_1011_and_is_logged_once(
@@ -454,24 +317,6 @@ def test_a_failure_in_a_websocket_ends_it_with_1011_and_is_logged_once(
     served = serve(FAILING)
     assert served.websocket("/ws").closed_with() == 1011
     assert_logged_once(served, caplog, "in a socket")
-
-
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
-        ("/unspeakable", "the app's field b'x' has a control character in its value b'a\\nb'"),
-        ("/unfinished", "in a denial"),
-    ],
-)
-def test_a_websocket_that_fails_before_anything_of_its_answer_has_left_is_answered_500(
-    serve: Serve, caplog: pytest.LogCaptureFixture, path: str, why: str
-) -> None:
-    served = serve(FAILING)
-    assert served.websocket(path).answer.status_code == 500
-    assert served.server.stop(5)
-    (record,) = [record for record in errors(caplog) if record.name == "app_toolkit.replica"]
-    assert record.exc_info is not None
-    assert str(record.exc_info[1]) == why
 
 
 def test_a_failure_after_a_denial_leaves_the_denial(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
@@ -515,7 +360,7 @@ async def test_admit_runs_the_app_in_the_scope_it_is_given() -> None:
 
 
 @pytest.mark.anyio
-async def test_admit_raises_busy_where_no_user_code_ran() -> None:
+async def test_admit_raises_busy_before_user_code_runs() -> None:
     replica: Replica
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -536,14 +381,6 @@ async def test_admit_passes_failures_of_the_app_and_gives_the_slot_back() -> Non
     with pytest.raises(ValueError, match="mine"):
         await replica.admit(request(), nothing, collector([]))
     assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
-
-
-@pytest.mark.anyio
-async def test_a_drained_replica_admits_nobody() -> None:
-    replica = Replica(unreached, name="r", max_ongoing_requests=1)
-    assert await replica.drain(timeout=0)
-    with pytest.raises(ReplicaBusy):
-        await replica.admit(request(), nothing, collector([]))
 
 
 def request(**extension: str) -> Scope:
@@ -582,12 +419,5 @@ def read_to(raw: socket.socket, end: bytes) -> bytes:
     while not read.endswith(end):
         data = raw.recv(65_536)
         assert data, read
-        read += data
-    return read
-
-
-def read_to_end(raw: socket.socket) -> bytes:
-    read = b""
-    while data := raw.recv(65_536):
         read += data
     return read

@@ -78,7 +78,7 @@ def slow_bodies(served: Served) -> int:
     return len(served.server.replica.live.slow_bodies)
 
 
-def test_a_request_whose_body_turns_out_slow_is_ended_if_others_hold_the_share(served: Served) -> None:
+def test_a_request_with_a_slow_body_is_ended_if_others_hold_the_share(served: Served) -> None:
     first = begin(served)
     wait_until(lambda: slow_bodies(served) == 1, "the first body is slow")
     second = begin(served)

@@ -1,4 +1,4 @@
-"""Responses that stay open: what they occupy at a replica, whatever becomes of them."""
+"""Slots and stream places that open responses hold at a replica."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -115,7 +115,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await scope["app"](send)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     slots=st.integers(1, 3),
     streams=st.integers(0, 2),
@@ -126,7 +126,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         max_size=40,
     ),
 )
-def test_whatever_happens_each_request_is_counted_in_one_place(
+def test_each_request_is_counted_in_one_place_in_any_history(
     slots: int, streams: int, commands: list[tuple[int, Command]]
 ) -> None:
     asyncio.run(_happens(slots, streams, commands))
@@ -153,8 +153,8 @@ async def _happens(slots: int, streams: int, commands: list[tuple[int, Command]]
         else:
             exchange.commands.put_nowait(command)
         await settled()
-        told = replica.statistics()
-        assert (told.ongoing, told.streams) == (count("admitted", "kept", "plain"), count("open"))
+        statistics = replica.statistics()
+        assert (statistics.ongoing, statistics.streams) == (count("admitted", "kept", "plain"), count("open"))
         heads = [message for message in exchange.sent if message["type"] == "http.response.start"]
         if exchange.state in ("open", "kept"):
             assert heads[0]["headers"] == [SSE, (b"x-app-toolkit-stream", exchange.state.encode())]
@@ -181,8 +181,8 @@ async def test_a_replica_names_the_limits_that_it_has_reached_and_a_lower_limit_
     await settled()
     assert replica.statistics().reached == ("1 of 1 max_ongoing_requests", "2 of 2 max_open_streams")
     replica.limit(ReloadableOptions(max_ongoing_requests=2, max_open_streams=1))
-    told = replica.statistics()
-    assert (told.ongoing, told.streams, told.reached) == (1, 2, ("2 of 1 max_open_streams",))
+    statistics = replica.statistics()
+    assert (statistics.ongoing, statistics.streams, statistics.reached) == (1, 2, ("2 of 1 max_open_streams",))
     for exchange in exchanges:
         assert exchange.task is not None
         exchange.task.cancel()

@@ -1,4 +1,4 @@
-"""The line at one replica, over the wire: who stands there, who is offered a slot, and how it ends."""
+"""The wait queue of one replica over a socket: positions, reservations and their ends."""
 
 import asyncio
 import http.client
@@ -51,12 +51,12 @@ def served(serve: Serve) -> Iterator[Served]:
 def settled(served: Served) -> bool:
     statistics = served.server.statistics()
     served.open_gate("quick")
-    answer = answer_to(ask(served, "/quick"))  # a stranger is admitted: nothing is promised to anybody
+    answer = answer_to(ask(served, "/quick"))  # a request without a reservation is admitted
     return (statistics.ongoing, statistics.waiting_callers, answer.status) == (0, 0, 200)
 
 
-class Standing:
-    """A caller in the wait queue."""
+class WaitingCaller:
+    """A caller in the wait queue of the replica."""
 
     def __init__(self, served: Served, name: str, secret: tuple[str, bytes] | None = None) -> None:
         self.name = name
@@ -107,19 +107,33 @@ def entered(served: Served, name: str) -> None:
     wait_until(lambda: served.marked(f"{name} entered"), f"{name} entered")
 
 
-def standing(served: Served, count: int) -> None:
+def wait_for_callers(served: Served, count: int) -> None:
     wait_until(lambda: served.server.statistics().waiting_callers == count, f"{count} wait in the queue")
 
 
-def test_a_caller_is_offered_a_slot_when_one_comes_free_and_nobody_overtakes_it(served: Served) -> None:
+def reserved_early(served: Served, *names: str) -> tuple[list["WaitingCaller"], Connection]:
+    """Callers that wait, of which the first two have a reservation, and the request of the first one, which runs."""
+    first = ask(served, "/first")
+    entered(served, "first")
+    callers = [WaitingCaller(served, name) for name in names]
+    served.open_gate("first")
+    assert answer_to(first).status == 200
+    assert callers[0].reserved()
+    assert callers[1].reserved(), "early"
+    second = ask(served, "/second", names[0])
+    entered(served, "second")
+    return callers, second
+
+
+def test_a_waiting_caller_gets_the_next_free_slot_before_other_requests(served: Served) -> None:
     running = ask(served, "/first")
     entered(served, "first")
-    line = Standing(served, "a")
-    assert line.joined
-    assert line.hears_nothing()
+    waiting = WaitingCaller(served, "a")
+    assert waiting.joined
+    assert waiting.hears_nothing()
     served.open_gate("first")
     assert answer_to(running).status == 200
-    assert line.reserved()
+    assert waiting.reserved()
     stranger = answer_to(ask(served, "/stranger"))
     assert (stranger.status, stranger.getheader(hop.REFUSED.decode())) == (503, "busy")
     claiming = ask(served, "/second", "a")
@@ -129,19 +143,11 @@ def test_a_caller_is_offered_a_slot_when_one_comes_free_and_nobody_overtakes_it(
     assert got.status == 200
     assert b"x-app-toolkit" not in got.read()
     assert not served.marked("stranger entered")
-    line.leave()
+    waiting.leave()
 
 
-def test_a_request_with_an_early_offer_waits_on_deck_and_comes_in_as_the_slot_comes_free(served: Served) -> None:
-    first = ask(served, "/first")
-    entered(served, "first")
-    one, two = Standing(served, "a"), Standing(served, "b")
-    served.open_gate("first")
-    assert answer_to(first).status == 200
-    assert one.reserved()
-    assert two.reserved(), "early"
-    second = ask(served, "/second", "a")
-    entered(served, "second")
+def test_a_request_with_an_early_reservation_waits_until_the_slot_is_free(served: Served) -> None:
+    (one, two), second = reserved_early(served, "a", "b")
     third = ask(served, "/third", "b")
     served.open_gate("second")
     entered(served, "third")
@@ -151,19 +157,11 @@ def test_a_request_with_an_early_offer_waits_on_deck_and_comes_in_as_the_slot_co
     two.leave()
 
 
-def test_who_waited_on_deck_in_vain_is_refused_and_gets_the_next_offer(
+def test_an_early_request_is_refused_after_a_wait_and_its_caller_gets_the_next_reservation(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait_queue, "PENDING_S", PENDING_S)
-    first = ask(served, "/first")
-    entered(served, "first")
-    one, two, three = (Standing(served, name) for name in "abc")
-    served.open_gate("first")
-    assert answer_to(first).status == 200
-    assert one.reserved()
-    assert two.reserved()
-    second = ask(served, "/second", "a")
-    entered(served, "second")
+    (one, two, three), second = reserved_early(served, "a", "b", "c")
     began = time.monotonic()
     refused = answer_to(ask(served, "/early", "b"))
     assert time.monotonic() - began >= PENDING_S * 0.9
@@ -172,7 +170,7 @@ def test_who_waited_on_deck_in_vain_is_refused_and_gets_the_next_offer(
     assert two.hears_nothing()
     assert three.hears_nothing()
     one.leave()
-    standing(served, 2)
+    wait_for_callers(served, 2)
     served.open_gate("second")
     assert answer_to(second).status == 200
     assert two.reserved()
@@ -184,7 +182,7 @@ def test_who_waited_on_deck_in_vain_is_refused_and_gets_the_next_offer(
     three.leave()
 
 
-def test_an_offer_that_lapsed_gives_no_right(served: Served) -> None:
+def test_a_request_without_a_reservation_is_refused_by_a_full_replica(served: Served) -> None:
     first = ask(served, "/first")
     entered(served, "first")
     refused = answer_to(ask(served, "/second", "nobody"))
@@ -193,58 +191,52 @@ def test_an_offer_that_lapsed_gives_no_right(served: Served) -> None:
     assert answer_to(first).status == 200
 
 
-def test_a_caller_that_does_not_come_is_put_out_of_the_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_does_not_redeem_its_reservation_leaves_the_queue(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admission, "RESERVATION_S", RESERVATION_S)
     began = time.monotonic()
-    stopped = Standing(served, "stopped")
+    stopped = WaitingCaller(served, "stopped")
     assert stopped.reserved()
-    behind = Standing(served, "behind")
+    behind = WaitingCaller(served, "behind")
     assert behind.hears_nothing()
-    assert not stopped.reserved(), "its line has ended"
+    assert not stopped.reserved(), "its position has ended"
     assert time.monotonic() - began >= RESERVATION_S * 0.9
     assert behind.reserved()
     behind.leave()
 
 
-def test_a_caller_that_dies_with_an_offer_gives_it_back_at_once(served: Served) -> None:
-    dying = Standing(served, "dying")
+def test_a_reservation_is_free_at_once_if_its_caller_dies(served: Served) -> None:
+    dying = WaitingCaller(served, "dying")
     assert dying.reserved()
-    behind = Standing(served, "behind")
+    behind = WaitingCaller(served, "behind")
     assert behind.hears_nothing()
     dying.leave()
     assert behind.reserved()
     behind.leave()
 
 
-def test_a_caller_that_stands_twice_has_left_its_first_place(served: Served) -> None:
-    before = Standing(served, "a")
+def test_a_caller_that_joins_twice_loses_its_first_position(served: Served) -> None:
+    before = WaitingCaller(served, "a")
     assert before.reserved()
-    again = Standing(served, "a")
+    again = WaitingCaller(served, "a")
     assert not before.reserved()
     assert again.reserved()
     assert served.server.statistics().waiting_callers == 1
     before.leave()
-    standing(served, 1)
+    wait_for_callers(served, 1)
     again.leave()
 
 
-def test_a_drain_ends_the_lines_and_refuses_who_is_on_deck(serve: Serve) -> None:
+def test_a_drain_closes_the_queue_and_refuses_early_requests(serve: Serve) -> None:
     served = serve(APP, max_ongoing_requests=1)
-    first = ask(served, "/first")
-    entered(served, "first")
-    one, two = Standing(served, "a"), Standing(served, "b")
-    served.open_gate("first")
-    assert answer_to(first).status == 200
-    assert one.reserved()
-    assert two.reserved()
-    second = ask(served, "/second", "a")
-    entered(served, "second")
-    on_deck = ask(served, "/third", "b")
+    (one, two), second = reserved_early(served, "a", "b")
+    early = ask(served, "/third", "b")
     assert not served.server.drain(0.01)
-    assert answer_to(on_deck).getheader(hop.REFUSED.decode()) in ("draining", "busy")
+    assert answer_to(early).getheader(hop.REFUSED.decode()) in ("draining", "busy")
     assert not one.reserved()
     assert not two.reserved()
-    assert Standing(served, "c").answer.getheader(hop.REFUSED.decode()) == "draining"
+    assert WaitingCaller(served, "c").answer.getheader(hop.REFUSED.decode()) == "draining"
     served.open_gate("second")
     assert answer_to(second).status == 200
     assert served.server.drain(PATIENCE_S)
@@ -257,17 +249,17 @@ def test_a_slow_body_is_refused_beyond_half_of_the_slots_and_leaves_its_reserved
     slow, second = ask(served, "/slow", slow=True), ask(served, "/second")
     entered(served, "slow")
     entered(served, "second")
-    line = Standing(served, "a")
+    waiting = WaitingCaller(served, "a")
     served.open_gate("second")
     assert answer_to(second).status == 200
-    assert line.reserved()
+    assert waiting.reserved()
     refused = answer_to(ask(served, "/refused", "a", slow=True))
     assert (refused.status, refused.getheader(hop.REFUSED.decode())) == (503, "slow_bodies")
-    assert line.reserved()
+    assert waiting.reserved()
     served.open_gate("third")
     assert answer_to(ask(served, "/third", "a")).status == 200
-    line.leave()
-    standing(served, 0)  # otherwise the caller is offered the slots that the next lines free
+    waiting.leave()
+    wait_for_callers(served, 0)  # otherwise the caller is offered the slots that become free
     served.open_gate("slow")
     assert answer_to(slow).status == 200
     served.open_gate("fourth")
@@ -276,21 +268,21 @@ def test_a_slow_body_is_refused_beyond_half_of_the_slots_and_leaves_its_reserved
     assert not served.marked("refused entered")
 
 
-def test_a_stop_does_not_wait_for_a_line(serve: Serve) -> None:
+def test_a_stop_does_not_wait_for_the_queue(serve: Serve) -> None:
     served = serve(APP, max_ongoing_requests=1)
-    line = Standing(served, "a")
+    waiting = WaitingCaller(served, "a")
     began = time.monotonic()
     assert served.server.stop(20)
     assert time.monotonic() - began < 10
-    assert line.reserved()
-    assert not line.reserved()
+    assert waiting.reserved()
+    assert not waiting.reserved()
 
 
-def test_a_websocket_that_claims_an_offer_takes_no_slot(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_websocket_that_redeems_a_reservation_takes_no_slot(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "RESERVATION_S", RESERVATION_S)
-    one = Standing(served, "a")
+    one = WaitingCaller(served, "a")
     assert one.reserved()
-    two = Standing(served, "b")
+    two = WaitingCaller(served, "b")
     redeem = served.connect()
     upgrade = [("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
     key = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
@@ -301,9 +293,9 @@ def test_a_websocket_that_claims_an_offer_takes_no_slot(served: Served, monkeypa
     two.leave()
 
 
-def test_nobody_stands_in_line_without_the_secret(served: Served) -> None:
-    line = Standing(served, "a", field(b"a-wrong-one"))
-    assert line.answer.getheader(hop.REFUSED.decode()) == "secret"
+def test_a_caller_cannot_join_the_queue_without_the_secret(served: Served) -> None:
+    waiting = WaitingCaller(served, "a", field(b"a-wrong-one"))
+    assert waiting.answer.getheader(hop.REFUSED.decode()) == "secret"
     served.open_gate("unmarked")
     connection = served.connect()
     connection.send_head("GET", "/unmarked", [(hop.QUEUE.decode(), "a")])  # on a Unix socket: a request like any other
@@ -313,7 +305,7 @@ def test_nobody_stands_in_line_without_the_secret(served: Served) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("in_time", [True, False], ids=["before-its-slot", "with-its-slot"])
-async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(in_time: bool) -> None:
+async def test_an_early_request_that_is_cancelled_leaves_its_slot_to_the_next(in_time: bool) -> None:
     entered: list[str] = []
     go = asyncio.Event()
 
@@ -324,10 +316,10 @@ async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(i
     async def nothing(_: Message | None = None) -> Message:
         return {}
 
-    gate = Replica(app, name="r", max_ongoing_requests=1)
+    replica = Replica(app, name="r", max_ongoing_requests=1)
 
     def request(path: str, caller: str | None) -> asyncio.Task[None]:
-        return asyncio.create_task(gate.admit({"type": "http", "path": path}, nothing, nothing, caller=caller))
+        return asyncio.create_task(replica.admit({"type": "http", "path": path}, nothing, nothing, caller=caller))
 
     first = request("first", None)
     await asyncio.sleep(0)
@@ -339,42 +331,42 @@ async def test_a_request_that_is_cancelled_on_deck_leaves_its_slot_to_the_next(i
         if to_cancel:  # its slot has been given to it this moment, and it has not run since
             to_cancel.pop().cancel()
 
-    positions = [gate.wait_queue.join(name, partial(reserved, name), partial(heard.append, "end")) for name in "ab"]
+    positions = [replica.wait_queue.join(name, partial(reserved, name), partial(heard.append, "end")) for name in "ab"]
     go.set()
     await first
     go.clear()
     assert heard == ["a", "b"]
     second = request("second", "a")
     await asyncio.sleep(0)
-    on_deck = request("third", "b")
+    early = request("third", "b")
     await asyncio.sleep(0)
     assert entered == ["first", "second"]
     if in_time:
-        on_deck.cancel()
+        early.cancel()
     else:
-        to_cancel.append(on_deck)
+        to_cancel.append(early)
     go.set()
     await second
     with pytest.raises(asyncio.CancelledError):
-        await on_deck
+        await early
     assert entered == ["first", "second"]
-    assert gate.statistics().ongoing == 0
+    assert replica.statistics().ongoing == 0
     assert heard[2:] == ["a", "b"]
     for position in positions:
         position.leave()
-    assert gate.wait_queue.admits_unreserved
-    assert gate.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
+    assert replica.wait_queue.admits_unreserved
+    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
 
 
 class Asking:
     """The server's end of one request, which knows whether its caller has disconnected."""
 
-    def __init__(self, gate: Replica, path: str, caller: str) -> None:
+    def __init__(self, replica: Replica, path: str, caller: str) -> None:
         self.disconnected = False
         self.sent: list[Message] = []
         headers = [field(), (hop.REDEEM, caller.encode())]
         scope = {"type": "http", "method": "GET", "path": path, "headers": [(_bytes(n), _bytes(v)) for n, v in headers]}
-        self.task = asyncio.create_task(gate(scope, self.receive, self.send))
+        self.task = asyncio.create_task(replica(scope, self.receive, self.send))
 
     async def receive(self) -> Message:
         return {"type": "http.disconnect"}
@@ -388,7 +380,7 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 @pytest.mark.anyio
-async def test_a_request_whose_caller_disconnects_on_deck_is_not_run_and_leaves_its_slot_to_the_next() -> None:
+async def test_an_early_request_whose_caller_disconnects_leaves_its_slot_to_the_next() -> None:
     entered: list[str] = []
     go = asyncio.Event()
 
@@ -396,17 +388,19 @@ async def test_a_request_whose_caller_disconnects_on_deck_is_not_run_and_leaves_
         entered.append(scope["path"])
         await go.wait()
 
-    gate = Replica(app, name="r", max_ongoing_requests=1, secret=SECRET)
+    replica = Replica(app, name="r", max_ongoing_requests=1, secret=SECRET)
     heard: list[str] = []
-    positions = [gate.wait_queue.join(name, partial(heard.append, name), partial(heard.append, "end")) for name in "ab"]
+    positions = [
+        replica.wait_queue.join(name, partial(heard.append, name), partial(heard.append, "end")) for name in "ab"
+    ]
     assert heard == ["a"]
-    first = Asking(gate, "/first", "a")
+    first = Asking(replica, "/first", "a")
     await until(lambda: entered == ["/first"])
     go.set()
     await first.task
     go.clear()
     assert heard == ["a", "a", "b"], "the last one early"
-    second, third = Asking(gate, "/second", "a"), Asking(gate, "/third", "b")
+    second, third = Asking(replica, "/second", "a"), Asking(replica, "/third", "b")
     await until(lambda: entered == ["/first", "/second"])
     third.disconnected = True
     go.set()
@@ -414,7 +408,7 @@ async def test_a_request_whose_caller_disconnects_on_deck_is_not_run_and_leaves_
     await third.task
     assert entered == ["/first", "/second"]
     assert third.sent == []
-    assert gate.statistics().ongoing == 0
+    assert replica.statistics().ongoing == 0
     assert sorted(heard[3:]) == ["a", "b"], "its slot is offered again"
     for position in positions:
         position.leave()

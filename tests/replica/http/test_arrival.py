@@ -80,7 +80,7 @@ def rest(connection: socket.socket) -> bytes:
     ],
     ids=["http", "a byte", "tls", "no word", "another version", "another end", "does not wait"],
 )
-def test_who_does_not_begin_with_a_first_line_is_refused_at_once(served: Served, said: bytes) -> None:
+def test_a_peer_that_sends_no_preface_is_refused_at_once(served: Served, said: bytes) -> None:
     with stranger(served) as connection:
         connection.sendall(said)
         assert rest(connection) == UNAUTHENTICATED
@@ -96,7 +96,7 @@ def answered(connection: socket.socket, asked: bytes) -> bytes:
     return connection.recv(RESPONSE, socket.MSG_WAITALL)
 
 
-def test_who_proves_to_know_the_secret_is_served(served: Served) -> None:
+def test_a_peer_that_proves_to_know_the_secret_is_served(served: Served) -> None:
     with stranger(served) as connection:
         said = answered(connection, asked := first_line())
         connection.sendall(read_response(SECRET, asked, connection.getpeername(), said) + ASKED)
@@ -118,7 +118,7 @@ def test_the_proof_of_the_replica_sent_back_is_refused(served: Served) -> None:
         assert rest(connection) == UNAUTHENTICATED
 
 
-def test_what_was_recorded_of_a_caller_opens_no_other_connection(served: Served) -> None:
+def test_a_recorded_proof_opens_no_other_connection(served: Served) -> None:
     with stranger(served) as known:
         said = answered(known, asked := first_line())
         known.sendall(proof := read_response(SECRET, asked, known.getpeername(), said))
@@ -138,7 +138,7 @@ def test_the_proof_for_another_replica_is_refused(served: Served) -> None:
         assert rest(connection) == UNAUTHENTICATED
 
 
-def test_a_stranger_who_sends_without_end_is_not_read(served: Served) -> None:
+def test_a_peer_without_a_proof_that_sends_without_end_is_not_read(served: Served) -> None:
     with stranger(served) as connection, pytest.raises((BrokenPipeError, ConnectionResetError)):
         connection.sendall(bytes(100_000_000))
 
@@ -149,8 +149,8 @@ class Door:
     def __init__(self, unauthenticated: UnauthenticatedPeers) -> None:
         async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
 
-        gate = Replica(app, name="r", max_ongoing_requests=1, secret=SECRET)
-        config = uvicorn.Config(gate, lifespan="off", log_config=None)
+        replica = Replica(app, name="r", max_ongoing_requests=1, secret=SECRET)
+        config = uvicorn.Config(replica, lifespan="off", log_config=None)
         config.load()
         self.state = ServerState()
         self.arrive = partial(
@@ -159,7 +159,7 @@ class Door:
             self.state,
             {},
             None,
-            replica=gate,
+            gate=replica,
             secret=SECRET,
             unauthenticated=unauthenticated,
         )
@@ -195,7 +195,7 @@ async def door(unauthenticated: UnauthenticatedPeers) -> AsyncIterator[Door]:
     assert len(unauthenticated) == 0
 
 
-async def test_a_stranger_has_little_time() -> None:
+async def test_a_peer_without_a_proof_is_closed_after_a_short_time() -> None:
     async with door(UnauthenticatedPeers(shown_s=0.05)) as at:
         for said, answered in (b"", 0), (BEGINNING, 0), (first_line(), RESPONSE):
             reader, writer = await at.knock(said)
@@ -204,7 +204,7 @@ async def test_a_stranger_has_little_time() -> None:
             writer.close()
 
 
-async def test_where_there_are_too_many_unauthenticated_peers_the_oldest_goes_and_a_caller_comes_in() -> None:
+async def test_the_oldest_unauthenticated_peer_is_closed_if_there_are_too_many() -> None:
     unauthenticated = UnauthenticatedPeers(shown_s=60.0, most=2)
     async with door(unauthenticated) as at:
         caller = await at.enter()
@@ -262,7 +262,7 @@ def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_unauthenti
             runner.run(keep())
 
 
-async def test_a_pool_proves_to_know_the_secret_on_connections_that_nobody_uses_yet() -> None:
+async def test_a_pool_proves_to_know_the_secret_on_idle_connections() -> None:
     unauthenticated = UnauthenticatedPeers(shown_s=60.0)
     async with door(unauthenticated) as at:
         pool = Pool(SECRET)
@@ -278,9 +278,7 @@ async def test_a_pool_proves_to_know_the_secret_on_connections_that_nobody_uses_
     change=st.none() | st.tuples(st.integers(0, 114), st.integers(1, 255)),
     cuts=st.lists(st.integers(1, 130), max_size=4),
 )
-def test_whatever_is_changed_on_the_way_and_in_whatever_pieces_only_the_proof_opens(
-    change: tuple[int, int] | None, cuts: list[int]
-) -> None:
+def test_only_the_unchanged_proof_opens_a_connection(change: tuple[int, int] | None, cuts: list[int]) -> None:
     """`change`: which byte of the two lines, and how; `cuts`: where the pieces of both end."""
 
     async def become() -> str:

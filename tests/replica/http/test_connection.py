@@ -1,4 +1,4 @@
-"""To an app a caller's connection is what one of uvicorn's is: both are asked the same, and the same comes of it."""
+"""A connection of a caller shows an app the same as a connection of uvicorn does."""
 
 import asyncio
 import gc
@@ -77,19 +77,19 @@ class Wire(asyncio.Transport):
 
 
 class Talking:
-    """One caller, and an app behind its gate."""
+    """One caller, and an app behind a replica."""
 
     def __init__(self, app: ASGIApp, *, ours: bool = True) -> None:
         """`ours`: over our own connection, not uvicorn's."""
-        self.gate = Replica(app, name="r", max_ongoing_requests=10, secret=SECRET)
+        self.replica = Replica(app, name="r", max_ongoing_requests=10, secret=SECRET)
         config = uvicorn.Config(
-            self.gate, ws=BoundedWebSocket, lifespan="off", log_config=None, server_header=False, date_header=False
+            self.replica, ws=BoundedWebSocket, lifespan="off", log_config=None, server_header=False, date_header=False
         )
         config.load()
         self.state = ServerState()
         self.wire = Wire()
         self.ended = ""
-        make = partial(CallerConnection, self.gate) if ours else HttpToolsProtocol
+        make = partial(CallerConnection, self.replica) if ours else HttpToolsProtocol
         self.talker: Any = cast(Any, make)(config, self.state, {"app": "state"})
         self.talker.connection_made(self.wire)
 
@@ -105,7 +105,7 @@ class Talking:
         self.talker.connection_lost(None)
         await until(lambda: not self.state.tasks)
         await asyncio.sleep(0)  # who hears of a task's end is told in the next turn
-        assert (self.gate.statistics().ongoing, self.gate.statistics().running) == (0, 0)
+        assert (self.replica.statistics().ongoing, self.replica.statistics().running) == (0, 0)
         assert not self.state.connections
 
 
@@ -225,8 +225,8 @@ values = st.binary(max_size=12).map(lambda value: bytes(b for b in value if b > 
 )
 @example(method="OPTIONS", target=b"*", fields=[], sent=b"", cuts=[], version=b"1.1")
 @example(method="GET", target=b"//a:b@c/d?", fields=[(b"x-q", b"")], sent=b"", cuts=[], version=b"1.0")
-@settings(max_examples=150)
-def test_an_app_is_told_the_same_of_any_request_in_any_pieces(
+@settings(max_examples=60)
+def test_an_app_sees_the_same_request_as_under_uvicorn_in_any_pieces(
     method: str, target: bytes, fields: list[Any], sent: bytes, cuts: list[int], version: bytes
 ) -> None:
     length = [(b"content-length", b"%d" % len(sent))] if sent else []
@@ -254,7 +254,7 @@ async def test_a_body_that_comes_while_the_app_reads_is_read_as_it_comes() -> No
     assert talking.wire.said == ANSWER
 
 
-async def test_what_nobody_reads_is_not_taken_without_end() -> None:
+async def test_reading_pauses_if_the_app_does_not_read_the_body() -> None:
     script = Script([("receive",), ("receive",), start(200, LENGTH_2), body(b"hi")])
     talking = Talking(script)
     request = post(bytes(2 * HIGH_WATER))
@@ -268,13 +268,13 @@ async def test_what_nobody_reads_is_not_taken_without_end() -> None:
 
 
 @pytest.mark.parametrize("steps", [[("receive",), *HI], HI], ids=["reads", "does not read"])
-async def test_who_waits_to_be_asked_for_a_body_is_asked_by_who_reads_it(steps: Any) -> None:
+async def test_a_100_is_sent_when_the_app_reads_the_body(steps: Any) -> None:
     request = post(b"abcd", (b"expect", b"100-continue"))
     _, said, _ = await both(Script(steps), request)
     assert said == (b"HTTP/1.1 100 Continue\r\n\r\n" + ANSWER if steps is not HI else ANSWER)
 
 
-async def test_who_stops_to_read_when_there_is_something_finds_it_once() -> None:
+async def test_a_cancelled_receive_loses_no_body() -> None:
     met: list[Message] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -344,7 +344,7 @@ ODD = {
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("odd", ODD)
-async def test_whatever_an_app_sends_its_caller_is_told_the_same(odd: str, method: str) -> None:
+async def test_a_caller_sees_the_same_response_as_under_uvicorn(odd: str, method: str) -> None:
     said = await both(Script(ODD[odd]), head(method, fields=[(b"host", b"shop")]))
     assert b"set-cookie" not in said[1]
 
@@ -372,7 +372,7 @@ NO_BODIES = [
 
 
 @pytest.mark.parametrize("odd", [*NO_HEADS, *NO_BODIES])
-async def test_what_cannot_be_an_answer_is_answered_as_any_failure_is(odd: str) -> None:
+async def test_an_invalid_response_is_answered_with_500(odd: str) -> None:
     steps = [step for step in ODD[odd] if odd in NO_BODIES or step[0] == "start"]
     _, said, _ = await both(Script(steps), get())
     assert said.startswith(b"HTTP/1.1 500 ")
@@ -381,7 +381,7 @@ async def test_what_cannot_be_an_answer_is_answered_as_any_failure_is(odd: str) 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "uvicorn"])
 @pytest.mark.parametrize("after", ["another message", "no fields", "another field", "other bytes"])
-async def test_what_an_app_has_sent_it_may_use_again(after: str, ours: bool) -> None:
+async def test_an_app_may_change_a_message_after_it_was_sent(after: str, ours: bool) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         value, piece = bytearray(b"2"), bytearray(b"h")
         fields = [(b"content-length", value)]
@@ -405,7 +405,7 @@ async def test_what_an_app_has_sent_it_may_use_again(after: str, ours: bool) -> 
     assert talking.wire.said == ANSWER
 
 
-async def test_who_was_cancelled_while_its_answer_had_to_wait_may_send_it_again() -> None:
+async def test_a_body_can_be_sent_again_if_its_send_was_cancelled_while_it_waited() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [LENGTH_2]})
         talking.talker.pause_writing()
@@ -422,7 +422,7 @@ async def test_who_was_cancelled_while_its_answer_had_to_wait_may_send_it_again(
         assert talking.wire.said == ANSWER
 
 
-async def test_who_reads_behind_a_head_of_known_length_asks_for_what_it_reads() -> None:
+async def test_a_100_is_sent_if_the_app_reads_the_body_after_its_head() -> None:
     steps = [start(200, LENGTH_2), ("receive",), body(b"hi")]
     met, said, _ = await both(Script(steps), post(b"abcd", (b"expect", b"100-continue")))
     assert met[1]["body"] == b"abcd"
@@ -444,8 +444,8 @@ messages = st.one_of(
 
 
 @given(steps=st.lists(messages, max_size=5), method=st.sampled_from(["GET", "HEAD"]))
-@settings(max_examples=200)
-def test_whatever_an_app_does_in_whatever_order_the_same_comes_of_it(steps: list[Any], method: str) -> None:
+@settings(max_examples=80)
+def test_messages_in_any_order_have_the_same_result_as_under_uvicorn(steps: list[Any], method: str) -> None:
     logging.disable()
     try:
         asyncio.run(both(Script(steps), head(method, fields=[(b"host", b"shop")])))
@@ -453,7 +453,7 @@ def test_whatever_an_app_does_in_whatever_order_the_same_comes_of_it(steps: list
         logging.disable(logging.NOTSET)
 
 
-async def test_one_that_is_cancelled_from_outside_is_answered_nevertheless() -> None:
+async def test_a_request_whose_task_is_cancelled_is_answered_with_500() -> None:
     begun = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -487,7 +487,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-async def test_who_has_all_of_an_answer_is_not_kept_by_an_app_that_goes_on(kind: str) -> None:
+async def test_a_connection_serves_the_next_request_when_its_response_is_complete(kind: str) -> None:
     method, steps = ENDLESS[kind]
     heard: list[Message] = []
 
@@ -537,7 +537,7 @@ async def test_a_request_that_comes_early_has_nothing_of_the_one_before_it() -> 
     assert seen == [(True, "00-1-1-01", ""), (False, None, "")]
 
 
-async def test_who_comes_before_it_has_its_answer_waits_for_that() -> None:
+async def test_a_pipelined_request_waits_for_the_response_before_it() -> None:
     go_on = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -552,7 +552,7 @@ async def test_who_comes_before_it_has_its_answer_waits_for_that() -> None:
     await talking.settle()
 
 
-async def test_who_answers_before_the_body_is_there_is_asked_the_next_when_it_is() -> None:
+async def test_the_next_request_begins_when_the_body_of_the_first_has_arrived() -> None:
     script = Script(HI)
     talking = Talking(script)
     first = post(b"abcdef")
@@ -566,7 +566,7 @@ async def test_who_answers_before_the_body_is_there_is_asked_the_next_when_it_is
     assert [scope["path"] for scope in script.met] == ["/", "/2"]
 
 
-async def test_what_runs_on_behind_its_answer_is_not_disturbed_by_the_next() -> None:
+async def test_an_app_that_runs_after_its_response_is_not_disturbed_by_the_next_request() -> None:
     last = asyncio.Event()
     done: list[str] = []
 
@@ -600,7 +600,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-async def test_what_is_no_http_is_answered_with_400_and_runs_nothing(kind: str) -> None:
+async def test_invalid_http_is_answered_with_400_and_runs_no_app(kind: str) -> None:
     met, said, ended = await both(Script(HI), MALFORMED[kind])
     assert met == []
     assert said.startswith(b"HTTP/1.1 400 Bad Request\r\n")
@@ -610,7 +610,7 @@ async def test_what_is_no_http_is_answered_with_400_and_runs_nothing(kind: str) 
 # A caller that does not read, or leaves, and a server that stops
 
 
-async def test_one_that_does_not_read_makes_its_app_wait_and_gets_all_of_it_in_order() -> None:
+async def test_an_app_waits_for_a_caller_that_does_not_read() -> None:
     pieces = [b"%d" % number for number in range(10)]
     script = Script([start(200, (b"content-length", b"10")), *(body(piece, piece != b"9") for piece in pieces)])
     talking = Talking(script)
@@ -625,7 +625,7 @@ async def test_one_that_does_not_read_makes_its_app_wait_and_gets_all_of_it_in_o
     assert talking.wire.said == b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n0123456789"
 
 
-async def test_who_cannot_be_told_of_a_failure_sees_the_end_of_its_connection() -> None:
+async def test_a_connection_closes_if_a_failure_cannot_be_sent() -> None:
     talking = Talking(Script([("raise", asyncio.CancelledError())]))
     talking.talker.pause_writing()
     talking.say(get())
@@ -633,7 +633,7 @@ async def test_who_cannot_be_told_of_a_failure_sees_the_end_of_its_connection() 
     assert (talking.wire.said, talking.ended) == (b"", "closed")
 
 
-async def test_an_app_whose_caller_has_left_hears_of_it_and_may_send_in_vain() -> None:
+async def test_an_app_may_send_after_its_caller_has_disconnected() -> None:
     script = Script([("receive",), ("receive",), *HI])
     talking = Talking(script)
     talking.talker.pause_writing()
@@ -643,7 +643,7 @@ async def test_an_app_whose_caller_has_left_hears_of_it_and_may_send_in_vain() -
     assert talking.wire.said == b""
 
 
-async def test_a_server_that_stops_closes_who_is_idle_and_answers_who_is_not() -> None:
+async def test_a_stopping_server_closes_idle_connections_and_completes_responses() -> None:
     go_on = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -666,7 +666,7 @@ async def test_a_server_that_stops_closes_who_is_idle_and_answers_who_is_not() -
     assert b"connection: close" in answers[0][0]
 
 
-async def test_user_code_cannot_speak_as_the_gate() -> None:
+async def test_user_code_cannot_send_a_refusal() -> None:
     script = Script([start(503, (hop.REFUSED, b"busy"), LENGTH_2), body(b"hi")])
     _, said, _ = await both(script, get())
     assert said == b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nhi"
@@ -715,7 +715,7 @@ def sending(path: bytes, sent: bytes = b"", method: str = "POST") -> bytes:
         pytest.param(sending(b"/slow", method="HEAD"), id="that would have a body"),
     ],
 )
-async def test_who_has_all_of_an_answer_is_served_again_whatever_its_app_goes_on_with(first: bytes) -> None:
+async def test_a_connection_is_reused_while_the_app_of_its_last_response_still_runs(first: bytes) -> None:
     app = Lingering()
     talking = Talking(app)
     answers = ANSWER.removesuffix(b"hi" if first.startswith(b"HEAD") else b"")
@@ -762,7 +762,7 @@ async def test_nothing_of_a_request_is_left_for_the_garbage_collector(path: byte
     await talking.settle()
 
 
-async def test_an_app_that_goes_on_hears_of_the_end_of_a_connection_that_serves_others() -> None:
+async def test_a_running_app_receives_a_disconnect_when_its_connection_closes() -> None:
     app = Lingering()
     talking = Talking(app)
     for number, path in enumerate((b"/listen", b"/fast"), 1):
@@ -774,7 +774,7 @@ async def test_an_app_that_goes_on_hears_of_the_end_of_a_connection_that_serves_
     await until(lambda: app.ended == 2)
 
 
-async def test_a_server_that_shuts_down_closes_what_has_all_of_its_answer() -> None:
+async def test_a_stopping_server_closes_connections_whose_response_is_complete() -> None:
     app = Lingering()
     talking = Talking(app)
     talking.say(sending(b"/slow"))
@@ -812,7 +812,7 @@ def test_a_body_of_chunks_is_read_in_any_pieces(cuts: list[int]) -> None:
         (b"1.1", [(b"connection", b"upgrade"), (b"upgrade", b"h2c")]),
     ],
 )
-async def test_a_connection_closes_where_the_version_or_the_request_says_so(version: bytes, fields: Any) -> None:
+async def test_a_connection_closes_if_the_version_or_the_request_says_so(version: bytes, fields: Any) -> None:
     request = head(fields=[(b"host", b"shop"), *fields]).replace(b"HTTP/1.1", b"HTTP/" + version, 1)
     _, said, ended = await both(Script(HI), request)
     closes = b"upgrade" not in request
@@ -833,7 +833,7 @@ HANDSHAKE = head(
 
 
 @pytest.mark.parametrize("cut", [1, 40, len(HANDSHAKE) - 1, len(HANDSHAKE)])
-async def test_a_handshake_hands_the_connection_over_and_ends_what_still_runs(cut: int) -> None:
+async def test_a_websocket_handshake_ends_an_app_that_still_runs(cut: int) -> None:
     lingering = Lingering()
     met: list[Scope] = []
 

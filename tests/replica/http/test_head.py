@@ -33,7 +33,7 @@ fields = st.tuples(
 @given(status=st.integers(-1, 700), headers=st.lists(fields, max_size=4))
 @example(status=200, headers=[(b"", b"")])
 @example(status=200, headers=[(b"content-length", b"9" * 19)])
-def test_what_passes_is_read_as_it_was_meant(status: int, headers: list[tuple[bytes, bytes]]) -> None:
+def test_a_head_that_is_accepted_has_one_meaning(status: int, headers: list[tuple[bytes, bytes]]) -> None:
     try:
         fields, length = checked(status, headers)
     except RuntimeError:
@@ -64,9 +64,9 @@ TEXT = (b"content-type", b"text/plain; charset=utf-8")
         (None, [TEXT], None),
     ],
 )
-def test_a_head_says_how_long_its_body_is(status: int | None, headers: Any, length: int | None) -> None:
-    fields, told = checked(status, headers)
-    assert told == length
+def test_the_length_of_a_body_is_read_from_its_head(status: int | None, headers: Any, length: int | None) -> None:
+    fields, found = checked(status, headers)
+    assert found == length
     assert all(type(each) is bytes for field in fields for each in field)
 
 
@@ -95,7 +95,7 @@ def test_response_with_another_transfer_coding_is_refused(coding: bytes) -> None
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "told"),
+    ("status", "headers", "message"),
     [
         (103, [], "the app responded with status 103: a final response must have a status from 200 to 599"),
         (600, [], "the app responded with status 600: a final response must have a status from 200 to 599"),
@@ -105,10 +105,10 @@ def test_response_with_another_transfer_coding_is_refused(coding: bytes) -> None
         (200, [(b"content-length", b"-1")], "the app sent an invalid content-length: b'-1'"),
     ],
 )
-def test_what_is_no_head_is_said_in_a_sentence(status: int, headers: Any, told: str) -> None:
+def test_an_invalid_head_has_an_error_of_one_sentence(status: int, headers: Any, message: str) -> None:
     with pytest.raises(RuntimeError) as raised:
         checked(status, headers)
-    assert str(raised.value) == told
+    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("field", [("x", b"1"), (b"x", "1"), (b"x", None)])

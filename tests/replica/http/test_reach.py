@@ -40,12 +40,12 @@ def full() -> Iterator[Full]:
         yield Full(open_until_closed)
 
 
-def test_a_replica_that_accepts_nobody_does_not_answer_in_time(full: Full) -> None:
+def test_a_probe_times_out_if_the_replica_accepts_no_connection(full: Full) -> None:
     with pytest.raises(TimeoutError, match="nothing was accepted"):
         ask(full.path, SECRET, 0.1)
 
 
-def test_a_replica_that_many_wait_for_is_waited_for(full: Full) -> None:
+def test_a_probe_waits_for_a_replica_with_a_full_backlog(full: Full) -> None:
     outcome: list[object] = []
 
     def probe() -> None:

@@ -28,7 +28,6 @@ from app_toolkit import DeploymentConfig, Toolkit, batch
 from app_toolkit.errors import OverrideError, PlanningError, ReplicaBusy
 from app_toolkit.planning import plan
 from app_toolkit.replica.admission.replica import Replica
-from app_toolkit.replica.objects.batching import batch_request_ids
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
@@ -165,7 +164,7 @@ async def test_a_def_function_runs_in_a_thread() -> None:
     assert [answer.json() for answer in answers] == [0.5, 1.5]
 
 
-async def test_an_exception_in_the_result_is_the_answer_of_its_request() -> None:
+async def test_an_exception_in_the_result_is_the_response_of_its_request() -> None:
     app = FastAPI()
 
     class Gone(Exception):
@@ -191,18 +190,6 @@ async def test_an_exception_in_the_result_is_the_answer_of_its_request() -> None
     ]
 
 
-async def test_a_batch_with_the_wrong_number_of_results_is_a_500_for_its_requests_alone() -> None:
-    app = FastAPI()
-
-    @app.get("/odd")
-    @batch(**OF_TWO)
-    async def odd(n: list[int]) -> list[int]:
-        return [each for each in n if each]
-
-    answers = await both(app, *(lambda c, n=n: c.get(f"/odd?n={n}") for n in (0, 1, 2, 3)))
-    assert [answer.status_code for answer in answers] == [500, 500, 200, 200]
-
-
 @pytest.mark.parametrize("response_class", [None, EventSourceResponse])
 async def test_each_request_of_a_stream_gets_its_own_entries(response_class: Any) -> None:
     app = FastAPI()
@@ -217,12 +204,12 @@ async def test_each_request_of_a_stream_gets_its_own_entries(response_class: Any
     answers = await both(app, lambda c: c.get("/count?to=1"), lambda c: c.get("/count?to=3"))
     lines = [[line.removeprefix("data: ") for line in answer.text.splitlines() if line] for answer in answers]
     assert [[json.loads(line)["value"] for line in each] for each in lines] == [[0], [0, 1, 2]]
-    wanted = "application/jsonl" if response_class is None else "text/event-stream"
-    assert all(answer.headers["content-type"].startswith(wanted) for answer in answers)
+    media_type = "application/jsonl" if response_class is None else "text/event-stream"
+    assert all(answer.headers["content-type"].startswith(media_type) for answer in answers)
     assert "null" not in json.dumps(app.openapi()["paths"]), "what is skipped is no part of the schema"
 
 
-async def test_what_a_request_brought_along_stays_open_until_it_is_answered() -> None:
+async def test_dependencies_stay_open_until_their_request_is_answered() -> None:
     app, events = FastAPI(), []
     hold = asyncio.Event()
 
@@ -290,7 +277,7 @@ async def test_a_bound_deployment_is_shared_and_batches_by_itself() -> None:
     assert [answer.json() for answer in answers] == ["a!", "b!"]
 
 
-async def test_what_waits_in_a_buffer_is_ongoing_at_its_replica() -> None:
+async def test_a_request_that_waits_for_a_batch_is_ongoing_at_its_replica() -> None:
     app, hold, running = FastAPI(), asyncio.Event(), []
 
     @app.get("/hold")
@@ -314,22 +301,6 @@ async def test_what_waits_in_a_buffer_is_ongoing_at_its_replica() -> None:
     assert [each.result().json() for each in asked[:2]] == [0, 1]
     assert running == [[0, 1]]
     assert (replica.statistics().ongoing, replica.statistics().running) == (0, 0)
-
-
-async def test_a_batch_is_told_the_ids_of_its_requests() -> None:
-    app = Toolkit()
-
-    @app.get("/ids")
-    @batch(**OF_TWO)
-    async def ids(n: list[int]) -> list[list[str | None]]:
-        return [list(batch_request_ids()) for _ in n]
-
-    answers = await both(
-        app,
-        lambda c: c.get("/ids?n=1", headers={"x-request-id": "one"}),
-        lambda c: c.get("/ids?n=2", headers={"x-request-id": "two"}),
-    )
-    assert [answer.json() for answer in answers] == [["one", "two"], ["one", "two"]]
 
 
 # Limits that an ingress sets

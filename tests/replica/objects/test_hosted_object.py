@@ -1,9 +1,9 @@
-"""One object of a deployment's class: how it comes up, is called, and ends."""
+"""The object of a deployment's class: its start, calls and end."""
 
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -55,7 +55,7 @@ class Writer:
             for number in range(count):
                 yield number
         finally:
-            self.note("told")
+            self.note("tell ended")
 
     def each(self, count: int) -> Iterator[int]:
         try:
@@ -132,7 +132,7 @@ async def test_all_that_is_not_async_shares_one_thread() -> None:
         assert [await instance.call("predict", (), {}) for _ in range(3)] == [1, 1, 1]
 
 
-async def test_each_kind_of_method_runs_where_it_belongs() -> None:
+async def test_async_methods_run_on_the_loop_and_def_methods_on_a_thread() -> None:
     notes: list[str] = []
     async with running(lambda: Writer(notes)) as instance:
         del notes[:]
@@ -141,7 +141,12 @@ async def test_each_kind_of_method_runs_where_it_belongs() -> None:
         assert [item async for item in instance.stream("tell", (3,), {})] == [0, 1, 2]
         assert [item async for item in instance.stream("each", (3,), {})] == [1, 2, 3], "one context for all steps"
         assert STEP.get() == 0
-        assert notes == ["asked on the loop", "counted on the thread", "told on the loop", "gave each on the thread"]
+        assert notes == [
+            "asked on the loop",
+            "counted on the thread",
+            "tell ended on the loop",
+            "gave each on the thread",
+        ]
         assert [instance.streams(name) for name in ("ask", "count", "tell", "each")] == [False, False, True, True]
 
 
@@ -152,7 +157,7 @@ async def test_a_stream_that_is_not_read_to_its_end_is_closed_at_once(method: st
         async with aclosing(instance.stream(method, (1_000_000,), {})) as items:
             async for _ in items:
                 break
-        assert notes[-1].startswith("told" if method == "tell" else "gave each")
+        assert notes[-1].startswith("tell ended" if method == "tell" else "gave each")
 
 
 async def test_a_generator_leaves_its_thread_between_two_items() -> None:
@@ -232,7 +237,7 @@ async def test_a_generator_that_is_cancelled_in_a_step_is_closed_behind_that_ste
         ("size", "Writer.size is not a method"),
     ],
 )
-async def test_what_is_not_for_callers_is_refused_by_name(method: str, said: str) -> None:
+async def test_private_names_and_attributes_cannot_be_called(method: str, said: str) -> None:
     async with running(lambda: Writer([])) as instance:
         for ask in (instance.streams, lambda name: instance.stream(name, (), {})):
             with pytest.raises(AttributeError, match=said):
@@ -267,7 +272,7 @@ class ReconfigureFails(Writer):
 
 
 @pytest.mark.parametrize("make", [constructor_fails, StartFails, ReconfigureFails])
-async def test_a_start_that_fails_says_why_and_closes_what_began(make: Any) -> None:
+async def test_a_failed_start_names_the_error_and_closes_the_object(make: Any) -> None:
     notes: list[str] = []
     instance = HostedObject(lambda: make(notes), name="writer")
     with pytest.raises(StartupError, match=r"^writer did not start: ValueError: no such file\n") as caught:
@@ -298,7 +303,7 @@ async def test_a_user_config_for_a_class_that_takes_none_is_refused() -> None:
             await instance.reconfigure({"a": 1})
 
 
-async def test_a_start_that_is_cancelled_closes_what_began() -> None:
+async def test_a_cancelled_start_closes_the_object() -> None:
     class Slow(Writer):
         async def start(self) -> None:
             await self.forever()
@@ -314,7 +319,7 @@ async def test_a_start_that_is_cancelled_closes_what_began() -> None:
     assert notes[-1] == "closed on the loop"
 
 
-async def test_an_end_that_fails_is_told_and_ends_the_threads_all_the_same() -> None:
+async def test_a_failed_close_is_raised_and_ends_the_threads() -> None:
     class Broken:
         def aclose(self) -> None:
             raise ValueError("not twice")
@@ -326,7 +331,7 @@ async def test_an_end_that_fails_is_told_and_ends_the_threads_all_the_same() -> 
     assert not any("sync writer" in thread.name for thread in threading.enumerate())
 
 
-async def test_an_end_that_fails_behind_a_start_that_failed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_close_after_a_failed_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(StartFails):
         async def aclose(self) -> None:
             raise ValueError("not twice")
@@ -336,11 +341,11 @@ async def test_an_end_that_fails_behind_a_start_that_failed_is_logged(caplog: py
     assert [record.getMessage() for record in caplog.records] == ["writer did not close after its start had failed"]
 
 
-# What it is asked, and told
+# Health checks, user configs and the context of hooks
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_it_is_well_until_its_own_check_raises(is_async: bool) -> None:
+async def test_a_health_check_fails_when_the_hook_raises(is_async: bool) -> None:
     class Model:
         well = True
 
@@ -364,7 +369,7 @@ async def test_it_is_well_until_its_own_check_raises(is_async: bool) -> None:
             await instance.check_health()
 
 
-async def test_a_user_config_is_taken_up_while_it_runs() -> None:
+async def test_a_user_config_is_applied_to_a_running_object() -> None:
     writer = Writer([])
     async with running(lambda: writer) as instance:
         await instance.reconfigure({"size": 2})
@@ -373,7 +378,7 @@ async def test_a_user_config_is_taken_up_while_it_runs() -> None:
         await instance.reconfigure({"size": 3})
 
 
-async def test_its_life_knows_which_replica_it_is_and_others_are_told_that_they_are_none() -> None:
+async def test_replica_context_is_set_in_all_hooks_and_nowhere_else() -> None:
     seen: list[ReplicaContext] = []
 
     class Model:
@@ -406,14 +411,3 @@ async def test_a_batch_of_calls_runs_on_as_many_threads_as_it_may() -> None:
     async with running(Model, sync_threads=3) as instance:
         met = await asyncio.gather(*(instance.call("meet", (), {}) for _ in range(3)))
     assert sorted(met) == [0, 1, 2]
-
-
-async def test_a_stream_of_the_users_is_handed_on_as_it_is() -> None:
-    class Model:
-        async def tell(self) -> AsyncGenerator[int, None]:
-            yield 1
-
-    async with running(Model) as instance:
-        items = instance.stream("tell", (), {})
-        assert await anext(items) == 1
-        await items.aclose()

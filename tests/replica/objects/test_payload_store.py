@@ -12,7 +12,7 @@ PIECES = [b"one", memoryview(b"two")]
 
 
 @pytest.mark.anyio
-async def test_what_is_expected_comes_from_any_thread_to_the_loop_that_waits() -> None:
+async def test_an_expected_payload_arrives_from_any_thread() -> None:
     store = PayloadStore()
     with store.expected("a") as came:
         threading.Thread(target=store.put, args=("a", PIECES)).start()
@@ -21,7 +21,7 @@ async def test_what_is_expected_comes_from_any_thread_to_the_loop_that_waits() -
 
 
 @pytest.mark.anyio
-async def test_what_is_kept_is_taken_once_and_whoever_keeps_it_hears_of_that() -> None:
+async def test_a_kept_payload_is_taken_once() -> None:
     store = PayloadStore()
     with store.kept("a", PIECES) as taken:
         waiting = asyncio.wrap_future(taken)
@@ -31,7 +31,7 @@ async def test_what_is_kept_is_taken_once_and_whoever_keeps_it_hears_of_that() -
     assert len(store) == 0
 
 
-def test_what_nobody_waits_for_is_not_kept() -> None:
+def test_an_unexpected_payload_is_not_kept() -> None:
     store = PayloadStore()
     store.put("a", PIECES)
     assert len(store) == 0
@@ -43,7 +43,7 @@ def test_what_nobody_waits_for_is_not_kept() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_exchange_that_was_cancelled_keeps_nothing_and_disturbs_nobody_who_comes_late() -> None:
+async def test_a_cancelled_exchange_keeps_nothing() -> None:
     store = PayloadStore()
 
     async def expect() -> None:

@@ -43,13 +43,13 @@ class Model:
     def alone(texts: list[str]) -> list[float]: ...
 
 
-def test_every_parameter_loses_one_list_and_so_does_the_result() -> None:
+def test_every_parameter_and_the_result_lose_one_list() -> None:
     def plain(texts: list[str], pages: list[list[int]], anything: list) -> list[dict[str, list[int]]]: ...
 
     assert seen(plain) == "(texts: str, pages: list[int], anything: Any) -> dict[str, list[int]]"
 
 
-def test_what_fastapi_reads_beside_the_type_stays() -> None:
+def test_fastapi_metadata_of_parameters_stays() -> None:
     def endpoint(ks: Annotated[list[int], Query(ge=1)], tags: list[Annotated[str, Query()]], n: list[int] = 7): ...
 
     parameters = shape_of(endpoint, stream=False).seen.parameters
@@ -67,7 +67,7 @@ def test_a_method_keeps_its_instance_and_a_static_method_has_none() -> None:
     assert seen(Model.alone) == "(texts: str) -> float"
 
 
-def test_a_name_that_is_not_there_yet_is_left_to_whoever_needs_it() -> None:
+def test_an_unresolved_annotation_stays_a_string() -> None:
     assert seen(Model.later) == "(self, texts: str, others: 'NotYet') -> 'NotYet'"
     assert seen(Model.steps, stream=True) == "(self, texts: str) -> 'AsyncIterator[NotYet]'"
 
@@ -137,7 +137,7 @@ def dependency(texts: list[str], user: Annotated[str, Depends(no_result)]) -> li
         (dependency, "the parameter 'user' of dependency is"),
     ],
 )
-def test_what_has_no_list_to_lose_is_refused_in_one_sentence(function: Callable[..., Any], said: str) -> None:
+def test_a_function_without_lists_is_refused(function: Callable[..., Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         shape_of(function, stream=False)
 

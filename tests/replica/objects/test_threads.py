@@ -61,7 +61,7 @@ async def test_several_threads_run_as_much_at_a_time_and_no_more() -> None:
     await threads.aclose()
 
 
-async def test_what_it_raises_is_raised_where_it_is_awaited() -> None:
+async def test_an_exception_is_raised_at_the_await() -> None:
     threads = SyncThreads(1, name="writer")
     for error in (ValueError("no"), SystemExit(3)):
 
@@ -78,7 +78,7 @@ async def test_what_it_raises_is_raised_where_it_is_awaited() -> None:
     await threads.aclose()
 
 
-async def test_the_callers_context_is_seen_and_what_is_set_there_stays_there() -> None:
+async def test_a_thread_has_a_copy_of_the_callers_context() -> None:
     threads = SyncThreads(1, name="writer")
 
     def swap() -> str:
@@ -110,7 +110,7 @@ async def test_a_cancelled_wait_ends_with_its_thread_however_often_it_is_cancell
     await threads.aclose()
 
 
-async def test_what_was_cancelled_before_it_began_is_not_run() -> None:
+async def test_a_function_cancelled_before_its_start_is_not_run() -> None:
     threads = SyncThreads(1, name="writer")
     first, second = Door(), Door()
     running = asyncio.create_task(threads.run(first))
@@ -127,7 +127,7 @@ async def test_what_was_cancelled_before_it_began_is_not_run() -> None:
     assert not second.reached.is_set()
 
 
-async def test_the_end_comes_after_what_waits_and_nothing_is_run_after_it() -> None:
+async def test_aclose_waits_for_queued_functions_and_refuses_others() -> None:
     threads = SyncThreads(2, name="writer")
     doors = [Door() for _ in range(5)]
     running = [asyncio.create_task(threads.run(door)) for door in doors]
@@ -143,7 +143,7 @@ async def test_the_end_comes_after_what_waits_and_nothing_is_run_after_it() -> N
         await threads.run(doors[0])
 
 
-async def test_threads_that_nobody_needed_do_not_start() -> None:
+async def test_threads_start_when_they_are_needed() -> None:
     before = threading.active_count()
     threads = SyncThreads(4, name="writer")
     assert threading.active_count() == before
