@@ -99,12 +99,12 @@ def split(world: World) -> World:
         app = build(Toolkit())
         assert isinstance(app, Toolkit)
         app.serve_only(ingress)
-        posted[f"replicas/shop/{ingress}"] = published.replica_set(
+        snapshots[f"replicas/shop/{ingress}"] = published.replica_set(
             world.replica(app=app).endpoint(), max_queue_wait_s=5.0
         )
     assert spec.default is not None
     application = published.application("shop", "/", spec.default, *spec.routes)
-    world.edge.post({"routes": published.routes(application), **posted})
+    world.edge.post({"routes": published.routes(application), **snapshots})
     return world
 
 

@@ -21,6 +21,7 @@ from app_toolkit.proxy.server import ProxyServer
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica.admission.wait_queue import PENDING_S
 from app_toolkit.router.router import Router
+from tests import published
 from tests.patience import PATIENCE_S
 
 from .app import SECRET
