@@ -99,7 +99,9 @@ class Reason(Enum):
         "the body of {request} arrives slowly, and such bodies have held half of the slots of {deployment} for its "
         "max_queue_wait_s"
     )
-    REFUSED = "replica {replica} refused {request}"
+    REFUSED = (
+        "replica {replica} rejected the caller's credentials or protocol version ({refusal}); {request} did not run"
+    )
     BODY_TAKEN = "replica {replica} refused the request after it had received the body"
     CROWDED = "no replica has room for another WebSocket: each has its max_open_websockets open"
     CROWDED_OR_GONE = (
@@ -108,7 +110,7 @@ class Reason(Enum):
     UNREADABLE = "the response of the app in replica {replica} cannot be read"
     NOT_REPEATABLE = "replica {replica} was lost; the outcome of {request} is unknown"
     SUSPECT = "replica {replica} stopped answering while {request} ran in it; it is not retried"
-    LOST_BEFORE = "replica {replica} was lost, and another replica before it; {it} is not retried"
+    LOST_BEFORE = "replica {replica} was lost, and another replica before it; {request} is not retried"
     BODY_DROPPED = "replica {replica} was lost; the body of {request} is no longer held"
     BUDGET = "replica {replica} was lost; the retry budget of {deployment} is spent"
 
@@ -124,13 +126,13 @@ ERRORS: Mapping[Reason, type[RequestError]] = {
 """The class of the error by reason; `ReplicaLost` for every other reason."""
 
 
-def failure(reason: Reason, replica: ReplicaId, *, request: str, it: str, deployment: str) -> RequestError:
+def failure(reason: Reason, replica: ReplicaId, *, request: str, deployment: str, refusal: str = "") -> RequestError:
     """Return the error for a client.
 
-    `request` names the request, as in `this POST`. `it` is a shorter name for sentences in which that is too long.
+    `request`: names the request, as in `this POST`. `refusal`: the reason that the replica gave, if it refused it.
     """
     kind = ERRORS.get(reason, ReplicaLost)
-    return kind(reason.value.format(replica=replica, request=request, it=it, deployment=deployment))
+    return kind(reason.value.format(replica=replica, request=request, deployment=deployment, refusal=refusal))
 
 
 def is_repeatable(policy: Retry, idempotent: bool) -> bool:

@@ -1,1 +1,1 @@
-"""The registry of what is published: the routes, the replica sets, and the routers of those that a process uses."""
+"""The registry of published routes and replica sets, and the dispatcher of one request or call."""

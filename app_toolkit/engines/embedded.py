@@ -16,13 +16,13 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
 from app_toolkit.config.models import DeploymentConfig
-from app_toolkit.core.attempts import Attempts
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.core.trace import trace_of
-from app_toolkit.engines.local import CALLER, IN_PROCESS, Local, context_of
-from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, ReplicaBusy, RequestError, ToolkitError
+from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
+from app_toolkit.engines.local import IN_PROCESS, Local, context_of
+from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, RequestError, ToolkitError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import REPLICA
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
@@ -37,6 +37,9 @@ from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 from app_toolkit.userapp.graph import find
 
 logger = logging.getLogger("app_toolkit.replica")
+
+LATE = "the deadline of {request} passed while it waited for {deployment}"
+"""The error of a request whose deadline has passed before it ran."""
 
 
 class Embedded:
@@ -198,7 +201,7 @@ class Ingress(Local):
                 await self._accepted(scope, receive, send_named)
                 outcome = OK
             else:
-                await self._bounded(scope, receive, send_named)
+                await self._bounded(scope, receive, send_named, request_id)
         except RequestError as error:
             outcome = CUT if status else error.reason
             if status:
@@ -262,61 +265,38 @@ class Ingress(Local):
         if deadline.expired():
             raise DeadlineExceeded(f"the WebSocket was not accepted within its {timeout:g} s")
 
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         """Serve a request within its deadline and `max_body_size`."""
-        timeout = self._timeout_s(scope)
-        most = self.router.policy.max_body_size
-        length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
-        if most is None:
-            await self._with_permit(scope, receive, send, timeout)
-        elif length is not None:
-            if length > most:
+        since, timeout = asyncio.get_running_loop().time(), self._timeout_s(scope)
+        most, body = self.router.policy.max_body_size, None
+        if most is not None:
+            length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
+            if length is None:
+                body = _Body(receive, send, most)
+                receive, send = body.receive, body.send
+            elif length > most:
                 raise _too_large(length, most)
-            await self._with_permit(scope, receive, send, timeout)
-        else:
-            body = _Body(receive, send, most)
-            try:
-                await self._with_permit(scope, body.receive, body.send, timeout)
-            finally:
+        request = RetainedRequest("this request", request_id, LATE)
+        dispatcher: Dispatcher[Permit] = Dispatcher(request, since, None if timeout is None else since + timeout)
+        try:
+            await self.dispatch(dispatcher, scope, receive, partial(self._pass_on, send), name=scope["path"])
+        finally:
+            if body is not None:
                 body.check()
 
-    async def _with_permit(self, scope: Scope, receive: Receive, send: Send, timeout: float | None) -> None:
-        now = asyncio.get_running_loop().time
-        since = now()
-        deadline = None if timeout is None else since + timeout
-        attempts = Attempts(since, deadline)
-        client = None
-        while True:
-            permit = self.router.try_acquire()
-            if permit is None:
-                client = client or ClientMessages(receive)
-                permit = await self._wait(client, attempts)
-                receive = client.receive
-            if permit is None:
-                return
-            attempts.count += 1
-            permit.request = scope["path"]
+    async def _pass_on(self, send: Send, permit: Permit, message: Message) -> None:
+        headers = message.get("headers")
+        if headers and headers[-1][0] == STREAM:
+            self.router.stream(permit, headers.pop()[1])
+        await send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.router.release(permit)  # background tasks hold no permit
 
-            async def send_until_complete(message: Message, permit: Permit = permit) -> None:
-                headers = message.get("headers")
-                if headers and headers[-1][0] == STREAM:
-                    self.router.stream(permit, headers.pop()[1])
-                await send(message)
-                if message["type"] == "http.response.body" and not message.get("more_body", False):
-                    self.router.release(permit)  # background tasks hold no permit
-
-            left = None if deadline is None else deadline - now()
-            try:
-                caller = CALLER if permit.redeem() else None
-                await self.replica.admit(scope, receive, send_until_complete, left, caller=caller)
-                return
-            except ReplicaBusy:
-                self.attempt_refused(permit, attempts, self._late())
-            finally:
-                self.router.release(permit)
-
-    async def _wait(self, client: ClientMessages, attempts: Attempts) -> Permit | None:
-        """Wait for a permit. Return None if the client disconnects first."""
+    async def _wait(
+        self, dispatcher: Dispatcher[Permit], receive: Receive, affinity: str | None
+    ) -> tuple[Permit | None, Receive]:
+        """Wait for a permit. Return None as the permit if the client disconnects first."""
+        client, attempts = ClientMessages(receive), dispatcher.attempts
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[Permit] = loop.create_future()
         hung_up: asyncio.Future[None] = loop.create_future()
@@ -341,15 +321,12 @@ class Ingress(Local):
         finally:
             self.router.leave(waiter)
         if granted.done():
-            return granted.result()
+            return granted.result(), client.receive
         if hung_up.done():
-            return None
+            return None, client.receive
         if loop.time() >= deadline:
-            raise self._late()
+            raise dispatcher.late()
         raise self.router.waited_too_long()
-
-    def _late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(f"the deadline of this request passed while it waited for {self.router.name}")
 
 
 class _Body:

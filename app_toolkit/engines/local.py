@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ import uvloop
 from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
-from app_toolkit.core.attempts import Attempt, Attempts, Reason, Result
+from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
@@ -29,12 +29,15 @@ from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import hop
-from app_toolkit.types import Address, ASGIApp, Message, ReplicaId, Scope
+from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope
 
 logger = logging.getLogger("app_toolkit.replica")
 
 CALLER = "embedded"
 """The name of the only caller in the wait queues of this process."""
+
+LATE = "{request} of {deployment} did not complete before its deadline"
+"""The error of a call whose deadline has passed."""
 
 APPLICATION = "default"
 """The default name of an application, as on Ray."""
@@ -84,18 +87,51 @@ class Local:
             soon(ended)
             return Position(self.replica.wait_queue, CALLER, reserved, ended)
 
-    def attempt_refused(self, permit: Permit, attempts: Attempts, late: DeadlineExceeded) -> None:
-        """End an attempt that the replica refused because it was full. Return if the request may wait again.
+    async def dispatch(
+        self,
+        dispatcher: Dispatcher[Permit],
+        scope: Scope,
+        receive: Receive,
+        send: Callable[[Permit, Message], Awaitable[None]],
+        *,
+        name: str,
+        affinity: str | None = None,
+    ) -> None:
+        """Run a request or call with a permit. Raise a `RequestError` if it did not run.
 
-        Raises `QueueTimeout`, or `late` after the deadline.
+        `send`: takes the messages of the response, with the permit. `name`: names the request in warnings.
         """
-        self.router.ended(permit, Result.BUSY)
-        now = asyncio.get_running_loop().time()
-        step = attempts.after(Attempt(permit.endpoint.id, Result.BUSY), now, self.router.policy.max_queue_wait_s)
-        if step is Reason.DEADLINE:
-            raise late from None
-        if step is Reason.QUEUE_WAIT:
-            raise self.router.waited_too_long() from None
+        now = asyncio.get_running_loop().time
+        dispatcher.assign(self.router, None)
+        try:
+            while True:
+                permit = dispatcher.acquire(affinity=affinity)
+                if permit is None:
+                    permit, receive = await self._wait(dispatcher, receive, affinity)
+                    if permit is None:
+                        return
+                    dispatcher.granted(permit)
+                permit.request = name
+                deadline = dispatcher.attempts.deadline
+                left = None if deadline is None else deadline - now()
+                caller = CALLER if permit.redeem() else None
+                dispatcher.sent()
+                try:
+                    await self.replica.admit(scope, receive, partial(send, permit), left, caller=caller)
+                    return
+                except ReplicaBusy:
+                    step = dispatcher.refused("busy", now())
+                if isinstance(step, Exception):
+                    raise step
+        finally:
+            dispatcher.end()
+
+    async def _wait(
+        self, dispatcher: Dispatcher[Permit], receive: Receive, affinity: str | None
+    ) -> tuple[Permit | None, Receive]:
+        """Wait for a permit. Return None as the permit if the client disconnects first."""
+        attempts = dispatcher.attempts
+        return await self.router.acquire(attempts.since, affinity=affinity, again=attempts.count > 0), receive
 
 
 class LocalResult:
@@ -217,40 +253,19 @@ class Deployed(Local):
             await self.start()
         since = self.loop.time()
         until = deadlines.until(since, (call.timeout_s, self.router.policy.request_timeout_s), DEADLINE.get())
-        if until is None:
-            await self._with_permit(call, result, since, None)
-            return
+        request = RetainedRequest(call.method, REQUEST_ID.get() or uuid.uuid4().hex, LATE)
+        dispatcher: Dispatcher[Permit] = Dispatcher(request, since, until)
+        response, scope = _ReplicaResponse(self.router), _scope(call, request.request_id, result)
+        options: Any = {"name": call.method, "affinity": call.affinity}
         try:
             async with asyncio.timeout_at(until):
-                await self._with_permit(call, result, since, until)
+                await self.dispatch(dispatcher, scope, _receive_nothing, response.send, **options)
         except TimeoutError:
-            raise self._late(call) from None
-
-    async def _with_permit(self, call: Call, result: LocalResult, since: float, until: float | None) -> None:
-        attempts = Attempts(since, until)
-        while True:
-            permit = self.router.try_acquire(affinity=call.affinity) or await self.router.acquire(
-                since, affinity=call.affinity, again=attempts.count > 0
-            )
-            attempts.count += 1
-            permit.request = call.method
-            response = _ReplicaResponse(self.router, permit)
-            try:
-                caller = CALLER if permit.redeem() else None
-                left = None if until is None else until - self.loop.time()
-                await self.replica.admit(_scope(call, result), _receive_nothing, response.send, left, caller=caller)
-                break
-            except ReplicaBusy:
-                self.attempt_refused(permit, attempts, self._late(call))
-            finally:
-                self.router.release(permit)
+            raise dispatcher.late() from None
         if response.status == DeadlineExceeded.status:
-            raise self._late(call)
+            raise dispatcher.late()
         if response.status != 200:
             raise ReplicaLost(f"{self.replica.name} answered {call.method} with status {response.status}")
-
-    def _late(self, call: Call) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{call.method} of {self.replica.name} did not complete before its deadline")
 
 
 def _unapplied(config: DeploymentConfig, cls: type | None = None) -> str:
@@ -381,18 +396,17 @@ class _ReplicaResponse:
 
     status = 200
 
-    def __init__(self, router: Router, permit: Permit) -> None:
+    def __init__(self, router: Router) -> None:
         self._router = router
-        self._permit = permit
 
-    async def send(self, message: Message) -> None:
+    async def send(self, permit: Permit, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             for name, value in message["headers"]:
                 if name == hop.STREAM:
-                    self._router.stream(self._permit, value)
+                    self._router.stream(permit, value)
                 elif name == hop.HOLDINGS:
-                    self._router.report(self._permit, value)
+                    self._router.report(permit, value)
 
 
 async def _receive_nothing() -> Message:
@@ -401,8 +415,7 @@ async def _receive_nothing() -> Message:
     return {"type": "http.disconnect"}
 
 
-def _scope(call: Call, result: LocalResult) -> Scope:
-    request_id = REQUEST_ID.get() or uuid.uuid4().hex
+def _scope(call: Call, request_id: str, result: LocalResult) -> Scope:
     return {
         "type": "http",
         "method": "POST",

@@ -5,14 +5,15 @@ import logging
 import time
 from functools import partial
 
-from app_toolkit.core.attempts import Action, Reason, Result, result_of_refusal
+from app_toolkit.core.attempts import Action
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
+from app_toolkit.core.routes import Kind
 from app_toolkit.core.uploads import is_slow
+from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
 from app_toolkit.errors import (
     BadResponse,
     NoReplica,
-    NotRead,
     ReplicaGone,
     ReplicaLost,
     RequestError,
@@ -20,14 +21,11 @@ from app_toolkit.errors import (
 )
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.proxy import builtin
-from app_toolkit.proxy.assignment import Assignment
 from app_toolkit.proxy.deadlines import Deadline
 from app_toolkit.proxy.downstream import Downstream
-from app_toolkit.proxy.failures import as_request_error, late
 from app_toolkit.proxy.ingress_router import RoutePermit
 from app_toolkit.proxy.request import KEPT_BODY, Request
 from app_toolkit.proxy.response import ClientResponse
-from app_toolkit.proxy.stages import TRANSITIONS, IllegalStage, Stage
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import PooledConnection, ResponseHead
@@ -46,7 +44,7 @@ SLOW_BODY = b"\r\n%b: 1" % hop.SLOW_BODY
 
 
 class Exchange:
-    """One request and its response: a state machine, whose stages and transitions `proxy.stages` lists.
+    """One request and its response: the side of the client, and the bytes between client and replica.
 
     * A small body is received completely before the request asks for a permit, so that a slow client occupies no slot.
       Of a larger one, the first bytes are received, and `core.uploads` decides whether it arrives slowly. Requests with
@@ -55,25 +53,28 @@ class Exchange:
     * The exchange ends once, with one outcome, which is counted and written to the access log.
     * One deadline applies to waiting and all attempts. If it passes, the client gets 504. If the response has begun, it
       is cut off.
-    * An attempt without a response ends in `_attempt_ended`, where `core.attempts` decides the next step.
+    * A dispatcher has the stage and the attempts of the request. An attempt without a response ends in
+      `_attempt_ended`, which does what the dispatcher has decided.
     * If a response announces its length, its head is sent together with the first bytes of the body, so that a request
       can be retried if the connection breaks between the two.
     """
 
     __slots__ = (
-        "_arrived",
         "_arriving",
-        "_assignment",
         "_blocked",
         "_client",
         "_connection",
         "_deadline",
+        "_dispatcher",
         "_holding",
+        "_ingress_state",
+        "_max_body",
         "_proxy",
         "_refusal",
         "_response",
         "_slow",
-        "_stage",
+        "_tunnel",
+        "_waiter",
         "request",
     )
 
@@ -81,35 +82,31 @@ class Exchange:
         self._proxy = proxy
         self._client = client
         self.request = request
-        self._stage = Stage.NEW
-        self._arrived = time.monotonic()
-        self._assignment = Assignment(proxy, request, self._arrived)
+        self._dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, time.monotonic())
+        self._ingress_state = proxy.unowned
+        self._max_body: int | None = None
         self._response = ClientResponse(request, client)
         # Other resources, released in `_release`.
+        self._waiter: object | None = None
         self._connection: PooledConnection | None = None
         self._deadline: Deadline | None = None
         self._arriving: asyncio.TimerHandle | None = None
         self._slow = False  # the body arrives slowly
+        self._tunnel = False  # the response is an open WebSocket
         # State of the current attempt.
         self._holding = False  # the body is held back until the replica sends a 100
         self._blocked = False  # the write buffer to the replica is full
         self._refusal: bytes | None = None
 
-    def _enter(self, stage: Stage) -> None:
-        """Change the stage. Raise `IllegalStage` if the transition is not listed."""
-        if stage not in TRANSITIONS[self._stage]:
-            raise IllegalStage(self._stage, stage)
-        self._stage = stage
-
     @property
     def tunnels(self) -> bool:
         """Whether the exchange has become an open WebSocket."""
-        return self._stage is Stage.TUNNEL
+        return self._tunnel and self._dispatcher.stage is Stage.RESPONDING
 
     @property
     def waits(self) -> bool:
         """Whether the request waits for its body, or for a permit."""
-        return self._stage is Stage.ARRIVING or self._stage is Stage.WAITING
+        return self._dispatcher.stage is Stage.IDLE or self._dispatcher.stage is Stage.WAITING
 
     @property
     def has_deadline(self) -> bool:
@@ -141,29 +138,27 @@ class Exchange:
             if own is None:
                 if proxy.clients is not None:
                     proxy.clients.enter(self._client.host, self)
-                self._assignment.find_ingress()
+                self._find_ingress()
                 self._set_deadline()
         except RequestError as error:
             self.fail(error)
             return
         if own is not None:
-            self._enter(Stage.DONE)
+            self._dispatcher.end()
             self._respond(own, OK)
         elif request.complete or request.websocket or request.expects:
             self._ask()
-        else:
-            self._enter(Stage.ARRIVING)
-            if request.held:
-                self._ask_after(MEASURE_S)
+        elif request.held:
+            self._ask_after(MEASURE_S)
 
     def body_arrived(self) -> None:
         """Handle new bytes of the body, or its end."""
         try:
-            self._assignment.check_body()
+            self._check_body()
         except RequestError as error:
             self.fail(error)
             return
-        if self._stage is Stage.ARRIVING:
+        if self._dispatcher.stage is Stage.IDLE:
             if self.request.complete or self.request.body.waiting >= KEPT_BODY:
                 self._measure()
                 self._body_is_here()
@@ -187,7 +182,7 @@ class Exchange:
 
     def client_gone(self) -> None:
         """End the exchange because the client has disconnected. The connection to the replica is closed."""
-        if self._stage is Stage.DONE:
+        if self._dispatcher.stage is Stage.DONE:
             return
         tunnel = self.tunnels
         self._drop_connection(in_order=tunnel)
@@ -202,28 +197,27 @@ class Exchange:
         if self.tunnels:
             self._drop_connection(in_order=True)
             self._close_tunnel("the proxy is shutting down")
-        elif self._stage is Stage.SENT and not self._assignment.is_repeatable:
-            name = self._assignment.request_name
-            self.fail(ReplicaLost(f"the proxy is shutting down; the outcome of {name} is unknown"))
+        elif self._dispatcher.stage is Stage.SENT and not self._dispatcher.may_run_twice:
+            self.fail(ReplicaLost(f"the proxy is shutting down; the outcome of {self.request.name} is unknown"))
         else:
             self.fail(NoReplica("the proxy is shutting down"))
 
     def expire(self, timeout: float) -> None:
         """End the exchange because its deadline, `timeout` seconds after the request arrived, has passed."""
-        self.fail(late(self._stage, timeout))
+        self.fail(self._dispatcher.late())
 
     def fail(self, error: Exception) -> None:
         """End the exchange with an error response, or cut off a response that has begun."""
         self._drop_connection()
-        if self._stage is Stage.RESPONDING or self._stage is Stage.TUNNEL:
+        if self._dispatcher.stage is Stage.RESPONDING:
             self._cut_off(error)
             return
         self._release()
-        assignment = self._assignment
-        ingress_state, waiting = assignment.ingress_state, assignment.waiting
-        failed = as_request_error(assignment.attempts.explain(error, assignment.request_name))
+        ingress_state = self._ingress_state
+        failed = _as_request_error(self._dispatcher.explain(error))
         now = time.monotonic()
-        if failed.retry_after_s is not None and waiting is not None:
+        if failed.retry_after_s is not None and ingress_state is not self._proxy.unowned:
+            waiting = self._dispatcher.router.waiting
             failed.retry_after_s = retry_after_s(waiting, ingress_state.responses.rate(now))
         if failed.status >= 500 and self.request.error is None:
             ingress_state.log_failure(self._id, failed, now)
@@ -231,17 +225,33 @@ class Exchange:
 
     # Before an attempt
 
+    def _find_ingress(self) -> None:
+        """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
+        request, proxy = self.request, self._proxy
+        kind: Kind = "websocket" if request.websocket else "http"
+        name = proxy.registry.find(kind, request.method.decode(), request.path)
+        router = proxy.registry.routers[name]
+        self._ingress_state = proxy.ingress_state(name)
+        self._dispatcher.assign(router, self._ingress_state.budget)
+        self._max_body = None if request.websocket else router.policy.max_body_size
+        self._check_body()
+
+    def _check_body(self) -> None:
+        """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""
+        if self._max_body is not None:
+            self.request.check_body(self._max_body, self._ingress_state.name)
+
     def _set_deadline(self) -> None:
         """Set the deadline from the request or the ingress. Raise `BadRequest` if the request's timeout is invalid."""
-        assignment = self._assignment
-        usual = assignment.router.policy.request_timeout_s
+        dispatcher = self._dispatcher
+        usual = dispatcher.router.policy.request_timeout_s
         if usual is None and self.request.timeout is None:
             return
         timeout = timeout_s(self.request.timeout, usual)
         if timeout is not None:
-            shared = assignment.ingress_state.deadlines(timeout) if timeout == usual else None
-            deadline = self._deadline = Deadline(self, self._arrived + timeout, timeout, shared)
-            assignment.attempts.deadline = deadline.at
+            shared = self._ingress_state.deadlines(timeout) if timeout == usual else None
+            deadline = self._deadline = Deadline(self, dispatcher.began + timeout, timeout, shared)
+            dispatcher.attempts.deadline = deadline.at
 
     def _ask_after(self, seconds: float) -> None:
         self._arriving = asyncio.get_running_loop().call_later(seconds, self._waited)
@@ -256,17 +266,18 @@ class Exchange:
         """Find out whether the body arrives slowly, while or when the proxy stops reading it."""
         request = self.request
         if request.held:
-            self._slow = is_slow(request.body.received, request.missing, time.monotonic() - self._arrived)
+            self._slow = is_slow(request.body.received, request.missing, time.monotonic() - self._dispatcher.began)
 
     def _body_is_here(self) -> None:
         """Ask for a permit, because enough of the body has arrived or the proxy stops waiting for it."""
         self._forget_arrival()
-        attempts = self._assignment.attempts
-        if attempts.count == 0:
-            attempts.since = time.monotonic()
-        if not self._assignment.is_current:  # its ingress was removed while the body arrived
+        dispatcher = self._dispatcher
+        if dispatcher.attempts.count == 0:
+            dispatcher.attempts.since = time.monotonic()
+        # Its ingress may have been removed while the body arrived.
+        if dispatcher.router is not self._proxy.registry.routers.get(self._ingress_state.name):
             try:
-                self._assignment.find_ingress()
+                self._find_ingress()
             except RequestError as error:
                 self.fail(error)
                 return
@@ -274,42 +285,52 @@ class Exchange:
 
     def _ask(self) -> None:
         """Acquire a permit, or wait for one."""
-        self._enter(Stage.WAITING)
+        client, dispatcher = self._client, self._dispatcher
+        shared = bool(self.request.forwarded)
+        permit = dispatcher.acquire(*self._ingress_state.preferred(client.served, client.peers, shared=shared))
+        if permit is not None:
+            self._connect(permit)
+            return
+        attempts = dispatcher.attempts
         try:
-            permit = self._assignment.ask(self._client, self._granted, self.fail)
+            self._waiter = dispatcher.router.wait(
+                self._granted, attempts.since, avoid=attempts.avoid, again=attempts.count > 0, failed=self.fail
+            )
         except RequestError as error:
             self.fail(error)
-            return
-        if permit is not None:
-            self._granted(permit)
+
+    def _granted(self, permit: RoutePermit) -> None:
+        """Take the permit for which the request has waited."""
+        self._waiter = None
+        self._dispatcher.granted(permit)
+        self._connect(permit)
 
     # An attempt
 
-    def _granted(self, permit: RoutePermit) -> None:
-        self._assignment.begin(permit)
+    def _connect(self, permit: RoutePermit) -> None:
+        permit.request = self.request.path
         address = permit.endpoint.address
         # A handshake is retried only if the replica has not read it, which can be detected on a new connection alone.
         connection = None if self.request.websocket else self._proxy.pool.take(address)
         if connection is not None:
             self._send(connection, permit)
-            return
-        self._enter(Stage.CONNECTING)
-        self._proxy.pool.dial(address, partial(self._reached, permit), self._unreached)
+        else:
+            self._proxy.pool.dial(address, partial(self._reached, permit), self._unreached)
 
     def _reached(self, permit: RoutePermit, connection: PooledConnection) -> None:
-        if self._stage is Stage.CONNECTING:
+        if self._dispatcher.stage is Stage.CONNECTING:
             self._send(connection, permit)
         else:  # the exchange has ended meanwhile
             self._proxy.pool.give_back(connection)
 
     def _unreached(self, gone: ReplicaGone) -> None:
-        if self._stage is Stage.CONNECTING:
-            self._attempt_ended(Result.UNREACHED, gone)
+        if self._dispatcher.stage is Stage.CONNECTING:
+            self._attempt_ended(self._dispatcher.lost(gone, time.monotonic()), gone)
 
     def _send(self, connection: PooledConnection, permit: RoutePermit) -> None:
         request, client, proxy = self.request, self._client, self._proxy
         assert request.id is not None
-        self._enter(Stage.SENT)
+        self._dispatcher.sent()
         self._connection = connection
         self._holding = request.held or request.websocket
         connection.begin(self, head_only=request.method == b"HEAD", decode=request.version == "1.0")
@@ -334,15 +355,14 @@ class Exchange:
             self.body_arrived()
             self._client.regulate()
 
-    def _attempt_ended(self, result: Result, error: ReplicaGone | None = None) -> None:
-        """Handle an attempt that ended before any response was sent to the client. `core.attempts` decides how."""
+    def _attempt_refused(self, word: bytes) -> None:
+        self._attempt_ended(self._dispatcher.refused(word.decode("latin-1"), time.monotonic()))
+
+    def _attempt_ended(self, step: Action | Exception, error: ReplicaGone | None = None) -> None:
+        """Begin another attempt, or fail, after one that ended before any response was sent to the client."""
         self._response.take_back()
-        step = self._assignment.end(result)
-        if step is Reason.DEADLINE and self._deadline is not None:
-            self.expire(self._deadline.seconds)
-            return
-        if isinstance(step, Reason):
-            self.fail(self._assignment.failure(step, self._refusal, error))
+        if isinstance(step, Exception):
+            self.fail(step)
             return
         if step is Action.RETRY:
             log.warning("request %s is retried: %s", self._id, error)
@@ -353,7 +373,6 @@ class Exchange:
             self._blocked = False
             self._client.regulate()
         if step is Action.DELAY:
-            self._enter(Stage.ARRIVING)
             self._ask_after(DELAY_S)
         else:
             self._ask()
@@ -371,10 +390,8 @@ class Exchange:
         elif head.status == 101:
             self._open_tunnel(head)
         elif self._response.prepare(head):
-            if head.stream == hop.KEPT:
-                self._assignment.keep_slot()
-            elif head.stream is not None:
-                self._assignment.open(self, self._client)
+            if head.stream is not None:
+                self._open(kept=head.stream == hop.KEPT)
             if head.stream == hop.LASTING:
                 self._forget_deadline()
             self._start()
@@ -382,7 +399,7 @@ class Exchange:
     def received(self, data: bytes) -> None:
         if self._refusal is not None:
             return
-        if self._stage is Stage.SENT:
+        if self._dispatcher.stage is Stage.SENT:
             self._start()
         self._response.write(data)
 
@@ -397,25 +414,26 @@ class Exchange:
         else:
             connection.abort()
         if self._refusal is not None:
-            self._attempt_ended(result_of_refusal(self._refusal.decode("latin-1")))
+            self._attempt_refused(self._refusal)
             return
-        if self._stage is Stage.SENT:
+        if self._dispatcher.stage is Stage.SENT:
             self._start()
         self._finish()
 
     def lost(self, error: ReplicaGone) -> None:
         self._connection = None
         if self._refusal is not None:
-            self._attempt_ended(result_of_refusal(self._refusal.decode("latin-1")))
-        elif self._stage is Stage.TUNNEL:
+            self._attempt_refused(self._refusal)
+        elif self.tunnels:
             self._close_tunnel("the replica was lost")
-        elif self._stage is Stage.RESPONDING:
+        elif self._dispatcher.stage is Stage.RESPONDING:
             self._cut_off(error)
-        elif isinstance(error, ResponseUnreadable):
-            self._attempt_ended(Result.UNREADABLE, error)
         else:
-            unread = self._holding and isinstance(error, NotRead)
-            self._attempt_ended(Result.UNREAD if unread else Result.LOST, error)
+            permit = self._dispatcher.permit
+            if permit is not None and not isinstance(error, ResponseUnreadable):
+                self._proxy.pool.distrust(permit.endpoint.address)
+            step = self._dispatcher.lost(error, time.monotonic(), head_only=self._holding)
+            self._attempt_ended(step, error)
 
     def writing_paused(self, paused: bool) -> None:
         self._blocked = paused
@@ -425,7 +443,7 @@ class Exchange:
 
     def _start(self) -> None:
         """Begin to send the response to the client. From now on, the request cannot be retried."""
-        self._enter(Stage.RESPONDING)
+        self._dispatcher.response_started()
         # An app that responds before it reads the body sends no 100.
         if self._holding:
             self._release_body()
@@ -433,10 +451,10 @@ class Exchange:
         self._response.start()
 
     def _finish(self) -> None:
-        assignment, head = self._assignment, self._response.response_head
+        head = self._response.response_head
         assert head is not None
         self._release()
-        self._client.served[assignment.ingress_state.name] = assignment.replica, head.stream is not None
+        self._client.served[self._ingress_state.name] = self._dispatcher.replica, head.stream is not None
         self._record(head.status, OK)
         self._client.finished(self.request, self._response.keep)
 
@@ -444,12 +462,26 @@ class Exchange:
         if not self.request.websocket:
             self.fail(BadResponse("the app switched protocols, but the request did not ask for an upgrade"))
             return
-        self._enter(Stage.TUNNEL)
-        self._assignment.open(self, self._client)
+        self._dispatcher.response_started()
+        self._tunnel = True
+        self._open()
         self._forget_deadline()
         self.request.body.forget()
         self._response.open_tunnel(head)
         self._release_body()
+
+    def _open(self, *, kept: bool = False) -> None:
+        """Release the slot of the request, because an open stream or WebSocket does not count as an ongoing request.
+
+        `kept`: the stream keeps its slot, because the replica has too many open streams.
+        """
+        permit = self._dispatcher.permit
+        assert permit is not None, "an attempt has a permit"
+        if kept:
+            permit.kept = True
+            return
+        self._ingress_state.opened(self, self._client.peers, permit, websocket=self.request.websocket)
+        self._dispatcher.router.open(permit)
 
     def _close_tunnel(self, why: str) -> None:
         self._release()
@@ -489,13 +521,15 @@ class Exchange:
 
     def _release(self) -> None:
         """Release all resources, and enter the last stage."""
-        head = self._response.response_head
+        head, dispatcher = self._response.response_head, self._dispatcher
         if head is not None and (head.status == 101 or head.stream is not None):
-            self._assignment.close(self, self._client)
-        self._enter(Stage.DONE)
+            self._ingress_state.closed(self, self._client.peers, dispatcher.permit)
         self._forget_arrival()
         self._forget_deadline()
-        self._assignment.release()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            dispatcher.router.leave(waiter)
+        dispatcher.end()
 
     def _forget_arrival(self) -> None:
         timer, self._arriving = self._arriving, None
@@ -509,8 +543,8 @@ class Exchange:
 
     def _record(self, status: int, outcome: str) -> None:
         """Record the end of the request. Its client may then send another one."""
-        proxy, request, response, assignment = self._proxy, self.request, self._response, self._assignment
-        head, ingress_state = response.response_head, assignment.ingress_state
+        proxy, request, response, dispatcher = self._proxy, self.request, self._response, self._dispatcher
+        head, ingress_state = response.response_head, self._ingress_state
         now = time.monotonic()
         if proxy.clients is not None:
             proxy.clients.leave(self._client.host, self)
@@ -518,12 +552,12 @@ class Exchange:
             ingress_state.responses.note(now)
         proxy.records.add(
             Record(
-                self._arrived,
-                now - self._arrived,
+                dispatcher.began,
+                now - dispatcher.began,
                 "websocket" if head is not None and head.status == 101 else "http",
                 ingress_state.name,
-                assignment.replica,
-                assignment.attempts.count,
+                dispatcher.replica,
+                dispatcher.attempts.count,
                 outcome,
                 request.method,
                 request.id or b"-",
@@ -533,3 +567,12 @@ class Exchange:
                 response.size,
             )
         )
+
+
+def _as_request_error(error: Exception) -> RequestError:
+    """Return the error if it is a `RequestError`, else a general one that hides internal details from the client."""
+    if isinstance(error, RequestError):
+        return error
+    failed = RequestError("the proxy failed")
+    failed.__cause__ = error
+    return failed

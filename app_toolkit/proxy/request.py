@@ -20,11 +20,14 @@ from httptools import (
 )
 
 from app_toolkit.core import forwarded
+from app_toolkit.core.attempts import is_repeatable
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, trace_of
+from app_toolkit.dispatch.dispatcher import Stage
 from app_toolkit.errors import (
     BadRequest,
     ContentTooLarge,
+    DeadlineExceeded,
     HeadTooLarge,
     NotSupported,
     RequestError,
@@ -32,7 +35,7 @@ from app_toolkit.errors import (
     VersionNotSupported,
 )
 from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, TRACE
-from app_toolkit.types import Header
+from app_toolkit.types import Header, Retry
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -41,6 +44,13 @@ KEPT_BODY = 64 * 1024
 
 DISCARDED_BODY = 1024 * 1024
 """Bytes of an unneeded body that are read and discarded, so that the connection can be reused."""
+
+OVERDUE = {
+    Stage.IDLE: "the body of the request did not arrive",
+    Stage.WAITING: "no replica took the request",
+    Stage.RESPONDING: "the request was not answered in full",
+}
+"""What has not happened when the deadline of a request passes, by its stage."""
 
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
 METHODS = IDEMPOTENT | {b"POST", b"PATCH", b"QUERY"}
@@ -203,6 +213,28 @@ class Request:
         if self.complete:
             return 0
         return None if self.length is None else self.length - self.body.received
+
+    # For the dispatcher
+
+    @property
+    def name(self) -> str:
+        return f"this {self.method.decode()}"
+
+    @property
+    def request_id(self) -> str:
+        return (self.id or b"").decode()
+
+    @property
+    def body_retained(self) -> bool:
+        return self.body.retained
+
+    def is_repeatable(self, policy: Retry) -> bool:
+        return not self.websocket and is_repeatable(policy, self.method in IDEMPOTENT)
+
+    def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
+        return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
+
+    # For the exchange
 
     def head(self, hop: bytes) -> bytes:
         """Return the head that is sent to a replica. `hop` is the value of the hop field."""

@@ -12,19 +12,11 @@ from functools import partial
 from typing import Any
 
 from app_toolkit.core import deadlines
-from app_toolkit.core.attempts import (
-    Attempt,
-    Attempts,
-    Reason,
-    Result,
-    RetryBudget,
-    failure,
-    is_repeatable,
-    result_of_refusal,
-)
+from app_toolkit.core.attempts import RetryBudget
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
+from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest, Stage
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Watch
@@ -38,12 +30,15 @@ from app_toolkit.transport.calls import EncodedValue, Frame, Piece
 from app_toolkit.transport.pool import Pool, PooledConnection
 from app_toolkit.transport.sent import Refused, Sent
 from app_toolkit.transport.wait_queue import WaitQueues
-from app_toolkit.types import Address, NodeId
+from app_toolkit.types import Address, NodeId, ReplicaId
 
 logger = logging.getLogger("app_toolkit.router")
 
 SWEEP_S = 0.5
 """Seconds between two checks for idle connections that have expired."""
+
+LATE = "{request} of {deployment} did not respond before its deadline"
+"""The error of a call whose deadline has passed."""
 
 HERE = hop.peers(None, None, "http")
 
@@ -185,7 +180,7 @@ class RemoteDataPlane:
 class RemoteDeploymentClient:
     """Sends calls to the replicas of one deployment.
 
-    * `core.attempts` decides the next step after an attempt without a response. A call may run twice if the call, or
+    * A dispatcher decides the next step after an attempt without a response. A call may run twice if the call, or
       else its deployment, has `retry="all"`, or has `retry="idempotent"` and the method is marked as idempotent.
     * One deadline applies to waiting and all attempts. It is the earliest of those of the call, of its deployment, and
       of the request in which the call is made.
@@ -208,19 +203,20 @@ class RemoteDeploymentClient:
         return self._data_plane.registry.idempotent(self._replica_set)
 
     async def call(self, call: Call) -> Any:
-        _, permit, sent, frame = await self._first_in_time(call)
+        dispatcher, sent, frame = await self._first_in_time(call)
         sent.abandon()
-        self.router.release(permit)
+        dispatcher.end()
         return _outcome(frame)
 
     async def fetch(self, call: Call) -> Any:
-        _, permit, sent, frame = await self._first_in_time(call)
+        dispatcher, sent, frame = await self._first_in_time(call)
         sent.abandon()
-        self.router.release(permit)
+        dispatcher.end()
         return EncodedValue(frame) if frame.kind == "value" else _outcome(frame)
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
-        until, permit, sent, frame = await self._first_in_time(call)
+        dispatcher, sent, frame = await self._first_in_time(call)
+        until, replica = dispatcher.attempts.deadline, dispatcher.replica
         late = DeadlineExceeded(f"{call.method} of {self.name} did not end before its deadline")
         timer = None if until is None else self.loop.call_at(until, sent.fail, late)
         try:
@@ -228,7 +224,7 @@ class RemoteDeploymentClient:
                 yield _outcome(frame)
                 frame = await sent.frame()
                 if frame.kind == "out_of_band":
-                    frame = await self._frame_out_of_band(sent, permit, until)
+                    frame = await self._frame_out_of_band(sent, replica, until)
             if frame.kind != "end":
                 _outcome(frame)  # an error
         except ReplicaGone as gone:
@@ -237,59 +233,67 @@ class RemoteDeploymentClient:
             if timer is not None:
                 timer.cancel()
             sent.abandon()
-            self.router.release(permit)
+            dispatcher.end()
 
-    async def _first_in_time(self, call: Call) -> tuple[float | None, Permit, Sent, Frame]:
-        """Return the deadline of the call, None if it has none, and the result of `_first`."""
+    async def _first_in_time(self, call: Call) -> tuple[Dispatcher[Permit], Sent, Frame]:
+        """Return the result of `_first`, unless the deadline of the call passes before."""
         allowed = call.timeout_s, self.router.policy.request_timeout_s
         until = deadlines.until(self.loop.time(), allowed, DEADLINE.get())
         if until is None:
-            return until, *await self._first(call, None)
+            return await self._first(call, None)
         try:
             async with asyncio.timeout_at(until):
-                return until, *await self._first(call, until)
+                return await self._first(call, until)
         except TimeoutError:
-            raise self._late(call) from None
+            raise DeadlineExceeded(LATE.format(request=call.method, deployment=self.name)) from None
 
-    async def _first(self, call: Call, until: float | None) -> tuple[Permit, Sent, Frame]:
-        """Make attempts until there is a result. Return the permit, the exchange and its first frame."""
+    async def _first(self, call: Call, until: float | None) -> tuple[Dispatcher[Permit], Sent, Frame]:
+        """Make attempts until there is a response. Return the dispatcher, the exchange and the first frame."""
         body = calls.encode_call(call)
         request_id = REQUEST_ID.get() or self._data_plane.mint_id()
-        attempts = Attempts(self.loop.time(), until)
-        self._budget.count_request(attempts.since)
-        while True:
-            permit = await self._permit(call, attempts)
-            address = permit.endpoint.address
-            result = Result.UNREACHED
-            try:
-                connection = self._pool.take(address) or await self._dial(address)
-                result = Result.LOST
-                sent, frame = await self._send(call, permit, connection, request_id, until, body)
-                if sent.stream is not None:
-                    self.router.stream(permit, sent.stream)
-                if sent.holdings is not None:
-                    self.router.report(permit, sent.holdings)
-                return permit, sent, frame
-            except Refused as refused:
-                if refused.holdings is not None:
-                    self.router.report(permit, refused.holdings, moved=True)
-                self._ended(call, attempts, permit, result_of_refusal(str(refused)), request_id, refused)
-            except ReplicaGone as gone:
-                self._ended(call, attempts, permit, result, request_id, gone)
-            except BaseException:
-                self.router.release(permit)
-                raise
-
-    async def _permit(self, call: Call, attempts: Attempts) -> Permit:
-        again = attempts.count > 0
+        idempotent = call.method.removesuffix(MANY) in self.idempotent
+        request = RetainedRequest(call.method, request_id, LATE, idempotent, call.retry)
+        dispatcher: Dispatcher[Permit] = Dispatcher(request, self.loop.time(), until)
+        dispatcher.assign(self.router, self._budget)
         try:
-            permit = self.router.try_acquire(attempts.avoid, affinity=call.affinity)
-            permit = permit or await self.router.acquire(
-                attempts.since, avoid=attempts.avoid, affinity=call.affinity, again=again
-            )
-        except NOT_TAKEN as error:
-            raise attempts.explain(error, f"{call.method} of {self.name}") from None
-        attempts.count += 1
+            while True:
+                permit = await self._permit(call, dispatcher)
+                address = permit.endpoint.address
+                try:
+                    connection = self._pool.take(address) or await self._dial(address)
+                    dispatcher.sent()
+                    sent, frame = await self._send(call, permit, connection, request_id, until, body)
+                except Refused as refused:
+                    if refused.holdings is not None:
+                        self.router.report(permit, refused.holdings, moved=True)
+                    step = dispatcher.refused(str(refused), self.loop.time())
+                except ReplicaGone as gone:
+                    if dispatcher.stage is Stage.SENT:
+                        self._pool.distrust(address)
+                    step = dispatcher.lost(gone, self.loop.time())
+                else:
+                    dispatcher.response_started()
+                    if sent.stream is not None:
+                        self.router.stream(permit, sent.stream)
+                    if sent.holdings is not None:
+                        self.router.report(permit, sent.holdings)
+                    return dispatcher, sent, frame
+                if isinstance(step, Exception):
+                    raise step
+        except BaseException:
+            dispatcher.end()
+            raise
+
+    async def _permit(self, call: Call, dispatcher: Dispatcher[Permit]) -> Permit:
+        permit, attempts = dispatcher.acquire(affinity=call.affinity), dispatcher.attempts
+        if permit is None:
+            try:
+                permit = await self.router.acquire(
+                    attempts.since, avoid=attempts.avoid, affinity=call.affinity, again=attempts.count > 0
+                )
+            except NOT_TAKEN as error:
+                raise dispatcher.explain(error) from None
+            dispatcher.granted(permit)
         permit.request = call.method
         return permit
 
@@ -312,38 +316,11 @@ class RemoteDeploymentClient:
         try:
             frame = await (self._frame_after_put(sent, permit, body) if out_of_band else sent.frame())
             if frame.kind == "out_of_band":
-                frame = await self._frame_out_of_band(sent, permit)
+                frame = await self._frame_out_of_band(sent, permit.endpoint.id)
         except BaseException:
             sent.abandon()
             raise
         return sent, frame
-
-    def _ended(
-        self, call: Call, attempts: Attempts, permit: Permit, result: Result, request_id: str, error: Exception
-    ) -> None:
-        """Handle an attempt without a response. Return if another attempt follows, else raise the call's error."""
-        endpoint, retry = permit.endpoint, call.retry or self.router.policy.retry
-        attempt = Attempt(
-            endpoint.id,
-            result,
-            repeatable=is_repeatable(retry, call.method.removesuffix(MANY) in self.idempotent),
-            suspect=endpoint.may_have_failed_with(request_id),
-        )
-        if result is Result.LOST:
-            self._pool.distrust(endpoint.address)
-        self.router.ended(permit, result)
-        step = attempts.after(attempt, self.loop.time(), self.router.policy.max_queue_wait_s, self._budget)
-        if step is Reason.QUEUE_WAIT:
-            raise attempts.explain(self.router.waited_too_long(), f"{call.method} of {self.name}") from None
-        if step is Reason.DEADLINE:
-            raise self._late(call) from None
-        if step is Reason.REFUSED:
-            raise ReplicaLost(f"replica {endpoint.id} refused a call: {error}") from error
-        if isinstance(step, Reason):
-            raise failure(step, endpoint.id, request=call.method, it=call.method, deployment=self.name) from error
-
-    def _late(self, call: Call) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{call.method} of {self.name} did not respond before its deadline")
 
     async def _frame_after_put(self, sent: Sent, permit: Permit, body: Sequence[Piece]) -> Frame:
         """Send the arguments out-of-band, and return the first frame of the result."""
@@ -356,13 +333,12 @@ class RemoteDeploymentClient:
         finally:
             put.cancel()
 
-    async def _frame_out_of_band(self, sent: Sent, permit: Permit, until: float | None = None) -> Frame:
+    async def _frame_out_of_band(self, sent: Sent, replica: ReplicaId, until: float | None = None) -> Frame:
         """Get the frame that the replica keeps for this exchange.
 
         Raises `DeadlineExceeded` if the frame does not arrive by the deadline `until`.
         """
         assert self._data_plane.payloads is not None, "arguments go out-of-band only where there is a way"
-        replica = permit.endpoint.id
         try:
             async with asyncio.timeout_at(until):
                 return calls.frame_of(await self._data_plane.payloads.get(replica, sent.key))

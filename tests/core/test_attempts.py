@@ -316,13 +316,13 @@ def test_retry_policy_decides_if_a_call_is_repeatable(policy: Any, idempotent: b
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_an_error_of_its_kind_without_gaps(reason: Reason) -> None:
-    error = failure(reason, ReplicaId("shop-1"), request="this POST", it="this", deployment="shop/web")
+    error = failure(reason, ReplicaId("shop-1"), request="this POST", deployment="shop/web")
     assert type(error) is ERRORS.get(reason, ReplicaLost)
     assert "{" not in str(error)
 
 
 def test_the_error_of_a_lost_call_names_the_replica_and_the_method() -> None:
-    error = failure(Reason.NOT_REPEATABLE, ReplicaId("shop-1"), request="predict", it="predict", deployment="m")
+    error = failure(Reason.NOT_REPEATABLE, ReplicaId("shop-1"), request="predict", deployment="m")
     assert str(error) == "replica shop-1 was lost; the outcome of predict is unknown"
 
 

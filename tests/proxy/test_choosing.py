@@ -198,7 +198,7 @@ def test_a_replica_that_rejects_the_secret_is_502_and_logged(world: World, caplo
     with world.raw() as raw:
         got = raw.send(GET % b"/hello").answer()
         assert (got.status, got.error) == (502, "replica_lost")
-    assert caplog.text.count("rejected the proxy's credentials or protocol version (secret)") == 1
+    assert caplog.text.count("rejected the caller's credentials or protocol version (secret)") == 1
     assert "open-sesame" not in caplog.text
 
 

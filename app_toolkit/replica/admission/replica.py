@@ -163,22 +163,17 @@ class Replica:
             await self._join(internal[hop.QUEUE].decode(), receive, send)
             return
         caller = internal.get(hop.REDEEM)
-        refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller.decode())
-        slow = hop.SLOW_BODY in internal
-        if refusal is None and slow and not self.live.admits_slow_body:
-            refusal = "slow_bodies"
-            if caller is not None:
-                self.wait_queue.freed()
+        slow, key = hop.SLOW_BODY in internal, internal.get(hop.AFFINITY)
+        if caller is None:
+            refusal = self._refusal(kind, slow=slow, key=key)
+        else:
+            refusal = await self._enter(kind, caller.decode(), slow=slow, key=key)
         if refusal is not None:
-            await _refuse(kind, refusal, send)
+            holdings = self._keys.holdings() if refusal == "moved" and self._keys is not None else None
+            await _refuse(kind, refusal, send, holdings)
             return
         if caller is not None and _has_gone(receive):  # while the request waited for its slot
             self.wait_queue.freed()
-            return
-        if hop.AFFINITY in internal and (moved := self._moved(internal[hop.AFFINITY])) is not None:
-            if caller is not None:
-                self.wait_queue.freed()
-            await _refuse(kind, "moved", send, moved)
             return
         with AdmittedRequest(
             self.live, scope, receive, send, put, held=hop.EXPECT in internal, from_caller=origin is not None
@@ -300,32 +295,45 @@ class Replica:
 
     # For both
 
-    def _refusal(self, kind: str) -> Refusal | None:
+    def _refusal(
+        self, kind: str, *, slow: bool = False, key: bytes | None = None, reserved: bool = False
+    ) -> Refusal | None:
+        """Return why a request is refused. None: it is admitted.
+
+        Parameters:
+            kind: The type of its ASGI scope.
+            slow: Whether its body arrives slowly.
+            key: The affinity key that its caller expects here.
+            reserved: Whether it has redeemed a reservation, and has its slot.
+        """
         if self.draining:
             return "draining"
-        if kind == "http" and not self.wait_queue.admits_unreserved:
+        if kind == "http" and not reserved and not self.wait_queue.admits_unreserved:
             return "busy"
         if kind == "websocket" and len(self.live.websockets) >= self.max_open_websockets:
             return "websockets"
+        if slow and not self.live.admits_slow_body:
+            return "slow_bodies"
+        if key is not None and self._keys is not None and self._keys.must_displace(hop.decode_key(key)):
+            return "moved"  # the app would have to give up a key that it holds
         return None
 
-    async def _enter(self, kind: str, caller: str) -> Refusal | None:
+    async def _enter(self, kind: str, caller: str, *, slow: bool = False, key: bytes | None = None) -> Refusal | None:
         """Admit a request that redeems a reservation. It waits for its slot. Return the reason if it is refused."""
         if not self.wait_queue.redeem(caller):
-            return self._refusal(kind)
+            return self._refusal(kind, slow=slow, key=key)
         if kind == "websocket":
             self.wait_queue.advance()  # it needs no slot
-            return self._refusal(kind)
+            return self._refusal(kind, slow=slow, key=key)
         entered = await self.wait_queue.enter(caller)
         if self.draining:  # since the request began to wait; the drain has not counted it
             return "draining"
-        return None if entered else "busy"
-
-    def _moved(self, key: bytes) -> bytes | None:
-        """Return which keys the app holds, if it must give up one of them for a key that its caller expects here."""
-        if self._keys is None or not self._keys.must_displace(hop.decode_key(key)):
-            return None
-        return self._keys.holdings()
+        if not entered:
+            return "busy"
+        refusal = self._refusal(kind, slow=slow, key=key, reserved=True)
+        if refusal is not None:
+            self.wait_queue.freed()
+        return refusal
 
     async def drain(self, timeout: float | None = None) -> bool:
         """Admit no more requests, and wait until no request, no background task of one, and no WebSocket handler runs.

@@ -1,0 +1,317 @@
+"""The dispatcher: the state machine of one request or call from the first permit to the end of the response.
+
+It does no I/O. Its owner does what the dispatcher asks for, and reports what happened:
+
+| the owner reports | the request is then | the owner does next |
+|---|---|---|
+| `acquire` | waiting | waits for a permit of the router, if there was none at once |
+| `granted` | connecting | connects to `replica` |
+| `sent` | sent | reads the response |
+| `response_started` | responding | passes on the response, then `end` |
+| `refused`, `lost` | idle | `acquire`, at once or after a `DELAY` |
+| `refused`, `lost` | failed | fails with the error that was returned, then `end` |
+| `end` | done | nothing |
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import Any, Generic, Protocol, TypeVar
+
+from app_toolkit.config.models import Policy
+from app_toolkit.core.attempts import (
+    Action,
+    Attempt,
+    Attempts,
+    Reason,
+    Result,
+    RetryBudget,
+    failure,
+    is_repeatable,
+    result_of_refusal,
+)
+from app_toolkit.errors import DeadlineExceeded, NotRead, ReplicaGone, ResponseUnreadable
+from app_toolkit.interfaces import Endpoint
+from app_toolkit.types import ReplicaId, Retry
+
+
+class Stage(IntEnum):
+    """The stage of a request or call. An int, because it is looked up several times for each request."""
+
+    IDLE = auto()
+    """The request does not ask for a permit: its body arrives, or it begins another attempt, at once or later."""
+    WAITING = auto()
+    """The request asks or waits for a permit at a replica."""
+    CONNECTING = auto()
+    """The request has a permit, and waits for a connection to the replica."""
+    SENT = auto()
+    """The request was sent to the replica, and no part of a response was passed on."""
+    RESPONDING = auto()
+    """The response has begun, and is passed on as it arrives."""
+    FAILED = auto()
+    """The last attempt ended without a response, and there is no other attempt."""
+    DONE = auto()
+
+
+TRANSITIONS: Mapping[Stage, tuple[Stage, ...]] = {
+    Stage.IDLE: (Stage.WAITING, Stage.DONE),
+    Stage.WAITING: (Stage.CONNECTING, Stage.DONE),
+    Stage.CONNECTING: (Stage.SENT, Stage.IDLE, Stage.FAILED, Stage.DONE),
+    Stage.SENT: (Stage.RESPONDING, Stage.IDLE, Stage.FAILED, Stage.DONE),
+    Stage.RESPONDING: (Stage.DONE,),
+    Stage.FAILED: (Stage.DONE,),
+    Stage.DONE: (),
+}
+"""A request returns to IDLE only after an attempt without a response. Every stage except DONE may lead to DONE."""
+
+
+class IllegalStage(AssertionError):
+    """A transition that is not listed in `TRANSITIONS`: a bug in the owner of the dispatcher."""
+
+    def __init__(self, stage: Stage, after: Stage) -> None:
+        super().__init__(f"a request that is {stage.name} cannot become {after.name}")
+
+
+class Permit(Protocol):
+    """The right to use a slot of a replica."""
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+
+P = TypeVar("P", bound=Permit)
+
+
+class Router(Protocol):
+    """The router interface that a dispatcher and its owner use.
+
+    Permits and waiters are returned to the router that created them.
+    """
+
+    name: str
+    policy: Policy
+
+    @property
+    def waiting(self) -> int: ...
+
+    def try_acquire(
+        self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool, stays: bool, affinity: str | None
+    ) -> Any: ...
+
+    def wait(
+        self,
+        granted: Callable[[Any], None],
+        since: float,
+        *,
+        avoid: Collection[ReplicaId],
+        again: bool,
+        failed: Callable[[Exception], None],
+    ) -> Any: ...
+
+    def leave(self, waiter: Any) -> None: ...
+
+    def open(self, permit: Any) -> None: ...
+
+    def release(self, permit: Any) -> None: ...
+
+    def ended(self, permit: Any, result: Result) -> None: ...
+
+    def waited_too_long(self) -> Exception: ...
+
+
+class Dispatchable(Protocol):
+    """The request or call of a dispatcher. The dispatcher reads it only if an attempt has failed."""
+
+    @property
+    def name(self) -> str:
+        """The name of the request in error messages: `this POST`, or the method of a call."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def body_retained(self) -> bool:
+        """Whether the complete body is retained and can be sent again."""
+
+    def is_repeatable(self, policy: Retry) -> bool:
+        """Return whether the request may run twice. `policy`: that of its deployment."""
+
+    def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
+        """Return the error for a deadline that passes in this stage, `timeout` seconds after the request began."""
+
+
+@dataclass(eq=False, slots=True)
+class RetainedRequest:
+    """A call, or a request within this process: all that is sent is kept until the end."""
+
+    name: str
+    request_id: str
+    #: The template of the error for a deadline that has passed.
+    late_message: str
+    idempotent: bool = False
+    #: What the call allows itself. None: the policy of its deployment applies.
+    retry: Retry | None = None
+
+    @property
+    def body_retained(self) -> bool:
+        return True
+
+    def is_repeatable(self, policy: Retry) -> bool:
+        return is_repeatable(self.retry or policy, self.idempotent)
+
+    def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
+        return DeadlineExceeded(self.late_message.format(request=self.name, deployment=deployment))
+
+
+class Dispatcher(Generic[P]):
+    """Dispatches one request or call to the replicas of one deployment.
+
+    * The dispatcher has the permit of the request, and releases it when an attempt fails and at the end.
+    * The request ends once, by `end`: when its response is complete, when it fails, when its deadline passes, and when
+      its client disconnects.
+    * After an attempt without a response, `core.attempts` decides: another attempt follows, or the request fails.
+
+    Times are in seconds on one monotonic clock.
+    """
+
+    __slots__ = ("attempts", "began", "budget", "permit", "replica", "request", "router", "stage")
+
+    def __init__(self, request: Dispatchable, now: float, deadline: float | None = None) -> None:
+        """`deadline`: when the request must have ended. None: it has no deadline, or sets it later."""
+        self.request = request
+        self.began = now
+        self.stage = Stage.IDLE
+        self.attempts = Attempts(now, deadline)
+        #: The replica of the current or last attempt.
+        self.replica = ReplicaId("-")
+        #: The permit of the current attempt. None: there is no attempt.
+        self.permit: P | None = None
+        #: The router and the retry budget of the deployment. Set by `assign`.
+        self.router: Router
+        self.budget: RetryBudget | None = None
+
+    def assign(self, router: Router, budget: RetryBudget | None) -> None:
+        """Set the deployment that serves the request. `budget`: pays for a retry; None: no retries."""
+        self.router = router
+        self.budget = budget
+        if budget is not None:
+            budget.count_request(self.attempts.since)
+
+    # Events
+
+    def acquire(
+        self,
+        prefer: ReplicaId | None = None,
+        streamed: bool = False,
+        stays: bool = False,
+        affinity: str | None = None,
+    ) -> P | None:
+        """Begin an attempt: acquire a permit, avoiding the replicas that have failed for this request.
+
+        Return None if the request has to wait for a permit. Then report it by `granted`. The parameters are those of
+        `Router.try_acquire`.
+        """
+        self._enter(Stage.WAITING)
+        permit: P | None = self.router.try_acquire(self.attempts.avoid, prefer, streamed, stays, affinity)
+        if permit is not None:
+            self.granted(permit)
+        return permit
+
+    def granted(self, permit: P) -> None:
+        """Take the permit. The next action is to connect to its replica."""
+        if self.stage is not Stage.WAITING:
+            self.router.release(permit)
+        self._enter(Stage.CONNECTING)
+        self.permit = permit
+        self.replica = permit.endpoint.id
+        self.attempts.count += 1
+
+    def sent(self) -> None:
+        """Note that the request is sent now. From now on it may run."""
+        self._enter(Stage.SENT)
+
+    def response_started(self) -> None:
+        """Note that the response begins. From now on, the request is not attempted again."""
+        self._enter(Stage.RESPONDING)
+
+    def refused(self, word: str, now: float) -> Action | Exception:
+        """End an attempt that the replica refused. `word`: the reason that it gave (`hop.Refusal`).
+
+        Return how the next attempt begins, or the error of the request if there is none.
+        """
+        if self.stage is not Stage.SENT:
+            raise IllegalStage(self.stage, Stage.IDLE)
+        return self._attempt_ended(result_of_refusal(word), now, word)
+
+    def lost(self, error: ReplicaGone, now: float, *, head_only: bool = False) -> Action | Exception:
+        """End an attempt for which there was no connection, or whose connection was lost.
+
+        Return how the next attempt begins, or the error of the request if there is none. `head_only`: only the head was
+        sent.
+        """
+        if self.stage is Stage.CONNECTING:
+            result = Result.UNREACHED
+        elif isinstance(error, ResponseUnreadable):
+            result = Result.UNREADABLE
+        else:
+            result = Result.UNREAD if head_only and isinstance(error, NotRead) else Result.LOST
+        return self._attempt_ended(result, now, cause=error)
+
+    def late(self) -> DeadlineExceeded:
+        """Return the error of the request, because its deadline has passed."""
+        deadline = self.attempts.deadline
+        timeout = 0.0 if deadline is None else deadline - self.began
+        return self.request.late(self.stage, timeout, self.router.name)
+
+    def end(self) -> None:
+        """End the request, and release its permit."""
+        self._enter(Stage.DONE)
+        permit, self.permit = self.permit, None
+        if permit is not None:
+            self.router.release(permit)
+
+    # Decisions
+
+    def explain(self, error: Exception) -> Exception:
+        """Return the error of a request that the router has failed, or that its owner fails."""
+        return self.attempts.explain(error, self.request.name)
+
+    @property
+    def may_run_twice(self) -> bool:
+        return self.request.is_repeatable(self.router.policy.retry)
+
+    def _attempt_ended(
+        self, result: Result, now: float, word: str = "", cause: ReplicaGone | None = None
+    ) -> Action | Exception:
+        if self.stage is not Stage.SENT and self.stage is not Stage.CONNECTING:
+            raise IllegalStage(self.stage, Stage.IDLE)
+        permit, self.permit = self.permit, None
+        assert permit is not None, "an attempt has a permit"
+        request, router = self.request, self.router
+        attempt = Attempt(
+            self.replica,
+            result,
+            repeatable=self.may_run_twice,
+            body_retained=request.body_retained,
+            suspect=permit.endpoint.may_have_failed_with(request.request_id),
+        )
+        router.ended(permit, result)
+        step = self.attempts.after(attempt, now, router.policy.max_queue_wait_s, self.budget)
+        self._enter(Stage.IDLE if isinstance(step, Action) else Stage.FAILED)
+        return step if isinstance(step, Action) else self._error(step, word, cause)
+
+    def _error(self, reason: Reason, word: str, cause: ReplicaGone | None) -> Exception:
+        router, name = self.router, self.request.name
+        if reason is Reason.DEADLINE:
+            return self.late()
+        if reason is Reason.QUEUE_WAIT:
+            return self.explain(router.waited_too_long())
+        error = failure(reason, self.replica, request=name, deployment=router.name, refusal=word)
+        error.__cause__ = cause
+        return self.explain(error)
+
+    def _enter(self, stage: Stage) -> None:
+        """Change the stage. Raise `IllegalStage` if the transition is not listed."""
+        if stage not in TRANSITIONS[self.stage]:
+            raise IllegalStage(self.stage, stage)
+        self.stage = stage
