@@ -17,6 +17,7 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
+from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
@@ -225,37 +226,47 @@ class Deployed(Local):
     # For handles
 
     async def call(self, call: Call) -> Any:
-        result = LocalResult()
-        await self._run(call, result)
-        return result.result()
+        await self._started()
+        dispatcher, result = self._dispatcher(call), LocalResult()
+        with RecordedCall(IN_PROCESS.records, dispatcher, self.router.name):
+            await self._run(call, dispatcher, result)
+            return result.result()
 
     fetch = call  # a result that is passed on is not serialized
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
-        result = LocalResult()
-        running = self.loop.create_task(self._run(call, result))
-        running.add_done_callback(lambda _: result.close())
-        items = result.items()
-        try:
-            async for item in items:
-                yield item
-            await running
-            result.result()
-        finally:
-            await items.aclose()
-            running.cancel()
-            with suppress(asyncio.CancelledError, Exception):
+        await self._started()
+        dispatcher = self._dispatcher(call)
+        with RecordedCall(IN_PROCESS.records, dispatcher, self.router.name):
+            result = LocalResult()
+            running = self.loop.create_task(self._run(call, dispatcher, result))
+            running.add_done_callback(lambda _: result.close())
+            items = result.items()
+            try:
+                async for item in items:
+                    yield item
                 await running
+                result.result()
+            finally:
+                await items.aclose()
+                running.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await running
 
-    async def _run(self, call: Call, result: LocalResult) -> None:
-        """Run a call with a permit. Raises a `RequestError` if the call did not run to its end."""
+    async def _started(self) -> None:
         if self._starting is None or not self._starting.done():
             await self.start()
+
+    def _dispatcher(self, call: Call) -> Dispatcher[Permit]:
         since = self.loop.time()
         until = deadlines.until(since, (call.timeout_s, self.router.policy.request_timeout_s), DEADLINE.get())
         request = RetainedRequest(call.method, REQUEST_ID.get() or uuid.uuid4().hex, LATE)
-        dispatcher: Dispatcher[Permit] = Dispatcher(request, since, until)
-        response, scope = _ReplicaResponse(self.router), _scope(call, request.request_id, result)
+        return Dispatcher(request, since, until)
+
+    async def _run(self, call: Call, dispatcher: Dispatcher[Permit], result: LocalResult) -> None:
+        """Run a call with a permit. Raises a `RequestError` if the call did not run to its end."""
+        until = dispatcher.attempts.deadline
+        response, scope = _ReplicaResponse(self.router), _scope(call, dispatcher.request.request_id, result)
         options: Any = {"name": call.method, "affinity": call.affinity}
         try:
             async with asyncio.timeout_at(until):
@@ -290,7 +301,7 @@ class InProcess:
         self._homes: list[asyncio.AbstractEventLoop] = []
         self._own: OwnLoop | None = None
         self.counters = Counters()
-        #: The records of the requests that have ended.
+        #: The records of the requests and calls that have ended.
         self.records = Records(self.counters.add)
         #: The lines that have been logged by `list_unapplied`, so that each is logged once.
         self.listed: set[str] = set()

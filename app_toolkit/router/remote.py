@@ -17,10 +17,13 @@ from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest, Stage
+from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Watch
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
+from app_toolkit.observability.counts import Counters
+from app_toolkit.observability.records import Records
 from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
@@ -83,6 +86,9 @@ class RemoteDataPlane:
         self.wait_queues = WaitQueues(self.pool, self.token)
         self.application = application
         self.reports = Reports(self._loads)
+        self.counters = Counters()
+        #: The records of the calls that have ended.
+        self.records = Records(self.counters.add)
         #: The replica sets of deployments, and their routers.
         self.registry = Registry(self._new_router, self.pool, node, (f"{REPLICAS}{application}/",) if callees else ())
         self._lock = threading.Lock()
@@ -203,57 +209,68 @@ class RemoteDeploymentClient:
         return self._data_plane.registry.idempotent(self._replica_set)
 
     async def call(self, call: Call) -> Any:
-        dispatcher, sent, frame = await self._first_in_time(call)
-        sent.abandon()
-        dispatcher.end()
-        return _outcome(frame)
+        dispatcher = self._dispatcher(call)
+        with RecordedCall(self._data_plane.records, dispatcher, self._replica_set):
+            return _outcome(await self._only_frame(call, dispatcher))
 
     async def fetch(self, call: Call) -> Any:
-        dispatcher, sent, frame = await self._first_in_time(call)
-        sent.abandon()
-        dispatcher.end()
-        return EncodedValue(frame) if frame.kind == "value" else _outcome(frame)
+        dispatcher = self._dispatcher(call)
+        with RecordedCall(self._data_plane.records, dispatcher, self._replica_set):
+            frame = await self._only_frame(call, dispatcher)
+            return EncodedValue(frame) if frame.kind == "value" else _outcome(frame)
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
-        dispatcher, sent, frame = await self._first_in_time(call)
-        until, replica = dispatcher.attempts.deadline, dispatcher.replica
-        late = DeadlineExceeded(f"{call.method} of {self.name} did not end before its deadline")
-        timer = None if until is None else self.loop.call_at(until, sent.fail, late)
-        try:
-            while frame.kind == "item":
-                yield _outcome(frame)
-                frame = await sent.frame()
-                if frame.kind == "out_of_band":
-                    frame = await self._frame_out_of_band(sent, replica, until)
-            if frame.kind != "end":
-                _outcome(frame)  # an error
-        except ReplicaGone as gone:
-            raise ReplicaLost(f"{self.name} was lost while it answered {call.method}") from gone
-        finally:
-            if timer is not None:
-                timer.cancel()
-            sent.abandon()
-            dispatcher.end()
+        dispatcher = self._dispatcher(call)
+        with RecordedCall(self._data_plane.records, dispatcher, self._replica_set):
+            sent, frame = await self._first_in_time(call, dispatcher)
+            until, replica = dispatcher.attempts.deadline, dispatcher.replica
+            late = DeadlineExceeded(f"{call.method} of {self.name} did not end before its deadline")
+            timer = None if until is None else self.loop.call_at(until, sent.fail, late)
+            try:
+                while frame.kind == "item":
+                    yield _outcome(frame)
+                    frame = await sent.frame()
+                    if frame.kind == "out_of_band":
+                        frame = await self._frame_out_of_band(sent, replica, until)
+                if frame.kind != "end":
+                    _outcome(frame)  # an error
+            except ReplicaGone as gone:
+                raise ReplicaLost(f"{self.name} was lost while it answered {call.method}") from gone
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                sent.abandon()
+                dispatcher.end()
 
-    async def _first_in_time(self, call: Call) -> tuple[Dispatcher[Permit], Sent, Frame]:
-        """Return the result of `_first`, unless the deadline of the call passes before."""
-        allowed = call.timeout_s, self.router.policy.request_timeout_s
-        until = deadlines.until(self.loop.time(), allowed, DEADLINE.get())
-        if until is None:
-            return await self._first(call, None)
-        try:
-            async with asyncio.timeout_at(until):
-                return await self._first(call, until)
-        except TimeoutError:
-            raise DeadlineExceeded(LATE.format(request=call.method, deployment=self.name)) from None
-
-    async def _first(self, call: Call, until: float | None) -> tuple[Dispatcher[Permit], Sent, Frame]:
-        """Make attempts until there is a response. Return the dispatcher, the exchange and the first frame."""
-        body = calls.encode_call(call)
+    def _dispatcher(self, call: Call) -> Dispatcher[Permit]:
         request_id = REQUEST_ID.get() or self._data_plane.mint_id()
         idempotent = call.method.removesuffix(MANY) in self.idempotent
         request = RetainedRequest(call.method, request_id, LATE, idempotent, call.retry)
-        dispatcher: Dispatcher[Permit] = Dispatcher(request, self.loop.time(), until)
+        now = self.loop.time()
+        allowed = call.timeout_s, self.router.policy.request_timeout_s
+        return Dispatcher(request, now, deadlines.until(now, allowed, DEADLINE.get()))
+
+    async def _only_frame(self, call: Call, dispatcher: Dispatcher[Permit]) -> Frame:
+        sent, frame = await self._first_in_time(call, dispatcher)
+        sent.abandon()
+        dispatcher.end()
+        return frame
+
+    async def _first_in_time(self, call: Call, dispatcher: Dispatcher[Permit]) -> tuple[Sent, Frame]:
+        """Return the result of `_first`, unless the deadline of the call passes before."""
+        until = dispatcher.attempts.deadline
+        if until is None:
+            return await self._first(call, dispatcher)
+        try:
+            async with asyncio.timeout_at(until):
+                return await self._first(call, dispatcher)
+        except TimeoutError:
+            raise DeadlineExceeded(LATE.format(request=call.method, deployment=self.name)) from None
+
+    async def _first(self, call: Call, dispatcher: Dispatcher[Permit]) -> tuple[Sent, Frame]:
+        """Make attempts until there is a response. Return the exchange and the first frame."""
+        body = calls.encode_call(call)
+        request_id, until = dispatcher.request.request_id, dispatcher.attempts.deadline
         dispatcher.assign(self.router, self._budget)
         try:
             while True:
@@ -277,7 +294,7 @@ class RemoteDeploymentClient:
                         self.router.stream(permit, sent.stream)
                     if sent.holdings is not None:
                         self.router.report(permit, sent.holdings)
-                    return dispatcher, sent, frame
+                    return sent, frame
                 if isinstance(step, Exception):
                     raise step
         except BaseException:

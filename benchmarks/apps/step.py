@@ -29,11 +29,11 @@ REPLICAS = "replicas.jsonl"
 def tell(look: Callable[[], tuple[int, int]]) -> None:
     """Record each change of the number of starting and running replicas until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    told = None
+    shown = None
     with open(REPLICAS, "w", buffering=1) as file:
         while True:
             at, found = time.time(), look()
-            if found != told:
-                told = found
+            if found != shown:
+                shown = found
                 file.write(json.dumps({"at": at, "starting": found[0], "running": found[1]}) + "\n")
             time.sleep(LOOK_S)

@@ -237,7 +237,7 @@ def _made_of(name: str) -> list[str]:
 
 def _versions(name: str, python: Path) -> dict[str, str]:
     """Of the packages that the environment was made for, and of those that serve them."""
-    wanted = {re.split(r"[^\w.-]", each)[0] for each in (*NEWEST[name], "fastapi", "starlette", "uvicorn")}
+    expected = {re.split(r"[^\w.-]", each)[0] for each in (*NEWEST[name], "fastapi", "starlette", "uvicorn")}
     command = [str(python), "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"]
     listed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return {each["name"]: each["version"] for each in listed if each["name"].lower() in wanted}
+    return {each["name"]: each["version"] for each in listed if each["name"].lower() in expected}

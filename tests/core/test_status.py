@@ -77,10 +77,10 @@ def test_a_revision_that_is_about_to_be_rolled_back_is_updating_and_not_failed()
     failures = tuple(Failure(float(at), spec.template_hash, served=False) for at in range(3))
     there = replica_set("shop/web", RUN)
     failed = replace(there, spec=spec, record=replace(there.record, failures=failures, last_error="ImportError"))
-    [first] = told_of([new], {"shop/web": failed}).applications
+    [first] = shown_of([new], {"shop/web": failed}).applications
     assert first.status == "failed", "there is no stable revision to return to"
     rollout = applied(applied(None, old).but(stable=old, stable_revision=1), new)
-    [updated] = told_of([rollout], {"shop/web": failed}).applications
+    [updated] = shown_of([rollout], {"shop/web": failed}).applications
     assert (updated.status, updated.deployments[0].status) == ("updating", "updating")
 
 
@@ -166,7 +166,7 @@ def test_a_draining_replica_of_the_last_revision_counts_until_callers_know_of_it
     assert replica_set_status(replica_set_spec("v1", 1), known, 20.0).status == "healthy"
 
 
-def told_of(applications, replica_sets, *, stopping=False):
+def shown_of(applications, replica_sets, *, stopping=False):
     rollouts = [each if isinstance(each, Rollout) else applied(None, each) for each in applications]
     return instance_status(rollouts, replica_sets, 20.0, epoch=3, change=7, home=NEXT, stopping=stopping)
 
@@ -178,7 +178,7 @@ phases = st.lists(st.sampled_from([RUN, START, Phase.DRAINING, Phase.STOPPING]),
 @given(there=st.dictionaries(names, phases), applied=st.lists(st.sampled_from("abc"), unique=True))
 def test_status_shows_every_replica_set_once_and_the_worst_status(there, applied):
     replica_sets = {name: replica_set(name, *rows, desired=name[0] in applied) for name, rows in there.items()}
-    told = told_of([application(name) for name in applied], replica_sets)
+    told = shown_of([application(name) for name in applied], replica_sets)
     assert [each.name for each in told.applications] == sorted(applied)
     shown = [*(each for app in told.applications for each in app.deployments), *told.proxies, *told.leaving]
     assert sorted(each.name for each in shown) == sorted(there)
@@ -187,18 +187,18 @@ def test_status_shows_every_replica_set_once_and_the_worst_status(there, applied
     }
     assert all(WORST_FIRST.index(told.status) <= WORST_FIRST.index(each.status) for each in shown)
     assert told.status in {"healthy", *(each.status for each in shown)}
-    assert told_of([application(name) for name in applied], replica_sets, stopping=True) == replace(
+    assert shown_of([application(name) for name in applied], replica_sets, stopping=True) == replace(
         told, status="stopping", stopping=True
     )
 
 
 def test_status_shows_the_proxies_of_the_controllers_node_first():
     replica_sets = {name: replica_set(name, RUN) for name in ("proxy@a", "proxy@next", "proxy@home")}
-    assert [each.name for each in told_of([], replica_sets).proxies] == ["proxy@next", "proxy@a", "proxy@home"]
+    assert [each.name for each in shown_of([], replica_sets).proxies] == ["proxy@next", "proxy@a", "proxy@home"]
 
 
 def test_status_shows_an_application_before_it_has_replica_sets():
-    told = told_of([application(prefix="/x")], {})
+    told = shown_of([application(prefix="/x")], {})
     assert (told.epoch, told.change, told.status) == (3, 7, "healthy")
     [app] = told.applications
     assert (app.name, app.route_prefix, app.revision, app.deployments) == ("shop", "/x", 1, ())
@@ -208,10 +208,10 @@ def test_rolled_back_revision_is_shown_until_another_is_applied():
     good = applied(None, application()).but(stable=application(), stable_revision=1)
     bad = applied(good, application(num_replicas=3))
     replica_sets = {"shop/web": replica_set("shop/web", RUN), "shop/model": replica_set("shop/model", Phase.DRAINING)}
-    updating = told_of([bad], replica_sets)
+    updating = shown_of([bad], replica_sets)
     assert [(app.status, app.revision, app.last_error) for app in updating.applications] == [("updating", 2, None)]
     assert [each.name for each in updating.leaving] == ["shop/model"], "what only the version before has"
-    back = told_of([bad.but(failure="shop/web: ImportError")], replica_sets)
+    back = shown_of([bad.but(failure="shop/web: ImportError")], replica_sets)
     [app] = back.applications
     assert (app.status, app.last_error) == ("rolled_back", "shop/web: ImportError")
     assert (app.revision, app.serving_revision) == (2, 1)

@@ -177,7 +177,7 @@ def test_500_slow_clients_are_closed_in_time_and_another_one_is_served(world: Wo
         assert client.heard.startswith(hears[0] if hears else b""), client
         assert hears == () or hears[-1] in client.heard, client
     eventually(lambda: world.edge.statistics().connections == 0)
-    eventually(lambda: replica.gate.statistics().running == 0)
+    eventually(lambda: replica.admission.statistics().running == 0)
 
 
 def uploaded(raw: Raw, size: int, rate: float) -> float:

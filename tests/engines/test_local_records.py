@@ -1,12 +1,12 @@
-"""The records of requests that one process serves without Ray."""
+"""The records of requests and calls that one process serves without Ray."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
-from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit import Deployment, DeploymentConfig, Toolkit
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.observability.records import Record
 
@@ -20,6 +20,7 @@ def records() -> Iterator[list[Record]]:
     IN_PROCESS.records.subscribe(subscriber)
     yield found
     IN_PROCESS.records.unsubscribe(subscriber)
+    IN_PROCESS.close()
 
 
 def app() -> FastAPI:
@@ -60,3 +61,22 @@ async def test_request_is_recorded_when_it_ends(
     assert (record.method, record.path, record.id) == (method.encode(), path.encode(), b"it")
     assert record.peers == b"192.0.2.7 50123"
     assert record.seconds >= 0
+
+
+class Writer(Deployment):
+    async def write(self, word: str) -> str:
+        return word.upper()
+
+    async def letters(self, word: str) -> AsyncIterator[str]:
+        for letter in word:
+            yield letter
+
+
+async def test_call_is_recorded_when_its_result_is_complete(records: list[Record]) -> None:
+    writer = Writer.bind().handle
+    assert await writer.write("word") == "WORD"
+    assert [letter async for letter in writer.letters("ab")] == ["a", "b"]
+    assert [(each.kind, each.deployment, each.method, each.outcome, each.tries) for each in records] == [
+        ("call", "writer", b"write", "ok", 1),
+        ("call", "writer", b"letters", "ok", 1),
+    ]

@@ -295,5 +295,5 @@ def serve_alone(path: Path, name: str, marks: Path, most: int) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
-    gate = Replica(build(name, Journal(), marks), name=name, max_ongoing_requests=most, secret=SECRET)
-    serve(gate, listener).run([listener])
+    replica = Replica(build(name, Journal(), marks), name=name, max_ongoing_requests=most, secret=SECRET)
+    serve(replica, listener).run([listener])

@@ -45,7 +45,7 @@ def test_an_open_stream_keeps_the_requests_of_its_client_at_its_replica(
     world: World, pair: tuple[Served, Served]
 ) -> None:
     stream = Stream(world)
-    (holder,) = [replica.name for replica in pair if replica.gate.statistics().streams]
+    (holder,) = [replica.name for replica in pair if replica.admission.statistics().streams]
     assert set(itertools.islice(fresh(world), 16)) == {holder}
     stream.close()
     eventually(lambda: world.load() == (0, 0, 0, 0))
@@ -56,7 +56,7 @@ def test_an_open_websocket_does_the_same(world: World, pair: tuple[Served, Serve
     with connect(f"ws://127.0.0.1:{world.port}/ws") as socket:
         socket.send("hello")
         assert socket.recv() == "ws:hello"
-        (holder,) = [replica.name for replica in pair if replica.gate.statistics().websockets]
+        (holder,) = [replica.name for replica in pair if replica.admission.statistics().websockets]
         assert set(itertools.islice(fresh(world), 16)) == {holder}
     eventually(lambda: world.load() == (0, 0, 0, 0))
 
@@ -64,7 +64,7 @@ def test_an_open_websocket_does_the_same(world: World, pair: tuple[Served, Serve
 def test_the_clients_of_a_trusted_proxy_differ_by_their_addresses(world: World, pair: tuple[Served, Served]) -> None:
     mine = {"x-forwarded-for": "203.0.113.7"}
     stream = Stream(world, headers=mine)
-    (holder,) = [replica.name for replica in pair if replica.gate.statistics().streams]
+    (holder,) = [replica.name for replica in pair if replica.admission.statistics().streams]
     with httpx.Client(base_url=world.url) as shared:
         seen = [
             (served_by(shared, **mine), served_by(shared, **{"x-forwarded-for": "198.51.100.9"})) for _ in range(16)

@@ -143,7 +143,7 @@ def test_a_refusal_costs_no_byte_of_a_large_body(world: World) -> None:
 
 def test_a_request_refused_by_a_draining_replica_goes_to_another_one(world: World) -> None:
     old, new = world.replica(), world.replica()
-    old.gate.draining = True
+    old.admission.draining = True
     world.route(old.endpoint(), new.endpoint())
     with world.raw() as raw:
         for _ in range(10):
@@ -154,13 +154,13 @@ def test_a_request_refused_by_a_draining_replica_goes_to_another_one(world: Worl
 def test_a_replica_with_too_many_websockets_is_left_for_another_until_there_is_none(world: World) -> None:
     replicas = [world.replica(), world.replica()]
     for replica in replicas:
-        replica.gate.max_open_websockets = 1
+        replica.admission.max_open_websockets = 1
     world.route(*(replica.endpoint() for replica in replicas))
     url = world.url.replace("http", "ws") + "/ws"
     with ExitStack() as open_ones, world.raw() as raw:
         for _ in replicas:
             open_ones.enter_context(connect(url, proxy=None))
-        assert [replica.gate.statistics().websockets for replica in replicas] == [1, 1]
+        assert [replica.admission.statistics().websockets for replica in replicas] == [1, 1]
         with pytest.raises(InvalidStatus) as refused:
             connect(url, proxy=None)
         response = refused.value.response
@@ -171,15 +171,15 @@ def test_a_replica_with_too_many_websockets_is_left_for_another_until_there_is_n
             "no replica has room for another WebSocket: each has its max_open_websockets open",
         )
         assert raw.send(GET % b"/hello").answer().status == 200, "for requests there is room"
-    eventually(lambda: all(replica.gate.statistics().websockets == 0 for replica in replicas))
+    eventually(lambda: all(replica.admission.statistics().websockets == 0 for replica in replicas))
     eventually(lambda: world.edge.statistics().ongoing == 0)
 
 
 @pytest.mark.parametrize("other", ["drains", "is not reached"])
 def test_a_websocket_that_replicas_refuse_for_several_reasons_is_answered_no_replica(world: World, other: str) -> None:
     crowded, draining = world.replica(), world.replica()
-    crowded.gate.max_open_websockets = 0
-    draining.gate.draining = True
+    crowded.admission.max_open_websockets = 0
+    draining.admission.draining = True
     world.route(crowded.endpoint(), draining.endpoint() if other == "drains" else NOWHERE)
     # Whichever it was given to first.
     for _ in range(5):

@@ -221,7 +221,7 @@ def test_a_client_that_reads_nothing_is_cut(world: World) -> None:
         eventually(
             lambda: later(world, next(passed) * (CALM.stalled_write_s + 1)) or world.edge.statistics().ongoing == 0
         )
-    eventually(lambda: replica.gate.statistics().running == 0)
+    eventually(lambda: replica.admission.statistics().running == 0)
 
 
 def test_a_client_that_reads_slowly_is_not_cut(world: World) -> None:
@@ -243,7 +243,7 @@ def test_a_connection_closes_if_the_rest_of_an_answered_body_is_late(world: Worl
 
 def test_a_websocket_that_is_never_accepted_ends_with_its_client(world: World) -> None:
     replica = world.one()
-    replica.gate.draining = True  # nobody takes it
+    replica.admission.draining = True  # nobody takes it
     with world.raw() as raw:
         raw.send(
             b"GET /ws HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"

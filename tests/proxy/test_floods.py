@@ -82,7 +82,7 @@ def test_a_flood_is_closed_with_1008_and_other_requests_are_served_meanwhile(own
             assert close_code(raw) == POLICY_VIOLATION
         other.send(frame(TEXT, b"hi"))
         assert other.exactly(2 + len(b"ws:hi"))[2:] == b"ws:hi"
-    eventually(lambda: replica.gate.statistics().websockets == 0)
+    eventually(lambda: replica.admission.statistics().websockets == 0)
     assert sorted(replica.journal.events) == ["ws closed DISCONNECTED", "ws closed DISCONNECTED"]
 
 

@@ -51,10 +51,10 @@ def test_forwarded_fields_of_others_are_removed_in_every_spelling(believing: Cal
     world.one()
     with world.raw() as raw:
         others = [("x-forwarded-ssl", "on"), ("x-forwarded-scheme", "https"), ("x-real-ip", "6.6.6.6")]
-        told = [*FIELDS, *others]
-        spelt = [(name.replace("-", "_"), value) for name, value in told if "-" in name]
+        shown = [*FIELDS, *others]
+        spelt = [(name.replace("-", "_"), value) for name, value in shown if "-" in name]
         kept = [("x-other", "1"), ("x-forwardedness", "2"), ("x-real-ipa", "3")]
-        seen = raw.send(get(*told, *spelt, ("X-Forwarded_For", "6.6.6.6"), *kept)).answer().json()
+        seen = raw.send(get(*shown, *spelt, ("X-Forwarded_For", "6.6.6.6"), *kept)).answer().json()
         assert (seen["client"], seen["scheme"]) == (list(raw.socket.getsockname()), "http")
     assert seen["headers"] == [["host", "a"], *map(list, kept)]
 

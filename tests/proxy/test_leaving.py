@@ -37,7 +37,7 @@ def in_a_small_body(world: World, replica: Served, raw: Raw) -> None:
 
 def in_the_body(world: World, replica: Served, raw: Raw) -> None:
     raw.send(LARGE % b"/echo" + b"some")
-    eventually(lambda: replica.gate.statistics().running == 1)
+    eventually(lambda: replica.admission.statistics().running == 1)
 
 
 def in_a_body_that_is_held_back(world: World, replica: Served, raw: Raw) -> None:
@@ -125,7 +125,7 @@ def test_a_client_that_disconnects_leaves_nothing_behind(
         eventually(lambda: world.edge.statistics().connections == 0)
     eventually(world.settled)
     replica.release()  # a handler that looks at nothing runs to its end, as under any server
-    eventually(lambda: replica.gate.statistics().running == replica.gate.statistics().websockets == 0)
+    eventually(lambda: replica.admission.statistics().running == replica.admission.statistics().websockets == 0)
     world.route(replica.endpoint())
     with world.raw() as next_one:
         assert next_one.send(GET % b"/hello").answer().status == 200

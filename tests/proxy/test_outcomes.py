@@ -227,7 +227,7 @@ def test_a_refused_request_goes_to_another_replica_although_the_budget_is_spent(
     monkeypatch.setattr(policy, "FLOOR_PER_S", 0)
     monkeypatch.setattr(policy, "SHARE", 0.0)
     draining, free = own.replica(), own.replica()
-    draining.gate.draining = True
+    draining.admission.draining = True
     own.route(NOWHERE, draining.endpoint(), free.endpoint())
     with own.raw() as raw:
         for _ in range(10):
@@ -303,7 +303,7 @@ def test_a_body_without_a_length_is_refused_once_too_much_has_come(own: World, t
         assert (got.status, got.error) == (413, "content_too_large")
         raw.send(b"0\r\n\r\n")
         assert raw.send(get("/hello", id="next")).answer().status == 200
-    eventually(lambda: replica.gate.statistics().running == 0)
+    eventually(lambda: replica.admission.statistics().running == 0)
 
 
 def test_a_body_that_grows_too_long_under_a_response_cuts_it(own: World) -> None:
@@ -416,7 +416,7 @@ def test_a_client_that_disconnects_is_one_access_record(own: World, when: str) -
         assert record["tries"] == (0 if when == "waiting" else 1)
     if when == "sent":
         replica.release()
-        eventually(lambda: replica.gate.statistics().running == 0)
+        eventually(lambda: replica.admission.statistics().running == 0)
     assert len([each for each in own.edge.records() if each["request_id"] == "it"]) == 1
 
 

@@ -164,7 +164,7 @@ def test_a_slow_reader_stops_the_producer(world: World) -> None:
         assert stopped_at < 16_000_000  # what sockets hold, and not a chunk more for every second
         read_some(raw, 20_000_000)
         assert replica.journal.produced > stopped_at
-    eventually(lambda: replica.gate.statistics().running == 0)
+    eventually(lambda: replica.admission.statistics().running == 0)
 
 
 def test_a_large_response_arrives_whole_at_a_slow_reader(world: World) -> None:

@@ -50,7 +50,7 @@ def test_a_body_that_trickles_is_answered_408_and_its_replica_is_free_again(worl
         got = raw.answer()
         assert (got.status, got.error) == (408, "request_timeout")
         assert raw.closed()
-    eventually(lambda: replica.gate.statistics().running == 0)
+    eventually(lambda: replica.admission.statistics().running == 0)
 
 
 def test_a_client_that_waits_for_its_100_is_not_slow(world: World) -> None:

@@ -25,7 +25,7 @@ TABLE = published.routes(
 )
 
 
-def posted(number: int, *, reported: bool, replicas: int) -> Snapshot:
+def snapshots(number: int, *, reported: bool, replicas: int) -> Snapshot:
     shown = [published.replica(f"r{n}", f"tcp:127.0.0.1:{n + 1}", 2, node="here") for n in range(replicas)]
     return Snapshot(Version(1, number), published.replica_set(*shown, reported=reported))
 
@@ -40,19 +40,19 @@ async def test_the_proxy_reports_loads_and_requests_that_wait_for_the_first_repl
     proxy.registry.update({ROUTES: Snapshot(Version(1, 1), TABLE)})
     assert proxy.loads() == {}
     chat, shop = proxy.registry.routers["shop/chat"], proxy.registry.routers["shop/shop"]
-    proxy.registry.update({f"{REPLICAS}shop/chat": posted(2, reported=True, replicas=0)})
-    proxy.registry.update({f"{REPLICAS}shop/shop": posted(3, reported=False, replicas=1)})
+    proxy.registry.update({f"{REPLICAS}shop/chat": snapshots(2, reported=True, replicas=0)})
+    proxy.registry.update({f"{REPLICAS}shop/shop": snapshots(3, reported=False, replicas=1)})
     granted: list[Any] = []
     for _ in range(3):
         chat.wait(granted.append, 0.0, avoid=(), again=False)
     permit = shop.try_acquire((), None, False, False)
     assert permit is not None
     assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0, 0)}, ["shop/chat"] * 3)
-    proxy.registry.update({f"{REPLICAS}shop/chat": posted(4, reported=True, replicas=1)})
+    proxy.registry.update({f"{REPLICAS}shop/chat": snapshots(4, reported=True, replicas=1)})
     assert proxy.loads() == {"shop/chat": (1, 2, 0, 0)}
-    proxy.registry.update({f"{REPLICAS}shop/chat": posted(5, reported=False, replicas=1)})
+    proxy.registry.update({f"{REPLICAS}shop/chat": snapshots(5, reported=False, replicas=1)})
     assert proxy.loads() == {}
-    proxy.registry.update({f"{REPLICAS}shop/shop": posted(6, reported=True, replicas=1)})
+    proxy.registry.update({f"{REPLICAS}shop/shop": snapshots(6, reported=True, replicas=1)})
     assert proxy.loads() == {"shop/shop": (0, 1, 0, 0)}
     proxy.registry.update(
         {ROUTES: Snapshot(Version(1, 7), None), f"{REPLICAS}shop/shop": Snapshot(Version(1, 8), None)}

@@ -43,11 +43,11 @@ def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: 
     )
     with world.raw() as raw:
         assert raw.send(GET % b"/hello").answer().json() == {"replica": web.name}
-        chat.gate.draining = True  # who asks chat now waits
+        chat.admission.draining = True  # who asks chat now waits
         with world.raw() as waits:
             waits.send(GET % b"/%70ath/x")
             eventually(lambda: world.edge.proxy.registry.routers["shop/chat"].waiting == 1)
-            chat.gate.draining = False
+            chat.admission.draining = False
             assert waits.answer().json()["path"] == "/path/x"
         assert raw.send(GET % b"/blog/hello").answer().status == 404  # the app's, which has no such prefix
         listing = raw.send(GET % b"/-/routes").answer().json()

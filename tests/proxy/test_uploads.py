@@ -39,7 +39,7 @@ def test_105_slow_uploads_leave_a_replica_with_100_slots_free_for_others(own: Wo
             assert asking.send(GET % b"/hello").answer().status == 200
             assert time.monotonic() - began < WAIT_S / 2
         assert (own.edge.statistics().waiting, own.edge.statistics().ongoing) == (0, 0)
-        assert replica.gate.statistics().ongoing == 0
+        assert replica.admission.statistics().ongoing == 0
         assert slow[0].send(b"s" * (60_000 - 5 * 65)).answer().json()["length"] == 60_000
 
 
@@ -50,7 +50,7 @@ def test_a_small_body_that_comes_in_pieces_reaches_the_app_whole_once_it_is_ther
     with world.raw() as raw:
         raw.send(POST % (b"/echo", size) + body[: size - 1])
         begun(world, 1)
-        assert replica.gate.statistics().running == 0
+        assert replica.admission.statistics().running == 0
         got = raw.send(body[size - 1 :] + GET % b"/hello").answer()
         assert (got.status, got.body) == (200, body)
         assert raw.answer().status == 200
@@ -108,7 +108,7 @@ def test_slow_bodies_hold_half_of_the_slots_and_others_are_served(own: World) ->
         eventually(lambda: replica.journal.consumed == 5 * 10)
         waiting = [stack.enter_context(own.raw()).send(GET % b"/wait") for _ in range(5)]
         eventually(lambda: len(replica.journal.events) == 5)
-        assert replica.gate.statistics().ongoing == 10
+        assert replica.admission.statistics().ongoing == 10
         replica.release()
         assert [each.answer().status for each in waiting] == [200] * 5
         for each in slow:

@@ -112,15 +112,17 @@ def lines(world: World) -> int:
 
 def joined(world: World, replica: Served) -> None:
     """Wait until this proxy, and nobody else, waits in the queue."""
-    eventually(lambda: (lines(world), replica.gate.statistics().waiting_callers) == (1, 1))
+    eventually(lambda: (lines(world), replica.admission.statistics().waiting_callers) == (1, 1))
 
 
 def is_quiet(replica: Served, *worlds: World) -> None:
     """Nobody is inside, waits, is in the queue or has a reservation."""
     eventually(lambda: all(world.settled() for world in worlds))
     eventually(lambda: not any(lines(world) for world in worlds))
-    eventually(lambda: (replica.gate.statistics().ongoing, replica.gate.statistics().waiting_callers) == (0, 0))
-    eventually(lambda: replica.gate.wait_queue.admits_unreserved)
+    eventually(
+        lambda: (replica.admission.statistics().ongoing, replica.admission.statistics().waiting_callers) == (0, 0)
+    )
+    eventually(lambda: replica.admission.wait_queue.admits_unreserved)
 
 
 def test_a_proxy_that_finds_the_replica_full_gets_the_next_free_slot(world: World, other: World) -> None:
@@ -177,7 +179,7 @@ def test_the_queue_of_a_draining_replica_goes_to_other_replicas(world: World, ot
         assert first.answer().status == 200
         assert drained.result(PATIENCE_S)
     eventually(lambda: world.settled() and other.settled())
-    assert replica.gate.statistics().waiting_callers == 0
+    assert replica.admission.statistics().waiting_callers == 0
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])

@@ -71,7 +71,7 @@ class RunningProxy:
         self._options = HTTPOptions(port=0, **options)
         self._versions = itertools.count(1)
         self._ready = threading.Event()
-        self.posted: dict[str, Any] = {}
+        self.snapshots: dict[str, Any] = {}
         self._lines: list[str] = []
         self.access = AccessLog(self._lines.append)
         self.stopping: list[Any] = []
@@ -102,7 +102,7 @@ class RunningProxy:
 
     def post(self, values: dict[str, Any]) -> None:
         version = Version(1, next(self._versions))
-        self.posted.update(values)
+        self.snapshots.update(values)
         self.call(lambda: self.proxy.registry.update({key: Snapshot(version, value) for key, value in values.items()}))
 
     def drain(self, timeout: float) -> Any:
@@ -153,8 +153,8 @@ class Served:
             self._listener.bind(str(path))
             self._listener.listen()
             self.address = f"unix:{path}"
-        self.gate = Replica(app or build(name, self.journal), name=name, max_ongoing_requests=most, secret=secret)
-        self._server = serve(self.gate, self._listener)
+        self.admission = Replica(app or build(name, self.journal), name=name, max_ongoing_requests=most, secret=secret)
+        self._server = serve(self.admission, self._listener)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         eventually(lambda: self._server.started)
@@ -177,7 +177,7 @@ class Served:
         self._loop.call_soon_threadsafe(self.journal.release.set)
 
     def drain(self) -> Any:
-        return asyncio.run_coroutine_threadsafe(self.gate.drain(PATIENCE_S), self._loop)
+        return asyncio.run_coroutine_threadsafe(self.admission.drain(PATIENCE_S), self._loop)
 
     def stop(self) -> None:
         self._server.should_exit = True

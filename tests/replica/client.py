@@ -194,7 +194,7 @@ class Served:
         """Whether the app has called its `mark` with this name."""
         return (self.folder / name).exists()
 
-    def open_gate(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Let the app's `gate` of this name go on."""
         (self.folder / name).touch()
 
@@ -214,7 +214,7 @@ FOLDER = Path(__file__).parent
 def mark(name):
     (FOLDER / name).touch()
 
-async def gate(name):
+async def hold_until(name):
     while not (FOLDER / name).exists():
         await asyncio.sleep(0.005)
 """

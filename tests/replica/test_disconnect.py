@@ -54,7 +54,7 @@ APP = """
     @app.api_route("/async", methods=["GET", "POST"])
     async def in_the_loop():
         with noted():
-            await gate("go")
+            await hold_until("go")
 
     @app.get("/def")
     def in_a_thread():
@@ -67,33 +67,33 @@ APP = """
         async def body():
             with noted():
                 yield b"first"
-                await gate("go")
+                await hold_until("go")
         return StreamingResponse(body())
 
     @app.post("/sse", response_class=EventSourceResponse)
     async def events() -> AsyncIterable[int]:
         with noted():
             yield 1
-            await gate("go")
+            await hold_until("go")
 
     @app.get("/receives")
     async def receives(request: Request):
         with noted():
             note((await request.receive())["type"])
             note((await request.receive())["type"])
-            await gate("go")
+            await hold_until("go")
 
     @app.post("/late")
     async def reads_late(request: Request):
         note("began")
-        await gate("read")
+        await hold_until("read")
         note(str(len(await request.body())))
 
     @app.get("/background")
     async def background(tasks: BackgroundTasks):
         async def afterwards():
             with noted():
-                await gate("go")
+                await hold_until("go")
         tasks.add_task(afterwards)
         return "done"
 
@@ -101,17 +101,17 @@ APP = """
     async def stubborn():
         note("began")
         try:
-            await gate("go")
+            await hold_until("go")
         except asyncio.CancelledError:
             note("cleaning up")
-        await gate("clean")
+        await hold_until("clean")
         note("ended")
 
     @app.get("/fails")
     async def fails():
         note("began")
         try:
-            await gate("go")
+            await hold_until("go")
         finally:
             raise ValueError("while it was stopped")
 
@@ -121,7 +121,7 @@ APP = """
         note("began")
         async for text in ws.iter_text():
             note(text)
-            await gate("go")
+            await hold_until("go")
         note("heard")
 
     marked = APIRouter()
@@ -135,14 +135,14 @@ APP = """
             note("disconnected")
         listening = asyncio.create_task(listen())
         with noted():
-            await gate("go")
+            await hold_until("go")
         listening.cancel()
 
     @marked.post("/cancels")
     @on_disconnect("cancel")
     async def cancels():
         with noted():
-            await gate("go")
+            await hold_until("go")
 
     @marked.post("/unfinished")
     @on_disconnect("continue")
@@ -249,14 +249,14 @@ def test_a_thread_holds_its_slot_until_it_ends(visit: Visit, path: str) -> None:
     for _ in range(5):  # turns of its loop, in which a cancellation would have ended it
         visit.served.server.probe(1)
     assert visit.statistics.ongoing == 1
-    visit.served.open_gate("go")
+    visit.served.release("go")
     visit.noted("began", "ended")
 
 
 def test_a_handler_that_receives_the_disconnect_is_not_cancelled(visit: Visit) -> None:
     visit.ask("/receives").close()
     visit.noted("began", "http.request", "http.disconnect")
-    visit.served.open_gate("go")
+    visit.served.release("go")
     visit.noted("began", "http.request", "http.disconnect", "ended")
 
 
@@ -264,7 +264,7 @@ def test_a_handler_that_cleans_up_holds_its_slot_meanwhile(visit: Visit) -> None
     visit.ask("/stubborn").close()
     visit.noted("began", "cleaning up")
     assert visit.statistics.ongoing == 1
-    visit.served.open_gate("clean")
+    visit.served.release("clean")
     visit.noted("began", "cleaning up", "ended")
 
 
@@ -317,14 +317,14 @@ def test_clients_that_disconnect_at_any_moment_leave_no_handler(visit: Visit) ->
 def test_a_handler_marked_continue_gets_no_disconnect(visit: Visit, path: str) -> None:
     visit.ask(path).close()
     still(visit, "began")
-    visit.served.open_gate("go")
+    visit.served.release("go")
     visit.noted("began", "ended")
 
 
 def test_the_option_of_the_ingress_applies_if_a_middleware_copies_the_scope(visit: Visit) -> None:
     visit.ask("/copied/continues").close()
     visit.noted("began", "disconnected")
-    visit.served.open_gate("go")
+    visit.served.release("go")
     visit.noted("began", "disconnected", "ended")
 
 
@@ -344,7 +344,7 @@ def test_on_disconnect_of_an_ingress_applies_to_all_its_routes(
     visit.ask("/async", method).close()
     if wish == "continue":
         still(visit, "began")
-        visit.served.open_gate("go")
+        visit.served.release("go")
     visit.noted(*notes)
     visit.idle()
 
@@ -355,7 +355,7 @@ def test_background_tasks_run_on(visit: Visit) -> None:
     visit.noted("began")
     connection.close()
     still(visit, "began")
-    visit.served.open_gate("go")
+    visit.served.release("go")
     visit.noted("began", "ended")
 
 
@@ -367,7 +367,7 @@ def test_a_body_that_is_read_late_arrives_whole(serve: Serve) -> None:
     connection.sock.settimeout(PATIENCE_S)
     wait_until(lambda: visit.notes == ["began"], "the handler began")
     watched(visit)
-    visit.served.open_gate("read")
+    visit.served.release("read")
     connection.send(body)
     assert connection.getresponse().status == 200
     assert visit.notes == ["began", str(len(body))]
@@ -385,7 +385,7 @@ def test_a_watch_asks_for_no_body_that_waits_for_a_100(serve: Serve) -> None:
         with pytest.raises(TimeoutError):
             raw.recv(1)
         raw.settimeout(PATIENCE_S)
-        visit.served.open_gate("read")
+        visit.served.release("read")
         assert raw.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         raw.sendall(b"abc")
         assert raw.recv(1000).startswith(b"HTTP/1.1 200 OK")
@@ -402,7 +402,7 @@ def test_a_websocket_receives_all_messages_before_the_disconnect(visit: Visit) -
     wait_until(lambda: "one" in visit.notes, "the first message arrived")
     watched(visit)
     client.close()
-    visit.served.open_gate("go")
+    visit.served.release("go")
     visit.noted("began", "one", "two", "three", "heard")
 
 
@@ -540,7 +540,7 @@ CLASS = """
         async def __call__(self, request: Request) -> str:
             note("began")
             try:
-                await gate("go")
+                await hold_until("go")
             except asyncio.CancelledError:
                 note("cancelled")
                 raise
@@ -557,7 +557,7 @@ def test_a_class_that_answers_http_keeps_to_on_disconnect(serve: Serve, wish: On
     visit = Visit(serve(CLASS, on_disconnect=wish))
     visit.ask("/", "POST").close()
     if wish == "auto":
-        visit.served.open_gate("go")
+        visit.served.release("go")
     visit.noted("began", end)
     visit.idle()
 
@@ -593,7 +593,7 @@ def test_a_generator_that_waits_at_its_yield_is_closed_without_the_garbage_colle
 
             async def work(stream):
                 await anext(stream)
-                await gate("go")
+                await hold_until("go")
                 await anext(stream)
                 mark("went-on")
 
@@ -613,7 +613,7 @@ def test_a_generator_that_waits_at_its_yield_is_closed_without_the_garbage_colle
     connection.sock.close()
     wait_until(lambda: all(served.marked(f"closed-{number}") for number in range(20)), "their finally blocks ran")
     wait_until(lambda: served.server.statistics().running == 0, "the handlers have ended")
-    served.open_gate("go")
+    served.release("go")
     wait_until(lambda: served.marked("went-on"), "a task that goes on keeps its generator")
 
 
@@ -635,7 +635,7 @@ SHARED = """
     async def connects():
         await stack.enter_async_context(connect())
         mark("began")
-        await gate("go")
+        await hold_until("go")
 
     @app.get("/served")
     async def served(request: Request, tasks: BackgroundTasks):

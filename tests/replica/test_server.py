@@ -64,12 +64,12 @@ SLOW = """
     @app.get("/slow")
     async def slow():
         mark("entered")
-        await gate("go")
+        await hold_until("go")
         return "slow"
 
     @app.get("/background")
     async def background(tasks: BackgroundTasks):
-        tasks.add_task(gate, "go")
+        tasks.add_task(hold_until, "go")
         return "done"
 
     @app.get("/blocked")
@@ -154,7 +154,7 @@ AILING = """
             if (FOLDER / "broken").exists():
                 raise LookupError("the model is missing")
             if (FOLDER / "hangs").exists():
-                await gate("go")
+                await hold_until("go")
 
     app = Toolkit(deployments=[Writer.bind()])
 """
@@ -162,11 +162,11 @@ AILING = """
 
 def test_a_timeout_raised_by_a_health_check_differs_from_a_late_check(serve: Serve) -> None:
     served = serve(AILING, kind="class")
-    served.open_gate("ill")
+    served.release("ill")
     with pytest.raises(TimeoutError, match=r"^the database is slow$"):
         served.server.probe(PATIENCE_S)
     (served.folder / "ill").unlink()
-    served.open_gate("hangs")
+    served.release("hangs")
     with pytest.raises(Unresponsive, match=r"^the data loop of shop/chat-1-1 did not answer within 0.05 s$"):
         served.server.probe(0.05)
 
@@ -192,7 +192,7 @@ def test_a_probe_of_a_blocked_loop_names_the_code_and_the_running_requests(serve
     assert re.search(r"its event loop is blocked for \d s at .*py:\d+ in blocked$", str(late.value)), late.value
     assert late.value.running == ("the-blocker",)
     assert str(pickle.loads(pickle.dumps(late.value))) == str(late.value), "it crosses processes"
-    served.open_gate("go")
+    served.release("go")
     assert served.server.probe(PATIENCE_S).draining is False
 
 
@@ -219,7 +219,7 @@ def test_changed_limits_apply_to_new_requests(serve: Serve) -> None:
     assert served.websocket("/ws").answer.headers[REFUSED] == "websockets"
     served.server.reconfigure(ReloadableOptions(1), PATIENCE_S)
     assert served.connect().ask("/").getheader(REFUSED) == "busy"
-    served.open_gate("go")
+    served.release("go")
     assert first.getresponse().read() == b'"slow"'
     assert served.server.live == ReloadableOptions(1)
 
@@ -252,7 +252,7 @@ CLASS = """
             if config["n"] < 0:
                 raise ValueError("n is below 0")
             if config["n"] == 0:
-                await gate("go")
+                await hold_until("go")
             mark(f"taken-{config['n']}")
 
     app = Toolkit(deployments=[Writer.bind()])
@@ -290,7 +290,7 @@ def test_a_reconfiguration_that_takes_too_long_is_cancelled(serve: Serve) -> Non
     with pytest.raises(TimeoutError, match=r"shop/chat-1-1 was not reconfigured within 0.05 s"):
         served.server.reconfigure(given(0), 0.05)
     served.server.probe(PATIENCE_S)  # after the cancellation, which may come while the app looks at its gate
-    served.open_gate("go")
+    served.release("go")
     served.server.reconfigure(given(2), PATIENCE_S)
     assert served.marked("taken-2")
     assert not served.marked("taken-0")
@@ -322,7 +322,7 @@ def test_a_reconfiguration_waits_for_the_one_before_it(serve: Serve) -> None:
     assert served.marked("given-0")
     with pytest.raises(TimeoutError):
         served.server.reconfigure(given(2), 0.05)
-    served.open_gate("go")
+    served.release("go")
     served.server.reconfigure(given(3), PATIENCE_S)
     assert served.marked("taken-0")
     assert not served.marked("given-2"), "its time was over before its turn came"
@@ -417,7 +417,7 @@ def test_a_drain_waits_for_ongoing_requests_and_refuses_others(serve: Serve) -> 
     assert denied.answer.status_code == 503
     assert denied.answer.headers["x-app-toolkit-refused"] == "draining"
     assert draining.is_alive()
-    served.open_gate("go")
+    served.release("go")
     assert held.getresponse().read() == b'"slow"'
     draining.join(PATIENCE_S)
     assert drained == [True]
@@ -436,7 +436,7 @@ def test_a_drain_logs_the_requests_that_it_ends(serve: Serve, caplog: pytest.Log
         "shop/chat-1-1 ends the background tasks of GET '/background' (request req-1), which did not end within "
         "0.05 s, its graceful_shutdown_timeout_s",
     ]
-    served.open_gate("go")
+    served.release("go")
 
 
 SOCKETS = """
@@ -458,7 +458,7 @@ SOCKETS = """
             await ws.receive_text()
         except WebSocketDisconnect as left:
             mark(f"code-{left.code}")
-        await gate("go")
+        await hold_until("go")
         mark("stored")
 
     @app.websocket("/sends")
@@ -478,7 +478,7 @@ SOCKETS = """
         await ws.accept()
         sending = asyncio.create_task(flood(ws))
         mark((await ws.receive())["type"])
-        await gate("go")
+        await hold_until("go")
         await sending
 
     async def flood(ws):
@@ -492,7 +492,7 @@ SOCKETS = """
     @app.websocket("/late")
     async def late(ws: WebSocket):
         mark("entered")
-        await gate("go")
+        await hold_until("go")
         await ws.accept()
         await ws.receive()
 """
@@ -509,7 +509,7 @@ def test_drain_closes_websockets_and_waits_for_their_handlers(serve: Serve) -> N
     drained: list[bool] = []
     draining = threading.Thread(target=lambda: drained.append(served.server.drain(PATIENCE_S)))
     draining.start()
-    served.open_gate("go")
+    served.release("go")
     draining.join(PATIENCE_S)
     assert drained == [True]
     assert served.marked("stored")
@@ -536,7 +536,7 @@ def test_websocket_whose_client_has_closed_and_does_not_read_disturbs_no_drain(s
     assert not served.server.drain(0.05)
     assert idle.closed_with() == 1012
     wait_until(lambda: served.marked("ended"), "the handler sends nothing more")
-    served.open_gate("go")
+    served.release("go")
     assert served.server.drain(PATIENCE_S)
     assert served.server.stop(PATIENCE_S)
 
@@ -548,7 +548,7 @@ def test_drain_closes_a_websocket_right_after_it_is_accepted(serve: Serve) -> No
     opening.start()
     wait_until(lambda: served.marked("entered"), "the handler runs")
     assert not served.server.drain(0.05)
-    served.open_gate("go")
+    served.release("go")
     opening.join(PATIENCE_S)
     assert opened[0].answer.status_code == 101
     assert opened[0].closed_with() == 1012
@@ -610,7 +610,7 @@ def test_a_stop_lets_exchanges_end(serve: Serve) -> None:
     wait_until(lambda: served.marked("entered"), "the handler runs")
     stopping = threading.Thread(target=served.server.stop, args=(PATIENCE_S,))
     stopping.start()
-    served.open_gate("go")
+    served.release("go")
     assert held.getresponse().read() == b'"slow"'
     stopping.join(PATIENCE_S)
     assert not stopping.is_alive()
@@ -647,7 +647,7 @@ def test_a_stop_returns_false_if_user_code_blocks(serve: Serve, monkeypatch: pyt
     served.connect().send_head("GET", "/blocked", [field()])
     wait_until(lambda: served.marked("blocked"), "the handler blocks the loop")
     assert not served.server.stop(0)
-    served.open_gate("go")
+    served.release("go")
     assert served.server.stop(PATIENCE_S)
 
 
@@ -818,7 +818,7 @@ def test_a_forked_child_keeps_no_socket_open(serve: Serve) -> None:
         @app.get("/wait")
         async def wait():
             mark("entered")
-            await gate("go")
+            await hold_until("go")
         """
     )
     running = subprocess.Popen(

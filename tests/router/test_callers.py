@@ -23,7 +23,7 @@ class Publisher:
     """What is posted, and what is asked for."""
 
     def __init__(self) -> None:
-        self.posted: dict[str, Snapshot] = {}
+        self.snapshots: dict[str, Snapshot] = {}
         self.asked: list[tuple[str, ...]] = []
         self.unreached = 0
         """How often it is still asked in vain."""
@@ -31,7 +31,7 @@ class Publisher:
 
     def post(self, group: str) -> None:
         value = published.replica_set(published.replica(f"{group}#1", "unix:/nowhere", 1))
-        self.posted[REPLICAS + group] = Snapshot(Version(1, len(self.posted) + 1), value)
+        self.snapshots[REPLICAS + group] = Snapshot(Version(1, len(self.snapshots) + 1), value)
         self._news.set()
 
     async def watch(self, seen: Mapping[str, Version], beginnings: tuple[str, ...]) -> Mapping[str, Snapshot]:
@@ -42,8 +42,8 @@ class Publisher:
         while True:
             self._news.clear()
             news = {
-                key: posted
-                for key, posted in self.posted.items()
+                key: snapshots
+                for key, snapshots in self.snapshots.items()
                 if f"{key}/".startswith(beginnings) and key not in seen
             }
             if news:
@@ -107,10 +107,10 @@ async def test_a_snapshot_received_before_the_first_call_is_used() -> None:
 
 async def test_calls_that_wait_for_the_first_replica_are_reported_at_once() -> None:
     async with following() as (callers, _):
-        told: asyncio.Queue[Loads] = asyncio.Queue()
+        shown: asyncio.Queue[Loads] = asyncio.Queue()
 
         async def report(loads: Loads) -> bool:
-            told.put_nowait(loads)
+            shown.put_nowait(loads)
             return True
 
         async def nobody(seen: Mapping[str, Version], beginnings: tuple[str, ...]) -> Mapping[str, Snapshot]:
@@ -128,11 +128,11 @@ async def test_calls_that_wait_for_the_first_replica_are_reported_at_once() -> N
             for name in ("safe", "teller", "teller")
         ]
         async with asyncio.timeout(PATIENCE_S):
-            assert await told.get() == {"bank/teller": (2, 0, 0, 0)}
+            assert await shown.get() == {"bank/teller": (2, 0, 0, 0)}
         for each in (run, *waiting):
             each.cancel()
         await asyncio.gather(run, *waiting, return_exceptions=True)
-        assert told.empty()
+        assert shown.empty()
 
 
 async def test_of_its_own_application_only_callees_are_called() -> None:

@@ -33,7 +33,7 @@ SOURCE = """
         async def hold(self):
             mark("began")
             try:
-                await gate("open")
+                await hold_until("open")
             except asyncio.CancelledError:
                 mark("was cancelled")
                 raise
@@ -159,7 +159,7 @@ async def test_a_call_waits_for_a_full_replica(serve: Serve, calling: Calling) -
     await until(lambda: replica.marked("began"))
     waiting = asyncio.create_task(caller.call(double(4)))
     await until(lambda: caller.router.waiting > 0)
-    replica.open_gate("open")
+    replica.release("open")
     assert await waiting == 8
     await holding
 

@@ -50,8 +50,8 @@ async def subscription(url: str, number: int) -> None:
     async with connect(address, subprotocols=["graphql-transport-ws"]) as socket:
         await socket.send(json.dumps({"type": "connection_init"}))
         assert json.loads(await socket.recv())["type"] == "connection_ack"
-        wanted = {"query": f"subscription {{ count(to: {number + 1}) }}"}
-        await socket.send(json.dumps({"id": "1", "type": "subscribe", "payload": wanted}))
+        expected = {"query": f"subscription {{ count(to: {number + 1}) }}"}
+        await socket.send(json.dumps({"id": "1", "type": "subscribe", "payload": expected}))
         for count in range(number + 1):
             assert json.loads(await socket.recv())["payload"] == {"data": {"count": count}}
         assert json.loads(await socket.recv())["type"] == "complete"

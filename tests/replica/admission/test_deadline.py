@@ -33,7 +33,7 @@ APP = """
     async def until_cancelled():
         mark("began")
         try:
-            await gate("go")
+            await hold_until("go")
         except asyncio.CancelledError:
             mark("cancelled")
             raise
@@ -73,7 +73,7 @@ APP = """
     async def inner():
         try:
             async with asyncio.timeout(0.01):
-                await gate("go")
+                await hold_until("go")
         except TimeoutError:
             return "caught"
 
@@ -85,10 +85,10 @@ APP = """
     @app.get("/stubborn")
     async def stubborn():
         try:
-            await gate("go")
+            await hold_until("go")
         except asyncio.CancelledError:
             mark("cancelled")
-        await gate("clean")
+        await hold_until("clean")
         return "too late"
 """
 
@@ -157,7 +157,7 @@ def test_a_thread_holds_its_slot_beyond_the_deadline_and_its_client_does_not_wai
     connection = served.connect()
     assert connection.ask("/def", hop=within(500)).status == 504
     assert served.server.statistics().ongoing == 1
-    served.open_gate("go")
+    served.release("go")
     idle(served)
     assert served.marked("ended")
 
@@ -170,7 +170,7 @@ def test_a_late_handler_is_answered_with_504_and_its_own_response_is_dropped(ser
     wait_until(lambda: served.marked("cancelled"), "the handler is cancelled")
     assert served.server.statistics().ongoing == 1
     assert connection.ask("/quick").read() == b'{"host":"shop.example"}', "the connection serves others meanwhile"
-    served.open_gate("clean")
+    served.release("clean")
     idle(served)
 
 
@@ -186,7 +186,7 @@ def test_a_deadline_does_not_end_background_tasks(served: Served) -> None:
     wait_until(lambda: served.marked("began"), "the background task runs")
     with pytest.raises(AssertionError):
         wait_until(lambda: served.marked("cancelled"), "it is cancelled", 1.5)
-    served.open_gate("go")
+    served.release("go")
 
 
 @pytest.mark.anyio

@@ -53,7 +53,7 @@ SLOW = """
     @app.post("/slow")
     async def slow(request: Request):
         mark("entered")
-        await gate("go")
+        await hold_until("go")
         return len(await request.body())
 
 """
@@ -134,7 +134,7 @@ def test_the_callers_own_fields_do_not_reach_the_app_and_others_keep_their_order
 
 def test_an_expectation_of_the_caller_is_kept_from_the_app_and_met(serve: Serve) -> None:
     served = serve(SLOW)
-    served.open_gate("go")
+    served.release("go")
     with dial(served.address) as raw:
         name, value = field()
         head = [
@@ -262,7 +262,7 @@ def test_a_full_replica_refuses_before_user_code_and_admits_again_after(serve: S
     assert refused.getheaders()[0] == ("x-app-toolkit-refused", "busy")
     assert refused.read() == b""
     assert repr(served.server.replica) == "<Replica shop/chat-1-1 [1 ongoing, 0 streams, 0 websockets]>"
-    served.open_gate("go")
+    served.release("go")
     assert held.getresponse().status == 200
     answer = connection.ask("/")  # the refusal kept the connection
     assert (answer.status, answer.getheader("x-app-toolkit-refused")) == (200, None)

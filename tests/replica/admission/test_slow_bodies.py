@@ -25,7 +25,7 @@ APP = """
     async def busy(request: Request):
         async for _ in request.stream():
             mark("began")
-            await gate("go")
+            await hold_until("go")
         return "done"
 
     async def early(scope, receive, send):
@@ -98,7 +98,7 @@ def test_time_in_which_the_app_does_not_read_does_not_count(served: Served, peri
     busy = begin(served, "/busy")
     wait_until(lambda: served.marked("began"), "the app works on the first piece")
     wait_for_periods(periods)
-    served.open_gate("go")
+    served.release("go")
     busy.send(b"s" * 99_999)
     assert busy.getresponse().read() == b'"done"'
 

@@ -25,7 +25,7 @@ APP = """
     @app.get("/{name}")
     async def held(name: str, request: Request):
         mark(f"{name} entered")
-        await gate(name)
+        await hold_until(name)
         return [key for key in request.headers]
 
     @app.websocket("/ws")
@@ -50,7 +50,7 @@ def served(serve: Serve) -> Iterator[Served]:
 
 def settled(served: Served) -> bool:
     statistics = served.server.statistics()
-    served.open_gate("quick")
+    served.release("quick")
     answer = answer_to(ask(served, "/quick"))  # a request without a reservation is admitted
     return (statistics.ongoing, statistics.waiting_callers, answer.status) == (0, 0, 200)
 
@@ -116,7 +116,7 @@ def reserved_early(served: Served, *names: str) -> tuple[list["WaitingCaller"], 
     first = ask(served, "/first")
     entered(served, "first")
     callers = [WaitingCaller(served, name) for name in names]
-    served.open_gate("first")
+    served.release("first")
     assert answer_to(first).status == 200
     assert callers[0].reserved()
     assert callers[1].reserved(), "early"
@@ -131,14 +131,14 @@ def test_a_waiting_caller_gets_the_next_free_slot_before_other_requests(served: 
     waiting = WaitingCaller(served, "a")
     assert waiting.joined
     assert waiting.hears_nothing()
-    served.open_gate("first")
+    served.release("first")
     assert answer_to(running).status == 200
     assert waiting.reserved()
     stranger = answer_to(ask(served, "/stranger"))
     assert (stranger.status, stranger.getheader(hop.REFUSED.decode())) == (503, "busy")
     claiming = ask(served, "/second", "a")
     entered(served, "second")
-    served.open_gate("second")
+    served.release("second")
     got = claiming.getresponse()
     assert got.status == 200
     assert b"x-app-toolkit" not in got.read()
@@ -149,9 +149,9 @@ def test_a_waiting_caller_gets_the_next_free_slot_before_other_requests(served: 
 def test_a_request_with_an_early_reservation_waits_until_the_slot_is_free(served: Served) -> None:
     (one, two), second = reserved_early(served, "a", "b")
     third = ask(served, "/third", "b")
-    served.open_gate("second")
+    served.release("second")
     entered(served, "third")
-    served.open_gate("third")
+    served.release("third")
     assert [answer_to(each).status for each in (second, third)] == [200, 200]
     one.leave()
     two.leave()
@@ -171,12 +171,12 @@ def test_an_early_request_is_refused_after_a_wait_and_its_caller_gets_the_next_r
     assert three.hears_nothing()
     one.leave()
     wait_for_callers(served, 2)
-    served.open_gate("second")
+    served.release("second")
     assert answer_to(second).status == 200
     assert two.reserved()
     third = ask(served, "/third", "b")
     entered(served, "third")
-    served.open_gate("third")
+    served.release("third")
     assert answer_to(third).status == 200
     two.leave()
     three.leave()
@@ -187,7 +187,7 @@ def test_a_request_without_a_reservation_is_refused_by_a_full_replica(served: Se
     entered(served, "first")
     refused = answer_to(ask(served, "/second", "nobody"))
     assert refused.getheader(hop.REFUSED.decode()) == "busy"
-    served.open_gate("first")
+    served.release("first")
     assert answer_to(first).status == 200
 
 
@@ -237,7 +237,7 @@ def test_a_drain_closes_the_queue_and_refuses_early_requests(serve: Serve) -> No
     assert not one.reserved()
     assert not two.reserved()
     assert WaitingCaller(served, "c").answer.getheader(hop.REFUSED.decode()) == "draining"
-    served.open_gate("second")
+    served.release("second")
     assert answer_to(second).status == 200
     assert served.server.drain(PATIENCE_S)
     assert served.server.statistics().waiting_callers == 0
@@ -250,19 +250,19 @@ def test_a_slow_body_is_refused_beyond_half_of_the_slots_and_leaves_its_reserved
     entered(served, "slow")
     entered(served, "second")
     waiting = WaitingCaller(served, "a")
-    served.open_gate("second")
+    served.release("second")
     assert answer_to(second).status == 200
     assert waiting.reserved()
     refused = answer_to(ask(served, "/refused", "a", slow=True))
     assert (refused.status, refused.getheader(hop.REFUSED.decode())) == (503, "slow_bodies")
     assert waiting.reserved()
-    served.open_gate("third")
+    served.release("third")
     assert answer_to(ask(served, "/third", "a")).status == 200
     waiting.leave()
     wait_for_callers(served, 0)  # otherwise the caller is offered the slots that become free
-    served.open_gate("slow")
+    served.release("slow")
     assert answer_to(slow).status == 200
-    served.open_gate("fourth")
+    served.release("fourth")
     wait_until(lambda: served.server.statistics().ongoing == 0, "the slots are free")
     assert answer_to(ask(served, "/fourth", slow=True)).status == 200
     assert not served.marked("refused entered")
@@ -296,7 +296,7 @@ def test_a_websocket_that_redeems_a_reservation_takes_no_slot(served: Served, mo
 def test_a_caller_cannot_join_the_queue_without_the_secret(served: Served) -> None:
     waiting = WaitingCaller(served, "a", field(b"a-wrong-one"))
     assert waiting.answer.getheader(hop.REFUSED.decode()) == "secret"
-    served.open_gate("unmarked")
+    served.release("unmarked")
     connection = served.connect()
     connection.send_head("GET", "/unmarked", [(hop.QUEUE.decode(), "a")])  # on a Unix socket: a request like any other
     assert answer_to(connection).status == 200

@@ -159,7 +159,7 @@ class Door:
             self.state,
             {},
             None,
-            gate=replica,
+            replica=replica,
             secret=SECRET,
             unauthenticated=unauthenticated,
         )

@@ -331,7 +331,7 @@ SOURCE = """
         async def wait(self):
             mark("began")
             try:
-                await gate("go")
+                await hold_until("go")
             except asyncio.CancelledError:
                 mark("cancelled")
                 raise
