@@ -218,7 +218,7 @@ def test_a_lost_request_is_502_if_the_retry_budget_is_spent(
     assert attempts(replicas) == 1
     (said,) = warnings()
     assert said.startswith("request it: 502, replica killable-")
-    assert said.endswith("ended before the answer did"), "why it was lost"
+    assert said.endswith("ended before the response did"), "why it was lost"
 
 
 def test_a_refused_request_goes_to_another_replica_although_the_budget_is_spent(
