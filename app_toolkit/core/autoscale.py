@@ -131,7 +131,9 @@ class Autoscaler:
         return Decision(self._target, self._due(), self._load, self._average(), self._needed())
 
     def _sum_up(self) -> None:
-        """Set the load from now on."""
+        """Set the load from now on. Remove expired reports without a load, for which no tick is computed."""
+        then = self._now - FORGOTTEN_S
+        self._reports = {source: each for source, each in self._reports.items() if each[1] or each[0] > then}
         load = fsum(load for _, load in self._reports.values())
         self._correction += (self._load - load) * (self._now / TICK_S - self._tick)
         self._load = load
@@ -171,6 +173,8 @@ class Autoscaler:
     def _next_change(self) -> int | None:
         """Return the next tick at which anything may change without another report; None: there is none."""
         if self._correction or not min(self._loads) == max(self._loads) == self._load:
+            return self._tick + 1
+        if self._target != self._before_up.number:  # a load raised it, and has ended at the same time
             return self._tick + 1
         times = [taken + FORGOTTEN_S for taken, load in self._reports.values() if load]
         if self._seen_at is not None:
@@ -218,7 +222,7 @@ class _Past:
 
     def __init__(self, span: int, number: int) -> None:
         self._span = span
-        self._number = number
+        self.number = number
         self._past: deque[tuple[int, int]] = deque()
         """The earlier values, oldest first, each with the tick at which the next one followed."""
 
@@ -228,15 +232,15 @@ class _Past:
 
     def put(self, number: int, tick: int) -> int:
         """Set the present value, and return that of `span` ticks ago."""
-        if number != self._number:
-            self._past.append((self._number, tick))
-            self._number = number
+        if number != self.number:
+            self._past.append((self.number, tick))
+            self.number = number
         return self.read(tick)
 
     def read(self, tick: int) -> int:
         while self._past and self._past[0][1] + self._span <= tick:
             self._past.popleft()
-        return self._past[0][0] if self._past else self._number
+        return self._past[0][0] if self._past else self.number
 
 
 class _Least(_Past):
@@ -245,9 +249,9 @@ class _Least(_Past):
     def put(self, number: int, tick: int) -> int:
         while self._past and self._past[-1][0] >= number:
             self._past.pop()  # the new number is not higher, and stays within the span for longer
-        if number > self._number:
-            self._past.append((self._number, tick))
-        self._number = number
+        if number > self.number:
+            self._past.append((self.number, tick))
+        self.number = number
         return self.read(tick)
 
 

@@ -148,7 +148,8 @@ class RetainedRequest:
     request_id: str
     #: The template of the error for a deadline that has passed.
     late_message: str
-    idempotent: bool = False
+    #: Returns whether it may run twice by itself. Read after a loss: the methods may not be known when the call begins.
+    idempotent: Callable[[], bool] = lambda: False
     #: What the call allows itself. None: the policy of its deployment applies.
     retry: Retry | None = None
 
@@ -157,7 +158,7 @@ class RetainedRequest:
         return True
 
     def is_repeatable(self, policy: Retry) -> bool:
-        return is_repeatable(self.retry or policy, self.idempotent)
+        return is_repeatable(self.retry or policy, self.idempotent())
 
     def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
         return DeadlineExceeded(self.late_message.format(request=self.name, deployment=deployment))

@@ -203,10 +203,10 @@ class Ingress(Local):
             else:
                 await self._bounded(scope, receive, send_named, request_id)
         except RequestError as error:
-            outcome = CUT if status else error.reason
             if status:
+                outcome = OK if outcome == OK else CUT
                 raise  # the ASGI server closes the connection
-            status = error.status
+            outcome, status = error.reason, error.status
             if error.retry_after_s is not None:
                 rate = self._responses.rate(loop.time())
                 error.retry_after_s = retry_after_s(self.router.waiting, rate)

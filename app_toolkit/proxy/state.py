@@ -9,7 +9,7 @@ from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counters, Counts
-from app_toolkit.observability.records import NOT_OWNED, Records
+from app_toolkit.observability.records import NOT_OWNED, Record, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.ingress_router import IngressRouter
@@ -62,7 +62,7 @@ class ProxyState:
         #: The outcomes and latencies of requests.
         self.counters = Counters()
         #: The records of the requests that have ended.
-        self.records = Records(self.counters.add)
+        self.records = Records(self._count_request)
         if access is not None:
             self.records.subscribe(access.add)
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
@@ -81,6 +81,11 @@ class ProxyState:
     def _forget_ingress(self, name: str) -> None:
         if self._ingress_states.pop(name, None) is not None:
             self.counters.forget(name)
+
+    def _count_request(self, record: Record) -> None:
+        """Count a request, unless its ingress was removed while it ran."""
+        if record.deployment in self._ingress_states or record.deployment == NOT_OWNED:
+            self.counters.add(record)
 
     def loads(self) -> Loads:
         """Return the number of waiting and ongoing requests, and of open WebSockets and streams.

@@ -49,8 +49,8 @@ def use(data_plane: DataPlane | None) -> None:
 
 def data_plane() -> DataPlane:
     """Return the data plane that all handles of this process use."""
-    if _data_plane is not None:
-        return _data_plane
+    if (here := _data_plane) is not None:  # read once: another thread may replace it
+        return here
     from app_toolkit.engines.local import IN_PROCESS  # here, so that declarations do not import an engine
 
     return IN_PROCESS

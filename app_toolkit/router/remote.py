@@ -203,10 +203,9 @@ class RemoteDeploymentClient:
         self._pool = data_plane.pool
         self._budget = RetryBudget()
 
-    @property
-    def idempotent(self) -> tuple[str, ...]:
-        """The methods that are marked as idempotent."""
-        return self._data_plane.registry.idempotent(self._replica_set)
+    def _is_idempotent(self, method: str) -> bool:
+        """Return whether the method is marked as idempotent."""
+        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self._replica_set)
 
     async def call(self, call: Call) -> Any:
         dispatcher = self._dispatcher(call)
@@ -244,7 +243,7 @@ class RemoteDeploymentClient:
 
     def _dispatcher(self, call: Call) -> Dispatcher[Permit]:
         request_id = REQUEST_ID.get() or self._data_plane.mint_id()
-        idempotent = call.method.removesuffix(MANY) in self.idempotent
+        idempotent = partial(self._is_idempotent, call.method)
         request = RetainedRequest(call.method, request_id, LATE, idempotent, call.retry)
         now = self.loop.time()
         allowed = call.timeout_s, self.router.policy.request_timeout_s

@@ -212,6 +212,19 @@ def test_the_last_replica_goes_after_its_own_delay_and_never_with_others():
     assert [target for _, target in world.after(100)] == [4, 3, 2, 1, 0]
 
 
+def test_a_load_that_ends_at_the_time_of_its_report_keeps_no_replica():
+    autoscaler = Autoscaler(config(min_replicas=0), 0, 0.0)
+    while (due := autoscaler.decide(0.0).due) is not None:
+        autoscaler.decide(due)
+    autoscaler.hear(report(100.1, 1), 100.1)
+    autoscaler.hear(report(100.1, 0), 100.1)
+    decision = autoscaler.decide(100.1)
+    assert decision.target == 1
+    while decision.due is not None:
+        decision = autoscaler.decide(decision.due)
+    assert decision.target == 0
+
+
 @pytest.mark.parametrize("delay", [None, 0, 7])
 def test_a_request_in_the_last_moment_keeps_the_last_replica(delay):
     delays = config(min_replicas=0, downscale_to_zero_delay_s=delay)

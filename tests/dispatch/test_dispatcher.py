@@ -68,8 +68,9 @@ class Router:
         return QueueTimeout("the queue is too slow")
 
 
-def request(**options: Any) -> RetainedRequest:
-    return RetainedRequest("this GET", "id-1", "{request} of {deployment} is late", **options)
+def request(idempotent: bool = False, **options: Any) -> RetainedRequest:
+    late = "{request} of {deployment} is late"
+    return RetainedRequest("this GET", "id-1", late, idempotent=lambda: idempotent, **options)
 
 
 def dispatcher(

@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import BackgroundTasks, FastAPI
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
+from app_toolkit.engines.embedded import embedded
 from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.errors import QueueFull
 from app_toolkit.observability.records import Record
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +63,23 @@ async def test_request_is_recorded_when_it_ends(
     assert (record.method, record.path, record.id) == (method.encode(), path.encode(), b"it")
     assert record.peers == b"192.0.2.7 50123"
     assert record.seconds >= 0
+
+
+async def test_response_is_complete_even_if_its_background_task_is_refused(records: list[Record]) -> None:
+    plain = FastAPI()
+
+    async def refused() -> None:
+        raise QueueFull("1 requests wait for writer")
+
+    @plain.get("/word")
+    async def word(tasks: BackgroundTasks) -> str:
+        tasks.add_task(refused)
+        return "word"
+
+    transport = httpx.ASGITransport(embedded(plain), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
+        await http.get("/word")
+    assert [(each.status, each.outcome) for each in records] == [(200, "ok")]
 
 
 class Writer(Deployment):

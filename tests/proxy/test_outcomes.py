@@ -507,6 +507,18 @@ def test_requests_are_counted_by_ingress_and_outcome_as_long_as_it_is_served(own
     assert own.edge.statistics().requests["shop/web"].outcomes == {"ok": 1}
 
 
+def test_a_request_that_outlives_its_ingress_leaves_no_counts(own: World) -> None:
+    replica = own.one()
+    with own.raw() as raw:
+        raw.send(get("/wait"))
+        eventually(lambda: replica.journal.events)
+        own.edge.post({"routes": published.routes(), "replicas/shop/web": None})
+        replica.release()
+        assert raw.answer().status == 200
+    assert own.record("it")["ingress"] == "shop/web"
+    assert own.edge.statistics().requests.keys() <= {"-"}
+
+
 class Listening:
     """A replica that keeps the heads it gets, internal fields included, and answers each."""
 

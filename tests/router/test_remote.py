@@ -244,6 +244,17 @@ async def test_a_call_of_an_idempotent_method_is_made_again_when_its_replica_is_
     assert await answer == 4
 
 
+async def test_a_call_made_before_the_first_snapshot_is_made_again_when_its_replica_is_lost(
+    serve: Serve, calling: Calling, dying: Address
+) -> None:
+    caller = calling.callers.client_named("shop", "model")
+    answer = asyncio.create_task(caller.call(double(2)))
+    await until(lambda: caller.router.waiting == 1)
+    calling.tell(dying, idempotent=("double",))
+    calling.tell(dying, serve(SOURCE), idempotent=("double",))
+    assert await answer == 4
+
+
 @pytest.mark.parametrize(
     ("idempotent", "policy", "retry"),
     [
