@@ -243,7 +243,7 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
         if _driver is not None:
             methods = _driver.client.execute(command)
         else:
-            inside = handles.chosen  # a replica
+            inside = handles.runs_elsewhere()  # a replica
             client = select.engine().connect(_address(address))
             try:
                 methods = client.execute(command)
@@ -277,7 +277,7 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
         _check_log_level(options, applies=_driver.client.is_local and chosen.log_level == log_level())
         _driver.client.acquire_lease()
         return _driver
-    if handles.chosen:
+    if handles.runs_elsewhere():
         raise ConfigError(
             f"run() was called in a replica, which imports {manifest.specs[0].target!r}: put the call below "
             '`if __name__ == "__main__":`'

@@ -33,9 +33,9 @@ class Record(NamedTuple):
     deployment: str
     """`APPLICATION/DEPLOYMENT`, and only `DEPLOYMENT` in one process. `NOT_OWNED`: no ingress owned the request."""
     replica: str
-    """The replica of the last attempt; `-`: no replica received it."""
+    """The replica of the last attempt; `-`: no replica received it. In one process, always the only replica."""
     tries: int
-    """The number of attempts."""
+    """The number of attempts. A request in one process always has 1."""
     outcome: str
     """`OK`, `CUT`, `CLIENT_GONE`, or the reason of an error."""
     method: bytes

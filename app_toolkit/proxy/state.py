@@ -72,7 +72,7 @@ class ProxyState:
         self._count = itertools.count(1)
 
     def ingress_state(self, name: str) -> IngressState:
-        """Return the ingress_state of an ingress. It is kept as long as the router of the ingress."""
+        """Return the state of the requests of an ingress. It is kept as long as the router of the ingress."""
         ingress_state = self._ingress_states.get(name)
         if ingress_state is None:
             ingress_state = self._ingress_states[name] = IngressState(name)

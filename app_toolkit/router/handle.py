@@ -34,17 +34,18 @@ T = TypeVar("T")
 
 ENDED = "the engine of this process has shut down"
 
-chosen = False
-"""Whether `use` has set the data plane of this process."""
-
 _data_plane: DataPlane | None = None
 
 
 def use(data_plane: DataPlane | None) -> None:
     """Set the data plane that all handles of this process use. None: the deployments run in this process."""
-    global _data_plane, chosen
+    global _data_plane
     _data_plane = data_plane
-    chosen = data_plane is not None
+
+
+def runs_elsewhere() -> bool:
+    """Return whether the deployments that handles call run in other processes."""
+    return _data_plane is not None
 
 
 def data_plane() -> DataPlane:

@@ -102,7 +102,7 @@ class RemoteDataPlane:
         return Router(ReplicaSetKey.parse(name).deployment, self.wait_queues.join, self.reports.unserved)
 
     def client_of(self, deployment: Deployable) -> "RemoteDeploymentClient":
-        """Return the caller of a deployment. Calls wait while the deployment has no replicas.
+        """Return the client of a deployment. Calls wait while the deployment has no replicas.
 
         Raises:
             ConfigError: The deployment is not a part of the application of this process.
@@ -119,7 +119,7 @@ class RemoteDataPlane:
         return client
 
     def client_named(self, application: str, deployment: str) -> "RemoteDeploymentClient":
-        """Return the caller of a deployment of any application. The deployment need not exist. Thread-safe."""
+        """Return the client of a deployment of any application. The deployment need not exist. Thread-safe."""
         key = ReplicaSetKey(application, deployment)
         client = self._clients.get(key)
         if client is not None:

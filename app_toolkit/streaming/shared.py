@@ -38,7 +38,7 @@ class SharedStreamLog:
 
     async def _log(self) -> StreamLog:
         """Return the handle of the log. Raises `StreamLogMissing` if the instance has no such deployment."""
-        if not handles.chosen:
+        if not handles.runs_elsewhere():
             return DEFAULT
         if self._found is None:
             try:

@@ -136,7 +136,7 @@ def test_only_a_retry_costs_budget_and_never_more_than_one_death(history: Histor
 
 
 @given(histories())
-def test_retries_are_bounded_bydeaths_and_losses(history: History) -> None:
+def test_retries_are_bounded_by_deaths_and_losses(history: History) -> None:
     retries = [step for step in history.steps if step.next is Action.RETRY]
     assert len(retries) < LOSSES
     assert all(len(step.lost_by) < DEATHS for step in retries)
