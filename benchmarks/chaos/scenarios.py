@@ -794,7 +794,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "successful and failing updates",
         "`deploy --wait` repeatedly updates an application of two deployments, one of which calls the other: first to "
         "three working versions in succession, then to one whose constructor raises, one whose health check fails "
-        "after 3 s, and one whose constructor never returns. Meanwhile, clients send GET requests at a third of C and "
+        "after 3 s, and one whose constructor never returns. Meanwhile, clients send GET requests at a fifth of C and "
         "ten POST requests per second, open a new stream of 15 s every second, and exchange messages over eight "
         "WebSockets.",
         updates,

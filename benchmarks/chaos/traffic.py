@@ -49,7 +49,7 @@ class Traffic:
 
 @asynccontextmanager
 async def traffic(system: System, short: bool) -> AsyncIterator[Traffic]:
-    """Send GET at a third of the capacity, POST, streams and WebSocket messages to an app that reports its versions.
+    """Send GET at a fifth of the capacity, POST, streams and WebSocket messages to an app that reports its versions.
 
     In the short form, the rate of GET is at most `SHORT_RATE`. At the end of the block, no new request starts, and all
     requests in flight are awaited.
@@ -57,7 +57,7 @@ async def traffic(system: System, short: bool) -> AsyncIterator[Traffic]:
     stream_s = 2 if short else 15
     over, found = asyncio.Event(), Traffic()
     async with system.client() as client, system.client(patience_s=stream_s + 10) as patient:
-        rate = min(await capacity_of(client, short) / 3, SHORT_RATE if short else math.inf)
+        rate = min(await capacity_of(client, short) / 5, SHORT_RATE if short else math.inf)
         count = partial(_count, patient, stream_s)
         async with asyncio.TaskGroup() as group:
             gets = group.create_task(open_loop(client.get, rate, math.inf, over))
