@@ -286,15 +286,6 @@ async def test_a_client_that_leaves_a_fast_stream_is_no_error(client: Client, ca
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_several_clients_follow_one_stream(client: Client) -> None:
-    client.model.allow(1)
-    async with client.read("/write/3") as reader, client.read(f"/streams/{reader.id}") as other:
-        assert await other.tokens(1) == texts(1, 1)
-        client.model.allow(2)
-        assert await reader.tokens(3) == texts(1, 3)
-        assert await other.tokens(2) == texts(2, 3)
-
-
 async def test_a_stop_ends_the_generator_once(client: Client) -> None:
     client.model.allow(1)
     async with client.read("/write/3") as reader:

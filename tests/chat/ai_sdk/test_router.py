@@ -168,12 +168,6 @@ async def test_a_response_is_a_stream_of_parts_with_the_headers_of_the_protocol(
     ]
 
 
-async def test_reasoning_comes_before_the_text_with_an_id_of_its_own(talk: Talk) -> None:
-    parts = checked((await talk.http.post("/api/chat", json=body("/reason yes"))).text)
-    assert (texts(parts, "reasoning"), texts(parts)) == ("let me think ", "yes")
-    assert kinds(parts)[2] == "reasoning-start"
-
-
 async def test_a_tool_of_the_client_is_called_with_the_arguments_as_they_come(talk: Talk) -> None:
     tools = {"weather": {"description": "Get it", "parameters": {"type": "object"}}}
     parts = checked((await talk.http.post("/api/chat", json=body("/tool", tools=tools))).text)
@@ -403,11 +397,6 @@ async def test_a_stream_can_be_resumed_before_its_first_event(talk: Talk) -> Non
         talk.model.allow(1)
         assert texts(await again.rest()) == "a"
     assert texts(checked((await asking).text)) == "a"
-
-
-async def test_nothing_is_resumed_in_a_chat_without_an_active_response(talk: Talk) -> None:
-    answer = await talk.http.get("/api/chat/unknown/stream")
-    assert (answer.status_code, answer.content) == (204, b"")
 
 
 async def test_a_stop_ends_the_model_and_its_streams(talk: Talk) -> None:

@@ -555,21 +555,6 @@ async def test_a_response_that_is_removed_while_it_is_followed_ends_with_an_erro
         await until(lambda: model.cleaned == 1)
 
 
-async def test_a_response_in_the_background_counts_against_the_limit_of_its_key_until_its_end(model: Model) -> None:
-    keys = api_keys({"ann": "a-key-of-ann-0123"}, max_concurrent=1)
-    app = FastAPI()
-    router = openai_router({"model": model}, log=MemoryStreamLog())
-    app.include_router(router, prefix="/v1", dependencies=[Depends(keys)])
-    async with asking(app) as http:
-        http.headers["authorization"] = "Bearer a-key-of-ann-0123"
-        await http.post(RESPONSES, json=body("a", background=True))
-        response = await http.post(RESPONSES, json=body("a"))
-        assert (response.status_code, response.json()["error"]["type"]) == (429, "rate_limit_error")
-        model.allow(2)
-        await until(lambda: keys.running == {"ann": 0})
-        assert (await http.post(RESPONSES, json=body("a"))).status_code == 200
-
-
 @pytest.mark.parametrize("options", [{"linger_s": 0}, {"max_duration_s": 0}, {"linger_s": 10**6}])
 def test_a_wrong_option_is_refused(options: dict[str, Any], model: Model) -> None:
     with pytest.raises(ConfigError, match=f"openai_router: {next(iter(options))} = "):

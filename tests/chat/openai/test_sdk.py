@@ -108,12 +108,6 @@ async def test_errors_are_raised_as_those_of_the_sdk(client: Any) -> None:
     assert (full.value.status_code, full.value.code) == (503, "queue_full")
 
 
-async def test_the_sdk_tries_again_when_the_server_is_full(client: Any, waiting: Waiting) -> None:
-    again = client.with_options(max_retries=2)
-    completion = await again.chat.completions.create(model="waiting", messages=said("busy"))
-    assert (completion.choices[0].message.content, waiting.refusals) == ("word", 2)
-
-
 async def test_the_sdk_ignores_the_comments_of_a_slow_stream(
     client: Any, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,19 +126,6 @@ async def test_the_sdk_ignores_the_comments_of_a_slow_stream(
     assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "word thought"
 
 
-async def test_embeddings_in_both_formats(client: Any) -> None:
-    for options in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
-        response = await client.embeddings.create(model="lengths", input=["a", "abc"], **options)
-        assert (response.model, [each.index for each in response.data]) == ("lengths", [0, 1])
-        if options.get("encoding_format") != "base64":
-            assert [each.embedding for each in response.data] == [[1.0, 0.5], [3.0, 0.5]]
-
-
-async def test_the_list_of_models(client: Any) -> None:
-    assert [model.id async for model in client.models.list()] == ["echo", "waiting", "lengths"]
-    assert (await client.models.retrieve("waiting")).id == "waiting"
-
-
 async def test_the_sdk_reads_the_app_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     shown = page("docs/chat-openai.md")
     code = "\n".join(shown.shown("py"))
@@ -154,12 +135,3 @@ async def test_the_sdk_reads_the_app_of_the_page(capsys: pytest.CaptureFixture[s
         await asyncio.to_thread(exec, compile(code, shown.name, "exec"), names)
     names["client"].close()
     assert capsys.readouterr().out == "HELLO \nTELL ME \nGO ON \n"
-
-
-async def test_text_completions_are_read_whole_and_as_a_stream(client: Any) -> None:
-    whole = await client.completions.create(model="echo", prompt="hello world", stop=" wor")
-    assert (whole.choices[0].text, whole.choices[0].finish_reason) == ("hello", "stop")
-    stream = await client.completions.create(model="echo", prompt="hello world", echo=True, stream=True)
-    assert "".join([chunk.choices[0].text async for chunk in stream]) == "hello worldhello world"
-    with pytest.raises(openai.NotFoundError, match="no route"):
-        await client.audio.speech.create(model="echo", input="a", voice="alloy")
