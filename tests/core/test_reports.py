@@ -66,12 +66,6 @@ def test_load_is_reported_at_once_if_it_more_than_doubles():
     assert loads_to_report(last, {A: (41, 40, 0, 0), B: (0, 7, 0, 0)}, 100.2) == {A: (41, 40, 0, 0), B: (0, 7, 0, 0)}
 
 
-def test_unchanged_load_is_reported_every_three_seconds():
-    last = LastReport({A: (0, 3, 0, 0)}, 100.0)
-    assert loads_to_report(last, {A: (0, 3, 0, 0)}, 102.9) == {}
-    assert loads_to_report(last, {A: (0, 3, 0, 0)}, 103.0) == {A: (0, 3, 0, 0)}
-
-
 def test_new_load_is_reported_at_once_from_three_requests_on():
     assert loads_to_report(LastReport({A: (0, 0, 0, 0)}, 100.0), {A: (0, 2, 0, 0)}, 100.1) == {}
     assert loads_to_report(LastReport({A: (0, 0, 0, 0)}, 100.0), {A: (0, 3, 0, 0)}, 100.1) == {A: (0, 3, 0, 0)}
