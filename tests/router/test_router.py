@@ -35,20 +35,6 @@ def never(_: Permit) -> None:
     raise AssertionError("nobody was to be granted a permit")
 
 
-def test_a_permit_is_granted_only_if_a_replica_has_room() -> None:
-    router = router_of(endpoint("a"), endpoint("b"))
-    first, second = router.try_acquire(), router.try_acquire()
-    assert first is not None
-    assert second is not None
-    assert {first.endpoint.id, second.endpoint.id} == {"a", "b"}
-    assert router.try_acquire() is None
-    router.release(first)
-    again = router.try_acquire()
-    assert again is not None
-    assert again.endpoint == first.endpoint
-    assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
-
-
 def replica_of(permit: Permit | None) -> str:
     assert permit is not None
     return permit.endpoint.id
@@ -146,16 +132,6 @@ def test_requests_one_after_another_stay_at_a_replica_for_a_run_of_them_and_then
     assert all(70 < runs.count(ReplicaId(name)) < 130 for name in "abcd")
 
 
-def test_a_replica_that_left_is_not_remembered() -> None:
-    router = router_of(endpoint("a"))
-    for name in "bc":
-        router.update([endpoint(name)])
-        permit = router.try_acquire()
-        assert permit is not None
-        assert permit.endpoint.id == name
-        router.release(permit)
-
-
 def test_a_permit_released_twice_counts_once() -> None:
     router = router_of(endpoint("a"))
     permit = router.try_acquire()
@@ -222,50 +198,11 @@ def test_clients_whose_request_is_served_have_not_given_up() -> None:
     assert world.next() == 2.0
 
 
-def test_a_request_that_avoids_the_free_replica_delays_no_other() -> None:
-    router = router_of(endpoint("a", 2), endpoint("b"))
-    holding = router.try_acquire(avoid={ReplicaId("a")})
-    assert holding is not None
-    served: list[str] = []
-    router.wait(lambda permit: served.append(f"picky@{permit.endpoint.id}"), since=0.0, avoid={ReplicaId("a")})
-    permits = [router.try_acquire(), router.try_acquire()]
-    assert [permit.endpoint.id for permit in permits if permit is not None] == ["a", "a"]
-    router.wait(lambda permit: served.append(f"behind@{permit.endpoint.id}"), since=1.0)
-    assert permits[0] is not None
-    router.release(permits[0])
-    assert served == ["behind@a"]
-    router.release(holding)
-    assert served == ["behind@a", "picky@b"]
-
-
 def test_a_full_queue_refuses_at_once_and_names_its_limit() -> None:
     router = router_of(policy=Policy(max_queued_requests=1))
     router.wait(never, since=0.0)
     with pytest.raises(QueueFull, match="max_queued_requests is 1"):
         router.wait(never, since=0.0)
-
-
-def test_a_refused_request_keeps_its_place_beyond_the_bound() -> None:
-    router = router_of(policy=Policy(max_queued_requests=2))
-    served: list[str] = []
-    router.wait(lambda _: served.append("oldest"), since=0.0)
-    router.wait(lambda _: served.append("younger"), since=2.0)
-    router.wait(lambda _: served.append("refused"), since=1.0, again=True)
-    router.update([endpoint("a", 5)])
-    assert served == ["oldest", "refused", "younger"]
-
-
-def test_requests_that_waited_too_long_expire() -> None:
-    router = router_of(policy=Policy(max_queue_wait_s=10.0))
-    early = router.wait(never, since=0.0)
-    late = router.wait(never, since=5.0)
-    lost = router.wait(never, since=5.0, again=True)
-    refused = router.wait(never, since=0.0, again=True)
-    assert router.expire(9.9) == []
-    assert router.expire(10.0) == [early, refused]
-    for waiter in (early, late, lost):
-        router.leave(waiter)
-    assert router.waiting == 0
 
 
 def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
@@ -391,47 +328,6 @@ def test_a_full_replica_is_not_asked_again_before_it_reserves_a_slot() -> None:
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
 
 
-def test_a_reservation_goes_to_a_request_that_does_not_avoid_the_replica() -> None:
-    world = InLine(endpoint("a", 1), endpoint("b", 1))
-    for _ in "ab":
-        world.refused()
-    at = {position.endpoint.id: position for position in world.positions}
-    world.wait("picky", "a")
-    world.wait("modest")
-    at[ReplicaId("a")].offer()
-    assert world.served == ["modest@a"]
-    at[ReplicaId("b")].offer()
-    assert world.served == ["modest@a", "picky@b"]
-
-
-def test_a_reservation_beyond_the_limit_is_returned() -> None:
-    world = InLine(endpoint("a", 2))
-    holding = world.router.try_acquire()
-    world.refused()
-    world.wait("one")
-    world.wait("two")
-    world.positions[0].offer()
-    assert world.served == ["one@a"]
-    world.positions[0].offer()
-    assert (world.router.positions, world.router.waiting, world.router.ongoing) == (0, 1, 2)
-    assert holding is not None
-    world.router.release(holding)
-    assert world.served == ["one@a", "two@a"]
-    assert not world.permits[1].redeem(), "a stranger, since we hold all that the replica runs"
-
-
-def test_an_unused_reservation_goes_to_the_next_request_or_is_returned() -> None:
-    world = InLine(endpoint("a", 5))
-    world.refused()
-    world.wait("gone")
-    world.positions[0].offer()
-    world.wait("next")
-    world.router.release(world.permits[0])
-    assert world.served == ["gone@a", "next@a"]
-    world.router.release(world.permits[1])
-    assert (world.router.positions, world.positions[0].left) == (0, True)
-
-
 def test_a_request_refused_with_an_early_reservation_keeps_its_position() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
@@ -486,25 +382,6 @@ def test_a_permit_refused_by_a_removed_replica_joins_no_queue() -> None:
     assert (world.positions, world.router.ongoing) == ([], 0)
 
 
-async def test_a_request_cancelled_after_its_grant_releases_its_permit() -> None:
-    router = router_of(endpoint("a"))
-    holding = router.try_acquire()
-    assert holding is not None
-
-    async def wants() -> None:
-        async with router.permit():
-            raise AssertionError("it was cancelled before it could run")
-
-    task = asyncio.create_task(wants())
-    await asyncio.sleep(0)
-    assert router.waiting == 1
-    router.release(holding)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (router.waiting, router.ongoing) == (0, 0)
-
-
 async def test_a_permit_for_a_cancelled_request_goes_to_the_next() -> None:
     router = router_of(endpoint("a"))
     holding = router.try_acquire()
@@ -551,12 +428,6 @@ async def test_waiting_ends_with_a_sentence() -> None:
         async with router.permit():
             pass
     assert router.waiting == 0
-
-
-async def test_a_closed_router_grants_no_permit() -> None:
-    router = router_of(endpoint("a"))
-    router.close()
-    assert router.try_acquire() is None
 
 
 async def test_a_closed_router_refuses_waiters() -> None:
