@@ -548,16 +548,6 @@ async def test_keys_are_listed_by_their_beginning(store: Store) -> None:
     assert await store.keys("contract/c") == []
 
 
-async def test_of_two_writers_that_expect_the_same_one_fails(store: Store) -> None:
-    for expected in (None, b"one", b"two"):
-        new = b"one" if expected is None else b"two" if expected == b"one" else b"three"
-        outcomes = await asyncio.gather(
-            *(store.compare_and_set(KEY, expected, new) for _ in range(2)), return_exceptions=True
-        )
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Conflict", "NoneType"]
-        assert await store.get(KEY) == new
-
-
 async def test_many_writers_lose_nothing(store: Store) -> None:
     async def count(times: int) -> None:
         while times:

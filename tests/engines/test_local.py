@@ -20,7 +20,7 @@ from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.observability.context import thread_work
 from app_toolkit.types import Message, Scope
 from tests.engines.chain import app as chain
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 GET: Scope = {
     "type": "http",
@@ -153,9 +153,7 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
     await IN_PROCESS.start([writer])
     try:
         await app(dict(GET), receive, send)
-        async with asyncio.timeout(PATIENCE_S):
-            while len(events) < streams:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.001)
+        await until(lambda: len(events) >= streams)
     finally:
         await IN_PROCESS.stop()
     assert events == ["closed"] * streams
@@ -185,9 +183,7 @@ async def test_a_task_that_outlives_its_request_reads_on() -> None:
     await IN_PROCESS.start([writer])
     try:
         asked = asyncio.ensure_future(app(dict(GET), receive, send))
-        async with asyncio.timeout(PATIENCE_S):
-            while not events:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.001)
+        await until(lambda: bool(events))
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         cancelled.set()
@@ -221,15 +217,12 @@ async def test_a_thread_that_outlives_its_request_reads_on_and_its_stream_is_clo
     await IN_PROCESS.start([writer])
     try:
         asked = asyncio.ensure_future(app(dict(GET), receive, send))
-        async with asyncio.timeout(PATIENCE_S):
-            while not events:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.001)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-            cancelled.set()
-            await asyncio.gather(*reading)
-            while len(events) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: bool(events))
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        cancelled.set()
+        await asyncio.gather(*reading)
+        await until(lambda: len(events) == 3)
     finally:
         await IN_PROCESS.stop()
     assert events == ["a word", "a word", "closed"]
