@@ -5,7 +5,7 @@ import pickle
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import pairwise
-from math import ceil, floor, inf, pi, sin
+from math import ceil, floor, inf
 from random import Random
 
 import pytest
@@ -502,75 +502,7 @@ def test_state_of_a_long_delay_is_bounded_by_max_replicas():
     assert max(sizes) < sizes[10] + world.autoscaler.config.max_replicas * 16
 
 
-# Hours of load
-
-SERVICE_S = 0.5
-SLOTS = 8
-STARTS_S = 3
-
-
-class Site:
-    """A deployment and its requests, seen from afar: they come, wait for a slot, and are gone `SERVICE_S` later.
-
-    A desired replica has its slots `STARTS_S` later; one that is no longer desired has none.
-    """
-
-    def __init__(self, seed, arrivals, **options):
-        self.rng, self.arrivals = Random(seed), arrivals
-        self.config = AutoscalingConfig(**{"target_ongoing_requests": 4, **options})
-        self.autoscaler = Autoscaler(self.config, self.config.starting_replicas, 0.0)
-        self.changes = [(0.0, self.config.starting_replicas)]
-        self.rows = []
-
-    def decided(self, at, decision):
-        self.needed = decision.needed
-        if decision.target != self.changes[-1][1]:
-            self.changes.append((at, decision.target))
-
-    def ready(self, now):
-        """Replicas that serve: those that are desired, and were so when there was time to start them."""
-        return min(next((target for at, target in reversed(self.changes) if at <= now - STARTS_S), 0), self.target)
-
-    @property
-    def target(self):
-        return self.changes[-1][1]
-
-    def run(self, hours):
-        load, steps = 0.0, 10
-        for second in range(round(hours * 3_600)):
-            slots = self.ready(second) * SLOTS
-            came = self.arrivals(second)
-            came = max(self.rng.gauss(came, came**0.5), 0.0)
-            for _ in range(steps):
-                load += (came - min(load, slots) / SERVICE_S) / steps
-            load = load if load > 0.1 else 0.0
-            waiting = max(ceil(load) - slots, 0)
-            self.autoscaler.hear(Report("proxy", second, waiting, ceil(load) - waiting), second)
-            in_time(self.autoscaler, second, second + 1, self.decided)
-            self.rows.append((came, ceil(load), waiting, self.needed, self.target))
-        return self
-
-
-def day(now):
-    """Requests a second, on a day of six hours: a tide, a burst every hour, and nothing in the last hour."""
-    if now > 5 * 3_600:
-        return 0.0
-    burst = 60.0 if 0 <= now % 3_600 - 1_800 < 45 else 0.0
-    return 32 + 30 * sin(2 * pi * now / (6 * 3_600)) + burst
-
-
-def test_a_day_of_load_is_followed_without_flapping():
-    site = Site(7, day, min_replicas=0, max_replicas=40).run(hours=6)
-    assert site.target == 0
-    for begin in range(600, 6 * 3_600, 600):
-        numbers = [target for at, target in site.changes if begin <= at < begin + 600]
-        turns = sum((b - a) * (c - b) < 0 for a, b, c in zip(numbers, numbers[1:], numbers[2:], strict=False))
-        assert turns <= 4, (begin, numbers)
-    # The longest queue is that of a burst, until what it needs has started.
-    late = sum(waiting > 0 for _, _, waiting, _, _ in site.rows[60:])
-    assert late < 0.01 * len(site.rows)
-    idle = sum(max(target - needed, 0) for *_, needed, target in site.rows)
-    assert idle < 0.5 * sum(target for *_, target in site.rows)
+# The options by default
 
 
 @WORLDS

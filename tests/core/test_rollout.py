@@ -340,6 +340,14 @@ def test_waiting_for_resources_is_no_failure():
     assert step(update, {"shop/web": full}).failure is None
 
 
+def test_outgoing_deployments_stay_while_requests_go_to_replicas_of_the_outgoing_revision():
+    update = applied(whole(applied(None, ONE), ONE, 1), TWO)
+    published = step(update, there(TWO, 2, 1))
+    assert (published.published, published.outgoing) == (TWO, ONE)
+    assert step(published, there(TWO, 2, 1)) is published
+    assert step(published, there(TWO, 2)).outgoing is None
+
+
 def test_a_change_of_numbers_is_never_taken_back():
     more = revision(1, web=3)
     update = applied(whole(applied(None, ONE), ONE, 1), more)
