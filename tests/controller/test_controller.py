@@ -120,17 +120,6 @@ async def test_restarted_controller_adopts_running_replicas_and_restarts_none():
         assert h.proxy.replicas(CHAT) == h.world.of(CHAT)
 
 
-async def test_application_that_was_deleted_while_no_controller_ran_is_retired():
-    async with harness(deployed=application()) as h:
-        await h.controller_dies()
-        await h.store.delete("applications/shop")
-        await h.controller_starts()
-        await h.until(lambda: not h.world.processes, within_s=60)
-        await h.until(lambda: not h.controller.status().leaving)
-        await h.until(lambda: set(h.proxy.view) == {"routes"})
-        assert not h.performed(Kill)
-
-
 async def test_a_controller_that_wakes_up_with_an_old_epoch_does_nothing():
     async with harness(deployed=application()) as h:
         old, run, store = h.controller, h.run, h.store

@@ -54,15 +54,6 @@ def test_requests_with_one_key_prefer_one_replica_until_it_is_full_or_clearly_bu
     assert router.try_acquire(affinity="model") is None
 
 
-def test_a_key_prefers_another_replica_if_its_own_has_failed_or_is_gone() -> None:
-    router = router_of(*(endpoint(name, 9) for name in "abc"))
-    own = ReplicaId(replica_of(router.try_acquire(affinity="model")))
-    second = replica_of(router.try_acquire(affinity="model", avoid=[own]))
-    assert second != own
-    router.update([endpoint(name, 9) for name in "abc" if name != own])
-    assert replica_of(router.try_acquire(affinity="model")) == second
-
-
 def test_an_unresponsive_replica_gets_no_permit() -> None:
     stuck = replace(endpoint("a", 9), unresponsive=True)
     router = router_of(stuck, endpoint("b"))
