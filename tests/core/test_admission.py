@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app_toolkit.core.admission import EARLY, MAX_CALLERS, Admission
+from app_toolkit.core.admission import EARLY, MAX_CALLERS, RESERVATION_S, Admission
 
 NAMES = "abcd"
 
@@ -18,6 +18,14 @@ def reservations(admission: Admission[str], ongoing: int, now: float = 0.0) -> s
     while (caller := admission.next_reservation(ongoing, now)) is not None:
         found.append(caller)
     return "".join(found)
+
+
+def test_unreserved_request_is_admitted_if_a_slot_is_free_and_no_caller_waits() -> None:
+    admission: Admission[str] = Admission(slots=2)
+    assert admission.admits_unreserved(1)
+    assert not admission.admits_unreserved(2)
+    admission.join("a")
+    assert not admission.admits_unreserved(0)
 
 
 def test_once_a_slot_came_free_one_more_is_offered_so_that_the_next_request_is_there_in_time() -> None:
@@ -54,6 +62,19 @@ def test_caller_of_an_early_request_keeps_its_place_if_it_times_out() -> None:
     assert reservations(admission, ongoing=1) == ""
     admission.freed()
     assert reservations(admission, ongoing=0) == "bc"
+
+
+def test_caller_that_lets_a_reservation_expire_leaves_the_queue() -> None:
+    admission: Admission[str] = Admission(slots=3)
+    for caller in "ab":
+        admission.join(caller)
+    assert reservations(admission, ongoing=1, now=5.0) == "ab"
+    assert admission.expires_at == 5.0 + RESERVATION_S
+    assert admission.expire(5.0 + RESERVATION_S / 2) == []
+    assert admission.redeem("b")
+    assert admission.expire(5.0 + RESERVATION_S) == ["a"]
+    assert list(admission.callers) == ["b"]
+    assert admission.expires_at is None
 
 
 def test_wait_queue_is_bounded() -> None:

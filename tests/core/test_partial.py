@@ -132,14 +132,6 @@ def check_routes(spec, codes):
             assert {route.owner for route in code.routes if route.path == path} <= {owner}, "its response would be 421"
 
 
-def test_deployment_that_only_the_plan_has_is_created_with_its_routes():
-    one = planned(1, {"app": ["/a", "/b"]})
-    two = planned(2, {"talk": ["/c"], "app": ["/b"]})
-    after = taken_over(one, two, {"talk"})
-    assert [(route.path, route.owner) for route in after.routes] == [("/c", "talk"), ("/a", "app"), ("/b", "app")]
-    assert names_of(after) == ["talk", "app"]
-
-
 def test_a_deployment_that_only_the_living_one_has_is_deleted_and_its_routes_are_nobodys():
     one = planned(1, {"app": ["/a"], "chat": ["/b"]})
     for after in (taken_over(one, planned(2, {"app": ["/a"]}), {"chat"}), without(one, "chat")):

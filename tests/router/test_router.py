@@ -395,24 +395,6 @@ async def test_a_permit_for_a_cancelled_request_goes_to_the_next() -> None:
     assert (router.waiting, router.ongoing) == (0, 0)
 
 
-async def test_waiting_coroutines_fail_when_the_router_closes() -> None:
-    router = router_of(endpoint("a"))
-    holding = router.try_acquire()
-    assert holding is not None
-
-    async def wants() -> None:
-        async with router.permit():
-            raise AssertionError("there was no permit")
-
-    task = asyncio.create_task(wants())
-    await asyncio.sleep(0)
-    router.close()
-    with pytest.raises(NoReplica, match="the router of shop/chat is closed"):
-        await task
-    router.release(holding)
-    assert (router.waiting, router.ongoing) == (0, 0)
-
-
 async def test_waiting_ends_with_a_sentence() -> None:
     router = router_of(policy=Policy(max_queue_wait_s=0.01))
     with pytest.raises(QueueTimeout, match=r"no replica of shop/chat runs, and none began to serve within 0.01 s"):
