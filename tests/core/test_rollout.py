@@ -348,6 +348,14 @@ def test_outgoing_deployments_stay_while_requests_go_to_replicas_of_the_outgoing
     assert step(published, there(TWO, 2)).outgoing is None
 
 
+def test_revision_is_stable_once_its_replicas_have_applied_its_options():
+    spec = revision(1, limit=10)
+    update = applied(whole(applied(None, ONE), ONE, 1), spec)
+    now, before = there(spec, 1, 1), there(ONE, 1, 1)
+    assert step(update, {name: replace(each, record=before[name].record) for name, each in now.items()}).stable == ONE
+    assert step(update, now).stable == spec
+
+
 def test_a_change_of_numbers_is_never_taken_back():
     more = revision(1, web=3)
     update = applied(whole(applied(None, ONE), ONE, 1), more)

@@ -28,10 +28,10 @@ pytestmark = pytest.mark.anyio
 SLOW = DeploymentConfig(name="slow", max_ongoing_requests=1, max_queued_requests=1, max_queue_wait_s=PATIENCE_S)
 
 
-class Gated:
+class Held:
     """An app with an endpoint that waits until it is let go."""
 
-    def __init__(self, deployment: DeploymentConfig = SLOW) -> None:
+    def __init__(self) -> None:
         self.entered: list[str] = []
         self.someone_entered = asyncio.Condition()
         self.let_go = asyncio.Event()
@@ -45,13 +45,8 @@ class Gated:
             await self.let_go.wait()
             return name
 
-        @slow.get("/background")
-        async def with_background(tasks: BackgroundTasks) -> str:
-            tasks.add_task(self.let_go.wait)
-            return "answered"
-
         self.app = Toolkit()
-        self.app.include_router(slow, deployment=deployment)
+        self.app.include_router(slow, deployment=SLOW)
 
         @self.app.get("/quick")
         async def quick() -> str:
@@ -99,7 +94,7 @@ async def test_slow_bodies_hold_half_of_the_slots(monkeypatch: pytest.MonkeyPatc
 
 
 @asynccontextmanager
-async def full(world: Gated, ingress: Ingress) -> AsyncIterator[httpx.AsyncClient]:
+async def full(world: Held, ingress: Ingress) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an ingress whose only slot is held by a handler that its router does not know of."""
     holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.admit), base_url="http://shop")
     async with holder, httpx.AsyncClient(transport=httpx.ASGITransport(ingress), base_url="http://shop") as client:
@@ -112,7 +107,7 @@ async def full(world: Gated, ingress: Ingress) -> AsyncIterator[httpx.AsyncClien
 
 
 async def test_a_request_waits_in_the_queue_of_the_replica_if_others_hold_its_slots() -> None:
-    world = Gated()
+    world = Held()
     ingress = Ingress("slow", world.app, SLOW)
     async with full(world, ingress) as client:
         waiting = asyncio.create_task(client.get("/slow/waiting"))
@@ -126,7 +121,7 @@ async def test_a_request_waits_in_the_queue_of_the_replica_if_others_hold_its_sl
 
 
 async def test_a_request_that_is_refused_again_waits_no_longer_than_max_queue_wait_s() -> None:
-    world = Gated()
+    world = Held()
     ingress = Ingress("slow", world.app, SLOW.model_copy(update={"max_queue_wait_s": 0.5}))
     ingress.replica.wait_queue.close()  # so that it is asked, and refuses, every tenth of a second
     async with full(world, ingress) as client, asyncio.timeout(PATIENCE_S):
@@ -135,7 +130,7 @@ async def test_a_request_that_is_refused_again_waits_no_longer_than_max_queue_wa
 
 
 async def test_a_handler_that_raises_is_logged_under_its_request_id(caplog: pytest.LogCaptureFixture) -> None:
-    world = Gated()
+    world = Held()
     async with world.client() as client:
         with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="out of stock"):
             await client.get("/boom", headers={"x-request-id": "the-id"})
@@ -144,7 +139,7 @@ async def test_a_handler_that_raises_is_logged_under_its_request_id(caplog: pyte
 
 @pytest.mark.parametrize("entered", [True, False], ids=["with", "without"])
 def test_the_test_client_works_with_and_without_its_context(entered: bool) -> None:
-    client = TestClient(Gated().app)
+    client = TestClient(Held().app)
     if entered:
         client.__enter__()
     try:
@@ -161,7 +156,7 @@ def test_the_test_client_works_with_and_without_its_context(entered: bool) -> No
 
 
 def test_a_loop_that_has_ended_is_not_kept() -> None:
-    app = Gated().app
+    app = Held().app
     client = TestClient(app)
     for _ in range(20):
         assert client.get("/quick").status_code == 200
@@ -171,7 +166,7 @@ def test_a_loop_that_has_ended_is_not_kept() -> None:
 
 
 def test_internal_fields_of_a_client_do_not_reach_the_app() -> None:
-    world = Gated()
+    world = Held()
 
     @world.app.get("/fields")
     async def fields(request: Request) -> list[str]:
@@ -183,48 +178,13 @@ def test_internal_fields_of_a_client_do_not_reach_the_app() -> None:
 
 def test_an_app_mounted_in_another_app_finds_its_ingresses() -> None:
     outer = Toolkit()
-    outer.mount("/inner", Gated().app)
+    outer.mount("/inner", Held().app)
     assert TestClient(outer).get("/inner/quick").json() == "quick"
 
 
 # Deadlines
 
 TIMED = DeploymentConfig(name="timed", max_ongoing_requests=1, request_timeout_s=0.3)
-PATIENT = TIMED.model_copy(update={"request_timeout_s": PATIENCE_S})
-
-
-class Timed:
-    """An app whose handlers wait until they are let go, by default with a deadline of 0.3 s."""
-
-    def __init__(self, deployment: DeploymentConfig = TIMED) -> None:
-        self.events: list[str] = []
-        self.began, self.let_go = asyncio.Event(), asyncio.Event()
-        timed = APIRouter()
-
-        @timed.api_route("/wait", methods=["GET", "POST"])
-        async def wait() -> str:
-            self.events.append("began")
-            self.began.set()
-            try:
-                await self.let_go.wait()
-            except asyncio.CancelledError:
-                self.events.append("cancelled")
-                raise
-            return "done"
-
-        @timed.get("/stream")
-        async def stream() -> StreamingResponse:
-            async def body() -> AsyncIterator[bytes]:
-                yield b"first"
-                await wait()
-
-            return StreamingResponse(body())
-
-        self.app = Toolkit()
-        self.app.include_router(timed, deployment=deployment)
-
-    def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://shop")
 
 
 @pytest.mark.parametrize("ending", ["returns", "raises", "raises in a response of known length"])
@@ -272,16 +232,16 @@ async def test_the_response_to_a_late_request_is_sent_whole_though_its_handler_e
 
 
 async def test_the_wait_in_the_queue_counts() -> None:
-    world = Timed(PATIENT)
+    world = Held()
     async with world.client() as client:
-        inside = asyncio.create_task(client.post("/wait"))
-        await world.began.wait()
-        late = await client.get("/wait", headers={"x-request-timeout-seconds": "0.1"})
+        inside = asyncio.create_task(client.get("/slow/inside"))
+        await world.entered_by("inside")
+        late = await client.get("/slow/late", headers={"x-request-timeout-seconds": "0.1"})
         assert late.status_code == 504
-        assert late.json()["detail"] == "the deadline of this request passed while it waited for timed"
+        assert late.json()["detail"] == "the deadline of this request passed while it waited for slow"
         world.let_go.set()
-        assert (await inside).json() == "done"
-        assert world.events == ["began"]
+        assert (await inside).json() == "inside"
+    assert world.entered == ["inside"]
 
 
 def talking() -> tuple[Toolkit, list[str]]:

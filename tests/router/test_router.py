@@ -196,6 +196,16 @@ def test_a_full_queue_refuses_at_once_and_names_its_limit() -> None:
         router.wait(never, since=0.0)
 
 
+def test_a_refused_request_keeps_its_place_beyond_the_bound() -> None:
+    router = router_of(policy=Policy(max_queued_requests=2))
+    served: list[str] = []
+    router.wait(lambda _: served.append("oldest"), since=0.0)
+    router.wait(lambda _: served.append("younger"), since=2.0)
+    router.wait(lambda _: served.append("refused"), since=1.0, again=True)
+    router.update([endpoint("a", 5)])
+    assert served == ["oldest", "refused", "younger"]
+
+
 def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
     router = router_of(endpoint("a", 5), endpoint("b", 5))
     for _ in range(5):
@@ -317,6 +327,22 @@ def test_a_full_replica_is_not_asked_again_before_it_reserves_a_slot() -> None:
     assert (world.router.positions, world.positions[0].left) == (0, True), "nobody waits here any more"
     world.router.release(world.permits[1])
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
+
+
+def test_a_reservation_beyond_the_limit_is_returned() -> None:
+    world = InLine(endpoint("a", 2))
+    holding = world.router.try_acquire()
+    world.refused()
+    world.wait("one")
+    world.wait("two")
+    world.positions[0].offer()
+    assert world.served == ["one@a"]
+    world.positions[0].offer()
+    assert (world.router.positions, world.router.waiting, world.router.ongoing) == (0, 1, 2)
+    assert holding is not None
+    world.router.release(holding)
+    assert world.served == ["one@a", "two@a"]
+    assert not world.permits[1].redeem(), "a stranger, since we hold all that the replica runs"
 
 
 def test_a_request_refused_with_an_early_reservation_keeps_its_position() -> None:
