@@ -399,6 +399,25 @@ def test_a_permit_refused_by_a_removed_replica_joins_no_queue() -> None:
     assert (world.positions, world.router.ongoing) == ([], 0)
 
 
+async def test_a_request_cancelled_after_its_grant_releases_its_permit() -> None:
+    router = router_of(endpoint("a"))
+    holding = router.try_acquire()
+    assert holding is not None
+
+    async def wants() -> None:
+        async with router.permit():
+            raise AssertionError("it was cancelled before it could run")
+
+    task = asyncio.create_task(wants())
+    await asyncio.sleep(0)
+    assert router.waiting == 1
+    router.release(holding)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (router.waiting, router.ongoing) == (0, 0)
+
+
 async def test_a_permit_for_a_cancelled_request_goes_to_the_next() -> None:
     router = router_of(endpoint("a"))
     holding = router.try_acquire()
