@@ -298,6 +298,19 @@ async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
             await h.controller.apply(application())
 
 
+async def test_quarantine_of_a_replica_set_ends_when_its_application_is_applied():
+    async with harness(deployed=application(), caller=False) as h:
+        h.controller.inbox.put(Drained(h.world.of(CHAT)[0]))  # it was not ordered to
+        await h.until(lambda: h.replica_set(CHAT).status == "failed")
+        assert "IllegalTransition" in h.replica_set(CHAT).last_error
+        h.world.crash(h.world.of(SHOP)[0])
+        await h.until(lambda: h.replica_set(SHOP).restarts == 1 and h.replica_set(SHOP).status == "healthy")
+        assert h.logged("Quarantined", subject="shop")
+        await h.controller.apply(application())
+        await h.until_healthy()
+        h.controller.event_log = type(h.controller.event_log)(h.clock.now)
+
+
 @pytest.mark.parametrize("overslept_s", [0.0, 60.0], ids=["before it acts", "after a gap"])
 async def test_slow_store_does_not_block_a_tick(overslept_s):
     async with harness(deployed=application()) as h:

@@ -223,6 +223,17 @@ async def test_leaving_replica_is_not_replaced():
 # What wakes the controller
 
 
+async def test_deployment_without_replicas_starts_at_once_after_a_restart_of_the_controller():
+    async with loaded(shop(min_replicas=0, initial_replicas=2, downscale_to_zero_delay_s=1)) as (h, load):
+        await until_there_are(h, 0)
+        await h.controller_dies()
+        await h.controller_starts()
+        await h.clock.advance(5.0)
+        assert (h.replica_set(CHAT).target, h.world.of(CHAT)) == (0, [])
+        load.says(0, waiting=3)
+        await h.until(lambda: h.world.of(CHAT, "running"), within_s=h.world.start_s + 0.2)
+
+
 def begun(**config):
     """An autoscaler of one replica set with a replica, on time as it is given."""
     scaling = Scaling(EventLog(ManualClock().now))

@@ -369,6 +369,8 @@ def test_one_goes_back_to_the_last_stable_revision_other_than_the_current_one():
     assert rollback_target(rollout) is None
     update = applied(rollout, TWO)
     assert rollback_target(update) == ONE, "while it is under way"
+    again = whole(applied(update, ONE), ONE, 1)
+    assert (again.revision, again.stable, again.stable_revision, again.is_settled) == (3, ONE, 3, True)
     done = whole(update, TWO, 2)
     assert rollback_target(done) == ONE
     back = whole(applied(done, ONE), ONE, 1)

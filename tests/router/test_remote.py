@@ -143,6 +143,18 @@ async def test_a_replica_that_cannot_be_reached_is_passed_over(serve: Serve, cal
     assert [await caller.call(double(number)) for number in range(8)] == [2 * number for number in range(8)]
 
 
+async def test_a_call_waits_for_a_full_replica(serve: Serve, calling: Calling) -> None:
+    replica = serve(SOURCE, max_ongoing_requests=1)
+    caller = calling.publish(replica)
+    holding = asyncio.create_task(caller.call(Call("hold", (), {})))
+    await until(lambda: replica.marked("began"))
+    waiting = asyncio.create_task(caller.call(double(4)))
+    await until(lambda: caller.router.waiting > 0)
+    replica.release("open")
+    assert await waiting == 8
+    await holding
+
+
 async def test_a_call_without_the_secret_is_refused(serve: Serve, calling: Calling) -> None:
     calling.callers.token = b"wrong"
     caller = calling.publish(serve(SOURCE))

@@ -194,6 +194,7 @@ def test_a_full_queue_refuses_at_once_and_names_its_limit() -> None:
     router.wait(never, since=0.0)
     with pytest.raises(QueueFull, match="max_queued_requests is 1"):
         router.wait(never, since=0.0)
+    assert repr(router) == "<Router shop/chat [1 waiting, 0 ongoing | 0 replicas]>"
 
 
 def test_a_refused_request_keeps_its_place_beyond_the_bound() -> None:
@@ -345,6 +346,18 @@ def test_a_reservation_beyond_the_limit_is_returned() -> None:
     assert not world.permits[1].redeem(), "a stranger, since we hold all that the replica runs"
 
 
+def test_an_unused_reservation_goes_to_the_next_request_or_is_returned() -> None:
+    world = InLine(endpoint("a", 5))
+    world.refused()
+    world.wait("gone")
+    world.positions[0].offer()
+    world.wait("next")
+    world.router.release(world.permits[0])
+    assert world.served == ["gone@a", "next@a"]
+    world.router.release(world.permits[1])
+    assert (world.router.positions, world.positions[0].left) == (0, True)
+
+
 def test_a_request_refused_with_an_early_reservation_keeps_its_position() -> None:
     world = InLine(endpoint("a", 5))
     world.refused()
@@ -446,6 +459,12 @@ async def test_waiting_ends_with_a_sentence() -> None:
         async with router.permit():
             pass
     assert router.waiting == 0
+
+
+async def test_a_closed_router_grants_no_permit() -> None:
+    router = router_of(endpoint("a"))
+    router.close()
+    assert router.try_acquire() is None
 
 
 async def test_a_closed_router_refuses_waiters() -> None:
