@@ -118,7 +118,7 @@ def test_each_state_on_the_way_is_shown_and_the_last_one_is_given_back() -> None
     assert (serving.change, serving.url) == (1, "http://127.0.0.1:8000")
 
 
-def test_a_watch_goes_on_until_it_is_not_wanted() -> None:
+def test_a_watch_ends_when_its_condition_is_false() -> None:
     client = Scripted(NOTHING_YET, status(UP), status(UP))
     answers = iter([True, True, False])
     assert [each.change for each in client.watch(lambda: next(answers))] == [0, 1]

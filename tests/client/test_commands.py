@@ -113,13 +113,6 @@ async def test_application_ends_with_its_lease():
         assert (await GetStatus().perform(h.controller)).applications == ()
 
 
-async def test_a_shutdown_gives_back_when_all_is_gone():
-    async with harness(deployed=application()) as h:
-        h.tasks.append(shutdown := asyncio.create_task(Shutdown().perform(h.controller)))
-        await h.until(shutdown.done)
-        assert not h.world.processes
-
-
 @pytest.mark.parametrize(
     "command",
     [Deploy(application(), HTTPOptions(), {"hash": b"code"}, "me", 3), Delete("shop"), GetStatus(3, 0.5), Shutdown()],

@@ -52,7 +52,7 @@ STATUSES = st.randoms(use_true_random=False).map(any_status)
 
 
 @given(STATUSES, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
-def test_each_group_has_one_line_as_soon_as_one_application_is_known(status: InstanceStatus, names: list[str]) -> None:
+def test_replica_sets_have_one_line_each_once_an_application_is_known(status: InstanceStatus, names: list[str]) -> None:
     known = [each for name in names if (each := status.application(name))]
     found = rows(status, names)
     assert len({row.name for row in found}) == len(found)

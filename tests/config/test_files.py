@@ -141,13 +141,6 @@ def test_an_application_may_choose_its_stream_log_but_its_url_has_no_password() 
     assert "s3cret" not in mistake
 
 
-def test_two_applications_with_one_name_or_one_prefix_are_refused() -> None:
-    assert mistakes("applications:\n  a: {target: 'a:b'}\n  a: {target: 'a:b'}\n  c: {target: 'a:b'}\n") == [
-        "app.yaml:3: applications.a appears twice, first on line 2",
-        "app.yaml:4: applications.c.route_prefix = '/': application 'a' already has this prefix",
-    ]
-
-
 @pytest.mark.parametrize("text", ["- a", "3", "applications: [a]", "applications:\n  a:\n    deployments: 3\n"])
 def test_value_in_place_of_a_table_is_refused(text: str) -> None:
     assert any("it should be a table" in mistake for mistake in mistakes(text))

@@ -97,7 +97,7 @@ async def test_proxies_and_released_replicas_drain_without_waiting():
     assert await b.published() == {KEY: 1}
 
 
-async def test_a_group_that_is_gone_is_published_no_more():
+async def test_removed_replica_set_is_no_longer_published():
     b = Bench()
     b.endpoints.publish(WEB, web(RUN), 0.0)
     b.endpoints.remove(WEB)

@@ -28,17 +28,6 @@ async def test_state_is_removed_once_no_lease_is_held():
         assert "a terminal" in event.cause
 
 
-async def test_a_lease_outlives_the_controller():
-    async with harness() as h:
-        await h.controller.apply(application(), owner="a terminal")
-        await h.until_healthy()
-        await h.clock.advance(1.0)
-        await h.controller_dies()
-        await h.controller_starts()
-        await h.until(h.run.done, within_s=90)
-        assert h.world.processes == {}
-
-
 async def test_applied_application_ends_with_its_lease_if_the_controller_dies():
     async with harness() as h:
         h.controller.hold("a terminal")
@@ -110,13 +99,6 @@ async def test_application_without_lease_survives_a_failed_update_under_a_lease(
         await h.clock.advance(LEASE_S * 2)
         assert h.word() == "healthy"
         assert len(h.world.of(CHAT)) == 2
-
-
-async def test_application_without_lease_outlives_every_lease():
-    async with harness(deployed=application()) as h:
-        h.controller.hold("a terminal")
-        await h.clock.advance(LEASE_S * 2)
-        assert h.word() == "healthy"
 
 
 async def test_leaving_client_removes_only_its_own_applications():

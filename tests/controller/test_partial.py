@@ -8,7 +8,6 @@ from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, 
 from app_toolkit.core.partial import taken_over
 from app_toolkit.errors import ConfigError
 from tests.controller.harness import CHAT, SHOP, Caller, application, harness
-from tests.controller.test_rollouts import ERROR, status_of
 
 pytestmark = pytest.mark.anyio
 
@@ -64,38 +63,6 @@ async def test_deployment_is_deleted_while_another_waits_for_resources():
         await h.until(lambda: not h.world.of("shop/extra"), within_s=60)
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 2, within_s=60)
         await h.until_healthy()
-
-
-async def test_deployment_is_deleted_while_another_does_not_start():
-    async with harness(deployed=with_extra(chat=1)) as h:
-        h.world.broken[CHAT] = ERROR
-        h.world.crash(h.world.of(CHAT)[0])
-        await h.until(lambda: h.word() == "failed", within_s=60)
-        await h.controller.delete("shop", "extra")
-        await h.until(lambda: not h.world.of("shop/extra"), within_s=60)
-
-
-async def test_new_deployment_is_not_healthy_before_its_first_probe():
-    model = ClassSpec(config=ClassConfig(name="model"), methods={})
-    with_model = application().model_copy(update={"deployments": (*application().deployments, model)})
-    async with harness(deployed=application()) as h:
-        await h.controller.apply(with_model)
-        await h.until(lambda: h.world.of("shop/model", "running"))
-        assert h.word() == "updating"
-        await h.until_healthy()
-        assert h.clock.now() - h.logged("Started", subject="shop/model")[0].at >= model.config.health_check_period_s
-
-
-async def test_one_that_does_not_hold_is_taken_back_by_itself():
-    async with harness(deployed=application()) as h:
-        before = h.world.of(SHOP), h.world.of(CHAT)
-        h.world.broken[CHAT] = ERROR
-        await h.controller.apply(taken_over(application(), newer(application()), {"chat"}))
-        await h.until(lambda: h.word() == "rolled_back", within_s=30)
-        assert status_of(h).last_error == f"{CHAT}: {ERROR}"
-        await h.clock.advance(30.0)
-        assert (h.world.of(SHOP), h.world.of(CHAT)) == before
-        assert h.controller.application("shop") == (application(), 2)
 
 
 async def test_a_deployment_is_deleted_alone_drained_and_its_name_can_be_used_again():

@@ -40,7 +40,7 @@ async def test_newer_value_is_published_at_once():
     assert set(await b.watch("me", versions(news), 20.0)) == {"b"}
 
 
-async def test_a_later_posting_wakes_a_watch():
+async def test_a_later_snapshot_wakes_a_watch():
     clock = ManualClock()
     b = publisher(clock=clock)
     seen = {"a": b.publish("a", 1)}
@@ -107,7 +107,7 @@ async def test_a_snapshot_is_acknowledged_once_every_caller_has_come_back_with_i
     assert not b.acknowledged("a", second)
     for caller in ("x", "y"):
         news = await b.watch(caller, {"a": first}, 1.0)
-        assert not b.acknowledged("a", second), "it has been told, but may not have taken it up"
+        assert not b.acknowledged("a", second), "it was sent, but may not have been applied"
     x, y = (watching(b, caller, versions(news)) for caller in ("x", "y"))
     await clock.advance(0.1)
     assert b.acknowledged("a", second)

@@ -25,7 +25,7 @@ class Bench:
         self.event_log, self.changes = EventLog(clock.now), Changes(clock)
         self.replica_sets = ReplicaSets(1, self.event_log, self.changes)
 
-    def want(self, specs):
+    def specify(self, specs):
         self.replica_sets.specify(specs, proxies_linger=False)
 
     def orders(self):
@@ -47,7 +47,7 @@ def b():
 
 
 def test_desired_replicas_are_started_and_next_checked_when_due(b):
-    b.want(SPECS)
+    b.specify(SPECS)
     assert b.replica_sets.plan(0.0) == [WEB, MODEL]
     starts = b.orders()
     assert [(type(start), start.replica_set) for start in starts] == [(Start, WEB), (Start, MODEL), (Start, MODEL)]
@@ -63,7 +63,7 @@ def test_desired_replicas_are_started_and_next_checked_when_due(b):
 
 def test_each_failed_health_check_is_logged_with_its_exception(b, caplog):
     caplog.set_level(logging.WARNING, "app_toolkit.controller")
-    b.want({WEB: SPECS[WEB]})
+    b.specify({WEB: SPECS[WEB]})
     b.replica_sets.plan(0.0)
     [start] = b.orders()
     b.comes_up(start.replica, 1.0)
@@ -75,18 +75,18 @@ def test_each_failed_health_check_is_logged_with_its_exception(b, caplog):
     ]
 
 
-def test_only_those_are_looked_at_again_of_which_something_else_is_wanted(b):
-    b.want(SPECS)
+def test_only_replica_sets_with_another_spec_are_planned_again(b):
+    b.specify(SPECS)
     b.replica_sets.plan(0.0)
-    b.want({**SPECS, WEB: replica_set_spec(name=WEB, target=2)})
+    b.specify({**SPECS, WEB: replica_set_spec(name=WEB, target=2)})
     assert b.replica_sets.touched == {WEB}
     assert b.replica_sets.plan(0.0) == [WEB]
-    b.want({WEB: replica_set_spec(name=WEB, target=2)})
+    b.specify({WEB: replica_set_spec(name=WEB, target=2)})
     assert b.replica_sets.touched == {MODEL}
 
 
-def test_an_event_touches_its_own_group(b):
-    b.want(SPECS)
+def test_an_event_touches_its_own_replica_set(b):
+    b.specify(SPECS)
     b.replica_sets.plan(0.0)
     [web, *_] = b.orders()
     b.replica_sets.take(Exited(web.replica, "killed"), 1.0)
@@ -110,14 +110,14 @@ def test_unknown_replica_is_killed_if_it_runs(b, event, ended):
     assert b.replica_sets.known == {}
 
 
-def test_a_group_that_fails_is_left_alone_until_it_is_lifted_and_the_others_are_not(b):
-    b.want(SPECS)
+def test_replica_set_that_fails_is_quarantined_until_it_is_lifted_and_no_other(b):
+    b.specify(SPECS)
     b.replica_sets.plan(0.0)
     [web, *models] = b.orders()
     for model in models:
         b.comes_up(model.replica, 0.5)
     before = b.changes.number
-    assert b.replica_sets.take(Drained(web.replica), 1.0)  # it was never told to
+    assert b.replica_sets.take(Drained(web.replica), 1.0)  # it was not ordered to
     assert "IllegalTransition" in b.replica_sets.known[WEB].quarantine
     assert b.logged("Quarantined")
     assert b.changes.number > before
@@ -132,7 +132,7 @@ def test_a_group_that_fails_is_left_alone_until_it_is_lifted_and_the_others_are_
 
 
 def test_snapshot_is_not_published_without_a_change(b):
-    b.want({WEB: SPECS[WEB]})
+    b.specify({WEB: SPECS[WEB]})
     b.replica_sets.plan(0.0)
     [web] = b.orders()
     b.comes_up(web.replica, 1.0)
@@ -143,11 +143,11 @@ def test_snapshot_is_not_published_without_a_change(b):
     assert (len(b.event_log), b.changes.number) == (entries, number)
 
 
-def test_a_group_that_comes_back_never_uses_an_id_twice(b):
-    b.want(SPECS)
+def test_replica_set_that_comes_back_never_uses_an_id_twice(b):
+    b.specify(SPECS)
     b.replica_sets.plan(0.0)
     first = {order.replica for order in b.orders()}
-    b.want({})
+    b.specify({})
     assert b.replica_sets.drop_gone(WEB) is False
     for id in first:
         b.replica_sets.take(Exited(id), 1.0)
@@ -155,7 +155,7 @@ def test_a_group_that_comes_back_never_uses_an_id_twice(b):
     b.orders()
     assert all(b.replica_sets.drop_gone(name) for name in SPECS)
     assert b.replica_sets.known == {}
-    b.want(SPECS)
+    b.specify(SPECS)
     b.replica_sets.plan(100.0)
     again = {order.replica for order in b.orders() if isinstance(order, Start)}
     assert len(again) == 3
@@ -165,7 +165,7 @@ def test_a_group_that_comes_back_never_uses_an_id_twice(b):
 def test_found_replica_recovers_and_is_left_over_without_spec(b):
     id = ReplicaId("shop.web-1-1")
     b.replica_sets.find(WEB, [id], 0.0)
-    b.want({})
+    b.specify({})
     b.replica_sets.plan(0.0)
     assert b.orders() == []
     assert b.logged("Recovering")[0].cause == "epoch 1 began"
@@ -176,18 +176,8 @@ def test_found_replica_recovers_and_is_left_over_without_spec(b):
     assert b.replica_sets.known[WEB].record.replica(id).phase is Phase.DRAINING
 
 
-def test_unobserved_time_counts_for_no_deadline(b):
-    b.want({WEB: SPECS[WEB]})
-    b.replica_sets.plan(0.0)
-    b.orders()
-    b.replica_sets.forgive(70.0)
-    assert b.replica_sets.plan(70.0) == [WEB]
-    assert b.orders() == []
-    assert b.replica_sets.due == 70.0 + SPECS[WEB].startup_timeout_s
-
-
 def test_remaining_replicas_are_killed_at_the_end(b):
-    b.want(SPECS)
+    b.specify(SPECS)
     b.replica_sets.plan(0.0)
     left = {order.replica for order in b.orders()}
     b.replica_sets.kill_all("it is time")

@@ -1,7 +1,6 @@
 """Replicas that follow the load, on simulated processes and a clock turned by hand."""
 
 import asyncio
-import random
 from contextlib import asynccontextmanager
 
 import pytest
@@ -39,7 +38,7 @@ def shop(number=None, *, cpus=0.1, sockets=1_000, streams=1_000, **config):
 
 
 class Load:
-    """What callers say, every second, until they are told to say something else."""
+    """The loads that callers report, every second."""
 
     def __init__(self, harness):
         self.harness = harness
@@ -158,21 +157,6 @@ async def test_open_websockets_are_a_load_by_the_places_that_they_take():
         await until_there_are(h, 0)
 
 
-async def test_a_new_revision_has_as_many_replicas_as_the_load_needs():
-    async with loaded(shop()) as (h, load):
-        load.says(10)
-        await until_there_are(h, 5)
-        old = h.world.of(CHAT)
-        await h.controller.apply(shop(cpus=0.5))
-
-        def replaced():
-            assert h.replica_set(CHAT).target == 5
-            assert len(h.world.of(CHAT, "running")) >= 5
-            return set(old).isdisjoint(h.world.of(CHAT)) and h.word() == "healthy"
-
-        await h.until(replaced, within_s=120)
-
-
 async def test_a_caller_that_has_gone_is_forgotten_at_once():
     async with loaded(shop()) as (h, load):
         [proxy] = h.world.of(PROXY)
@@ -236,6 +220,9 @@ async def test_leaving_replica_is_not_replaced():
         assert len(h.performed(Start, CHAT)) == 5
 
 
+# What wakes the controller
+
+
 async def test_deployment_without_replicas_starts_at_once_after_a_restart_of_the_controller():
     async with loaded(shop(min_replicas=0, initial_replicas=2, downscale_to_zero_delay_s=1)) as (h, load):
         await until_there_are(h, 0)
@@ -245,38 +232,6 @@ async def test_deployment_without_replicas_starts_at_once_after_a_restart_of_the
         assert (h.replica_set(CHAT).target, h.world.of(CHAT)) == (0, [])
         load.says(0, waiting=3)
         await h.until(lambda: h.world.of(CHAT, "running"), within_s=h.world.start_s + 0.2)
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_target_is_within_bounds_and_follows_the_load_after_calm(seed):
-    rng = random.Random(seed)
-    async with loaded(shop(min_replicas=1, max_replicas=8)) as (h, load):
-        for _ in range(25):
-            match rng.randrange(8):
-                case 0:
-                    await h.controller_dies()
-                    await h.controller_starts()
-                case 1 if h.world.of(CHAT):
-                    h.world.crash(rng.choice(h.world.of(CHAT)))
-                case 2:
-                    await h.controller.apply(shop(min_replicas=1, max_replicas=8, cpus=rng.choice([0.1, 0.2])))
-                case 3 if load.said:
-                    caller = rng.choice(sorted(load.said))
-                    del load.said[caller]
-                    h.controller.forget(caller)
-                case _:
-                    load.says(rng.choice([0, 1, 5, 30]), waiting=rng.choice([0, 0, 9]), caller=rng.choice("ab"))
-            for _ in range(rng.randrange(1, 12)):
-                await h.clock.advance(0.5)
-                assert 1 <= h.replica_set(CHAT).target <= 8
-        load.says(6, caller="a")
-        load.says(3, waiting=1, caller="b")
-        await until_there_are(h, 5, within_s=180)
-        await h.clock.advance(60)
-        await until_there_are(h, 5)
-
-
-# What wakes the controller
 
 
 def begun(**config):
@@ -306,7 +261,7 @@ def test_report_without_effect_does_not_wake_the_controller():
     assert scaling.due == pytest.approx(40.0 + TICK_S)
 
 
-def test_a_group_that_is_gone_has_no_target_and_comes_back_as_new():
+def test_removed_replica_set_has_no_target_and_comes_back_as_new():
     scaling, known = begun(initial_replicas=4)
     scaling.hear("one", {CHAT: (0, 20, 0, 0)}, 1.0)
     assert scaling.scaled({}, known, 2.0) == {}

@@ -103,7 +103,7 @@ class RandomAdmission(RuleBasedStateMachine):
         self.ahead: Counter[tuple[str, str]] = Counter()
 
     def settle(self) -> None:
-        """What the gate does after every event."""
+        """What the replica does after every event."""
         while (token := self.admission.next_in(self.ongoing)) is not None:
             self.on_deck.remove(token)
             self.entering.add(token)
@@ -218,5 +218,5 @@ class RandomAdmission(RuleBasedStateMachine):
         assert self.admission.admits_unreserved(0)
 
 
-RandomAdmission.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+RandomAdmission.TestCase.settings = settings(max_examples=30, stateful_step_count=40)
 TestRandomAdmission = RandomAdmission.TestCase

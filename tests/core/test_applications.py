@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import DeploymentConfig, HTTPOptions
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.applications import (
     check,
     methods,
@@ -134,7 +134,7 @@ def test_a_deployment_is_scaled_to_a_number_that_it_can_have():
         scaled(shop, "model", 0)
 
 
-def test_an_application_is_a_group_for_each_of_its_deployments():
+def test_an_application_has_a_replica_set_for_each_of_its_deployments():
     shop, other = application(model=True, prefix="/shop/"[:-1], num_replicas=4), application("other", prefix=None)
     specs = replica_set_specs([shop, other], spread=True)
     assert (
@@ -156,19 +156,3 @@ def test_an_application_is_a_group_for_each_of_its_deployments():
 
 def test_the_root_path_of_an_application_at_the_root_is_empty():
     assert replica_set_specs([application(prefix="/")], spread=False)["shop/web"].template.root_path == ""
-
-
-def test_a_deployment_is_scaled_and_nothing_else_changes():
-    spec = application(model=True, max_ongoing_requests=7)
-    found = scaled(spec, "web", 4)
-    assert [each.config.num_replicas for each in found.deployments] == [4, 1]
-    assert scaled(found, "web", 1).deployments[0].config == DeploymentConfig(
-        name="web", max_ongoing_requests=7, num_replicas=1
-    )
-    assert [found.template_hash(name) for name in ("web", "model")] == [
-        spec.template_hash(name) for name in ("web", "model")
-    ]
-    with pytest.raises(ConfigError, match="application 'shop' has no deployment 'chat'; it has web, model"):
-        scaled(spec, "chat", 4)
-    with pytest.raises(ConfigError, match="num_replicas = 0"):
-        scaled(spec, "web", 0)

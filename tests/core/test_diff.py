@@ -136,7 +136,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @given(before=OPTIONS, after=OPTIONS)
 def test_difference_predicts_the_actions_of_the_controller(before, after):
-    """The effect is that of the replica sets which the two applications are made of, and nobody is told a secret."""
+    """The effect is that of the replica sets which the two applications are made of, and no secret is shown."""
     one, other = with_options(**before), with_options(**after)
     found = of_model(before, after)
     had, has = (replica_set_specs([spec], spread=False)["shop/model"] for spec in (one, other))

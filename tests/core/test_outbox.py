@@ -60,11 +60,6 @@ def test_every_event_arrives_once_and_in_order(events: list[bytes], most: int, s
     assert not outbox
 
 
-def test_first_events_are_appended_before_the_room_is_known() -> None:
-    assert filled(3).next(2 * SIZE) == (EVENT, EVENT)
-    assert filled(3).next(1) == (EVENT,), "a single event may be larger"
-
-
 def test_nothing_is_appended_that_has_no_room() -> None:
     outbox = filled(4)
     assert outbox.renewed(renewal(1, 2 * SIZE), 0.0) == [EVENT]

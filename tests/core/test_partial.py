@@ -87,7 +87,7 @@ def plans(draw, number):
     )
 
 
-@settings(derandomize=True, max_examples=50)
+@settings(derandomize=True, max_examples=25)
 @given(st.data())
 def test_partial_deploys_change_only_the_named_deployments_in_any_history(data):
     living = data.draw(plans(0))
@@ -129,26 +129,7 @@ def check_routes(spec, codes):
             assert owner is not None
         if owner is not None:
             code = codes[spec.origin_of(owner).target]
-            assert {route.owner for route in code.routes if route.path == path} <= {owner}, "it would answer 421"
-
-
-def test_difference_of_a_part_names_only_its_deployments():
-    one, two = shop(1), shop(2)
-    more = two.model_copy(update={"deployments": (*two.deployments, *planned(2, {"talk": []}).deployments)})
-    shown = of_part(difference(one, taken_over(one, more, {"chat", "talk"})), {"chat", "talk"})
-    assert shown.changes == ()
-    assert [(each.name, each.effect, [str(change) for change in each.changes]) for each in shown.deployments] == [
-        ("chat", Effect.RESTARTED, ["files changed", "target shop:v1 -> shop:v2"]),
-        ("talk", Effect.ADDED, ["num_replicas none -> 1"]),
-    ]
-
-
-def test_deployment_that_only_the_plan_has_is_created_with_its_routes():
-    one = planned(1, {"app": ["/a", "/b"]})
-    two = planned(2, {"talk": ["/c"], "app": ["/b"]})
-    after = taken_over(one, two, {"talk"})
-    assert [(route.path, route.owner) for route in after.routes] == [("/c", "talk"), ("/a", "app"), ("/b", "app")]
-    assert names_of(after) == ["talk", "app"]
+            assert {route.owner for route in code.routes if route.path == path} <= {owner}, "its response would be 421"
 
 
 def test_a_deployment_that_only_the_living_one_has_is_deleted_and_its_routes_are_nobodys():

@@ -54,13 +54,13 @@ def test_a_snapshot_survives_its_encoding_as_json(snapshot):
 def test_the_first_application_above_a_path_is_the_one_with_the_longest_prefix(wished, path):
     taken = dict.fromkeys(wished)
     served = [application(f"app{n}", prefix=prefix) for n, prefix in enumerate(taken)]
-    posted = route_snapshot(served).applications
-    assert {each.prefix for each in posted} == taken.keys() - {None}
-    above = [each.prefix for each in posted if strip_prefix(each.prefix, path) is not None]
+    published_routes = route_snapshot(served).applications
+    assert {each.prefix for each in published_routes} == taken.keys() - {None}
+    above = [each.prefix for each in published_routes if strip_prefix(each.prefix, path) is not None]
     assert above[:1] == sorted(above, key=len, reverse=True)[:1]
 
 
-def test_an_application_is_posted_with_its_routes_in_the_apps_order():
+def test_an_application_is_published_with_its_routes_in_the_apps_order():
     spec = application()
     shown = RoutedApplication("shop", "/", "web", spec.routes)
     assert route_snapshot([spec]) == RouteSnapshot((shown,))
@@ -72,20 +72,20 @@ def test_snapshot_has_serving_replicas_and_no_leaving_ones(rows):
         replica("shop/web", number, phase, HOME if placed else None, unrouted=unrouted)
         for number, (phase, placed, unrouted) in enumerate(rows)
     ]
-    posted = replica_set_snapshot(WEB, reversed(replicas), 0.0)
-    told = [each.id for each in posted.replicas]
+    snapshot = replica_set_snapshot(WEB, reversed(replicas), 0.0)
+    shown = [each.id for each in snapshot.replicas]
     serving = {r.id for r in replicas if r.phase in (Phase.RUNNING, Phase.RECOVERING) and r.location}
-    assert told == sorted(serving)
+    assert shown == sorted(serving)
     leaving = {each.id for each in unrouting(replicas)}
     assert leaving == {r.id for r in replicas if r.phase is Phase.DRAINING and not r.unrouted}
-    assert not leaving & set(told)
+    assert not leaving & set(shown)
 
 
 def test_snapshot_has_the_options_of_callers():
-    posted = replica_set_snapshot(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
-    assert posted.policy.max_queued_requests == 9
-    assert posted.reported is False
-    assert posted.replicas == (published.replica("shop.web-1-1", "unix:/shop.web-1-1", 7, node=HOME),)
+    snapshot = replica_set_snapshot(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
+    assert snapshot.policy.max_queued_requests == 9
+    assert snapshot.reported is False
+    assert snapshot.replicas == (published.replica("shop.web-1-1", "unix:/shop.web-1-1", 7, node=HOME),)
 
 
 def test_snapshot_has_the_requests_in_an_unresponsive_replica():
@@ -100,30 +100,30 @@ def test_snapshot_has_the_requests_in_an_unresponsive_replica():
             ]
         )
     ]
-    posted = replica_set_snapshot(WEB, [fine, silent, unknown, ill], 0.0)
-    told = [(each.unresponsive, each.running) for each in posted.replicas]
-    assert told == [(False, None), (True, ("a", "b")), (True, None), (False, None)]
+    snapshot = replica_set_snapshot(WEB, [fine, silent, unknown, ill], 0.0)
+    shown = [(each.unresponsive, each.running) for each in snapshot.replicas]
+    assert shown == [(False, None), (True, ("a", "b")), (True, None), (False, None)]
 
 
 def test_snapshot_says_that_no_replica_starts_with_only_the_class_of_the_exception():
     failures = (Failure(5.0, WEB.template_hash, served=False, raised=True),)
     error = "Traceback\nRuntimeError: the password hunter2 is wrong"
 
-    def told(*replicas, spec=WEB, now=7.0):
+    def blocked(*replicas, spec=WEB, now=7.0):
         return replica_set_snapshot(spec, replicas, now, failures, error).cannot_start
 
     raised = StartBlocked("starts_fail", "RuntimeError")
-    assert told() == raised
+    assert blocked() == raised
     assert replica_set_snapshot(WEB, [], 0.0).cannot_start is None
-    assert told(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.template_hash)) is None
-    assert told(replica("shop/web", 1, Phase.RECOVERING, template_hash="")) is None
-    assert told(replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)) is None, (
+    assert blocked(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.template_hash)) is None
+    assert blocked(replica("shop/web", 1, Phase.RECOVERING, template_hash="")) is None
+    assert blocked(replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)) is None, (
         "it began before that failed"
     )
     again = replace(replica("shop/web", 2, Phase.STARTING, template_hash=WEB.template_hash), since=6.0)
-    assert told(again) == raised
-    assert told(spec=replace(WEB, target=0)) is None
-    assert told(again, now=86_400.0) is None, "it failed a day ago"
+    assert blocked(again) == raised
+    assert blocked(spec=replace(WEB, target=0)) is None
+    assert blocked(again, now=86_400.0) is None, "it failed a day ago"
 
 
 def test_snapshot_says_that_the_next_start_is_far_away_unless_one_is_in_progress():
@@ -132,14 +132,14 @@ def test_snapshot_says_that_the_next_start_is_far_away_unless_one_is_in_progress
         failures = noted(failures, Failure(at, WEB.template_hash, served=True, ended=True, lived_s=0.1))
     held = not_before(failures, WEB.template_hash)
 
-    def told(*replicas, now=13.0):
+    def blocked(*replicas, now=13.0):
         return replica_set_snapshot(WEB, replicas, now, failures, "signal 11").cannot_start
 
-    assert told() == StartBlocked("held_back")
-    assert told(replica("shop/web", 9, Phase.STOPPING, template_hash=WEB.template_hash)) == StartBlocked("held_back")
-    assert told(now=held) is None
-    assert told(replica("shop/web", 9, Phase.STARTING, template_hash=WEB.template_hash)) is None
-    assert told(replica("shop/web", 9, Phase.RUNNING, HOME, WEB.template_hash)) is None
+    assert blocked() == StartBlocked("held_back")
+    assert blocked(replica("shop/web", 9, Phase.STOPPING, template_hash=WEB.template_hash)) == StartBlocked("held_back")
+    assert blocked(now=held) is None
+    assert blocked(replica("shop/web", 9, Phase.STARTING, template_hash=WEB.template_hash)) is None
+    assert blocked(replica("shop/web", 9, Phase.RUNNING, HOME, WEB.template_hash)) is None
 
 
 def test_snapshot_says_that_no_node_has_the_resources():

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -105,14 +104,3 @@ def test_a_request_that_does_not_run_counts_in_the_minute_only() -> None:
     refused = limiter.acquire(0.0, runs=False)
     assert isinstance(refused, OverLimit)
     assert refused.limit == "max_per_minute"
-
-
-@pytest.mark.parametrize("seconds", [0.0, 59.9])
-def test_a_refused_request_does_not_count(seconds: float) -> None:
-    limiter = RateLimiter(RateLimits(max_per_minute=1))
-    limiter.acquire(0.0)
-    for _ in range(10):
-        refusal = limiter.acquire(seconds)
-        assert isinstance(refusal, OverLimit)
-        assert refusal.retry_after_s == pytest.approx(MINUTE_S - seconds)
-    assert isinstance(limiter.acquire(MINUTE_S), RatePermit)

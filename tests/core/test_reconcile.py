@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from app_toolkit.core.reconcile import (
     Probe,
@@ -36,7 +35,7 @@ from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import LIVE, REPLICA_SET, World, replica_set_spec
 
 WORLDS = settings(
-    max_examples=40,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     database=None,
@@ -77,7 +76,7 @@ def test_in_any_world_every_step_is_safe_and_calm_brings_exactly_the_spec(seed):
     world.settle()
 
 
-@settings(WORLDS, max_examples=20)
+@settings(WORLDS, max_examples=6)
 @given(seed=st.integers(0, 2**32))
 def test_proxies_of_different_options_are_never_there_at_once(seed):
     world = World(seed, replica_set_spec(target=2, apart=True, routed=False))
@@ -87,84 +86,6 @@ def test_proxies_of_different_options_are_never_there_at_once(seed):
             world.spec = replica_set_spec(template_hash, target, apart=True, routed=False)
         world.step()
     world.settle()
-
-
-class Worlds(RuleBasedStateMachine):
-    """The same world in small steps, so that a failure shrinks to its few that matter."""
-
-    def __init__(self):
-        super().__init__()
-        self.world = World(0, replica_set_spec(target=2))
-        self.world.chance = lambda probability: False
-
-    @rule(number=st.integers(0, 3), template_hash=st.sampled_from(["v1", "v2"]))
-    def the_spec_changes(self, number, template_hash):
-        self.world.spec = replica_set_spec(template_hash, number)
-
-    @precondition(lambda self: self.world.spec is not None)
-    @rule(tone=st.sampled_from(["dry", "warm"]))
-    def the_options_change(self, tone):
-        live = replace(LIVE, user_config={"tone": tone})
-        self.world.spec = replace(self.world.spec, template=replace(self.world.spec.template, live=live))
-
-    @precondition(lambda self: any(process.orders for process in self.world.processes.values()))
-    @rule()
-    def nobody_can_take_them_up(self):
-        for id, process in self.world.processes.items():
-            while process.orders:
-                live, epoch = process.orders.pop(0)
-                process.live = None
-                if epoch == self.world.epoch:
-                    self.world.say(ReconfigureFailed(id, live, "no such model"))
-
-    @rule()
-    def the_application_vanishes(self):
-        self.world.spec = None
-
-    @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 21.0]))
-    def time_passes(self, seconds):
-        self.world.now += seconds
-        self.world.tick()
-
-    @rule()
-    def everyone_does_something(self):
-        self.world.live()
-        self.world.tick()
-
-    @precondition(lambda self: self.world.processes)
-    @rule(data=st.data())
-    def one_dies(self, data):
-        self.world.end(data.draw(st.sampled_from(sorted(self.world.processes))), "killed")
-
-    @precondition(lambda self: self.world.processes)
-    @rule(data=st.data())
-    def one_hangs(self, data):
-        id = data.draw(st.sampled_from(sorted(self.world.processes)))
-        self.world.processes[id].hangs = True
-
-    @precondition(lambda self: self.world.mail)
-    @rule(data=st.data())
-    def a_letter_is_lost(self, data):
-        del self.world.mail[data.draw(st.integers(0, len(self.world.mail) - 1))]
-
-    @rule()
-    def the_controller_restarts(self):
-        self.world.restart()
-
-    @rule()
-    def the_controller_acts_and_restarts(self):
-        self.world.tick(then_restart=True)
-
-    @rule(full=st.booleans())
-    def the_cluster_fills_or_empties(self, full):
-        self.world.full = full
-
-    def teardown(self):
-        self.world.settle(steps=250)
-
-
-def test_no_few_steps_lead_to_a_wrong_one():
-    run_state_machine_as_test(Worlds, settings=settings(WORLDS, max_examples=30, stateful_step_count=25))
 
 
 # By hand: the cases that people ask about.
@@ -204,8 +125,8 @@ def planned(spec, record, now=1.0):
         ("empty", 2, [], ["Start v2", "Start v2"]),
         ("steady", 2, [("v2", RUN)] * 2, []),
         ("one that starts counts", 2, [("v2", RUN), ("v2", START)], []),
-        ("fewer are wanted: the newest goes", 1, [("v2", RUN)] * 2, ["Retire r2"]),
-        ("fewer are wanted: who is not ready goes first", 1, [("v2", START), ("v2", RUN)], ["Stop r1"]),
+        ("the target is lower: the newest goes", 1, [("v2", RUN)] * 2, ["Retire r2"]),
+        ("the target is lower: one that is not ready goes first", 1, [("v2", START), ("v2", RUN)], ["Stop r1"]),
         ("a new revision comes up first", 2, [("v1", RUN)] * 2, ["Start v2"]),
         ("the old stays while the new is not ready", 2, [("v1", RUN)] * 2 + [("v2", START)], []),
         ("one old goes for one new that runs", 2, [("v1", RUN)] * 2 + [("v2", RUN)], ["Retire r2"]),
@@ -222,7 +143,7 @@ def planned(spec, record, now=1.0):
         ("who recovers may be of any revision: nobody leaves for it", 1, [("", RECOVER), ("v2", RUN)], []),
         ("nor is one that starts given up for it", 2, [("", RECOVER), ("v2", RUN), ("v2", START)], []),
         ("who is one too many in any case leaves", 1, [("", RECOVER), ("v2", RUN), ("v2", RUN)], ["Retire r3"]),
-        ("nothing is wanted", 0, [("v2", RUN), ("v2", START)], ["Retire r1", "Stop r2"]),
+        ("the target is 0", 0, [("v2", RUN), ("v2", START)], ["Retire r1", "Stop r2"]),
     ],
 )
 def test_a_plan(why, target, have, expected):
@@ -313,16 +234,6 @@ def test_a_wave(why, waves, have, expected):
     assert planned(replica_set_spec("v2", 4, **waves), replica_set(*have)) == expected, why
 
 
-def test_an_old_one_leaves_only_once_the_new_one_has_been_well_while_it_served():
-    spec, record = replica_set_spec("v2", 1), replica_set(("v1", RUN))
-    [start] = plan(spec, record, 1.0, 1)
-    record = take(noted(record, start, 1.0), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), 2.0)
-    assert planned(spec, record, 2.0) == []
-    failed = take(record, ProbeFailed(start.replica, "not well"), 3.0)
-    assert "Retire r1" not in planned(spec, failed, 3.0)
-    assert planned(spec, take(record, ProbePassed(start.replica), 3.0), 3.0) == ["Probe r1", "Retire r1"]
-
-
 def test_unresponsive_replica_is_published_for_a_second_before_it_is_killed():
     spec, record = replica_set_spec("v1", 1, health_check_failure_threshold=1), replica_set(("v1", RUN))
     failed = take(record, ProbeFailed(ReplicaId("r1"), "no answer", running=("a",)), 7.0)
@@ -359,21 +270,6 @@ def test_once_one_of_the_new_has_died_the_next_has_to_be_well_for_longer_than_th
     assert take(record, ProbePassed(start.replica), now + 3.6).replica(start.replica).ready
 
 
-@given(st.lists(st.floats(1.0, 59.0), min_size=1, max_size=30), st.integers(1, 3))
-def test_replicas_that_serve_and_are_killed_again_and_again_are_replaced_at_once(lives, target):
-    spec, record, now = replica_set_spec("v1", target), ReplicaSetRecord(REPLICA_SET), 0.0
-    for lived_s in lives:
-        starts = [action for action in plan(spec, record, now, 1) if isinstance(action, Start)]
-        assert len(record.replicas) + len(starts) == target, "all that are missing start at the time of the kill"
-        for start in starts:
-            record = noted(record, start, now)
-        now += 3.0
-        for start in starts:
-            record = take(record, Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
-        now += lived_s
-        record = take(record, Exited(record.replicas[0].id, "signal 9"), now)
-
-
 def test_while_starts_fail_one_at_a_time_is_tried():
     spec, record, now = replica_set_spec("v1", 5), ReplicaSetRecord(REPLICA_SET), 0.0
     assert len(plan(spec, record, now, 1)) == 5
@@ -391,22 +287,6 @@ def test_while_starts_fail_one_at_a_time_is_tried():
     assert len(plan(spec, record, now, 1)) == 4
 
 
-def test_once_its_callers_are_on_several_nodes_a_replica_that_only_its_own_reaches_is_replaced():
-    spec = replica_set_spec("v1", 2, spread=True)
-    record = replica_set(("v1", RUN), ("v1", RUN))
-    alone = Location(Address("unix:/r"), NodeId("n"))
-    known = replace(alone, remote_address=Address("tcp:n:1"))
-    reached, unreached = record.replicas
-    record = replace(record, replicas=(replace(reached, location=known), replace(unreached, location=alone)))
-    assert planned(spec, record) == ["Start v1"]
-    assert planned(replace(spec, spread=False), record) == []
-    [start] = plan(spec, record, 1.0, 1)
-    record = take(noted(record, start, 1.0), Started(start.replica, known), 2.0)
-    assert planned(spec, record, 2.0) == []
-    record = take(record, ProbePassed(start.replica), 2.0)
-    assert planned(spec, record, 2.0) == ["Retire r2"]
-
-
 def test_changed_options_restart_nothing():
     warm = replace(LIVE, user_config={"tone": "warm"})
     spec, record = replica_set_spec("v1", 2, warm), replica_set(("v1", RUN), ("v1", START))
@@ -419,11 +299,6 @@ def test_changed_options_restart_nothing():
     # What started with the old ones takes the new ones up as soon as it runs.
     record = take(record, Started(ReplicaId("r2"), Location(Address("unix:/r"), NodeId("n"))), 2.0)
     assert planned(spec, record, 2.0) == ["Reconfigure r2"]
-
-
-def test_outdated_replica_is_not_reconfigured():
-    spec = replica_set_spec("v2", 1, replace(LIVE, user_config={"tone": "warm"}))
-    assert planned(spec, replica_set(("v1", RUN))) == ["Start v2"]
 
 
 def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_the_new_first():

@@ -1,5 +1,6 @@
 """When a caller tells its loads."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,55 +47,43 @@ def test_reported_loads_are_accurate_to_a_half_at_once_and_to_a_tenth_after_a_se
         assert not jumped(heard, loads)
 
 
-def test_no_load_is_not_reported():
-    assert loads_to_report(LastReport(), {A: (0, 0, 0, 0)}, 100.0, unserved=True) == {}
-    assert loads_to_report(LastReport({A: (0, 0, 0, 0)}, 1.0), {A: (0, 0, 0, 0)}, 100.0) == {}
+# The loads of the last report, those now and those that are reported, by deployment: waiting, ongoing, WebSockets and
+# streams.
+IDLE = (0, 0, 0, 0)
 
 
-def test_end_of_a_load_is_reported_once():
-    last = LastReport({A: (0, 3, 0, 0)}, 100.0)
-    assert loads_to_report(last, {A: (0, 0, 0, 0), B: (0, 0, 0, 0)}, 101.0) == {A: (0, 0, 0, 0)}
-    assert loads_to_report(LastReport({A: (0, 0, 0, 0)}, 101.0), {A: (0, 0, 0, 0), B: (0, 0, 0, 0)}, 110.0) == {}
+@pytest.mark.parametrize(
+    ("why", "before", "after_s", "now", "reported"),
+    [
+        ("a load that is still 0", {A: IDLE}, 99.0, {A: IDLE}, False),
+        ("a load that has ended", {A: (0, 3, 0, 0)}, 1.0, {A: IDLE}, True),
+        ("it doubles", {A: (0, 40, 0, 0)}, 0.1, {A: (41, 39, 0, 0)}, False),
+        ("it more than doubles", {A: (0, 40, 0, 0)}, 0.1, {A: (41, 40, 0, 0)}, True),
+        ("the same for less than three seconds", {A: (0, 3, 0, 0)}, 2.9, {A: (0, 3, 0, 0)}, False),
+        ("the same for three seconds", {A: (0, 3, 0, 0)}, 3.0, {A: (0, 3, 0, 0)}, True),
+        ("two requests after none", {A: IDLE}, 0.1, {A: (0, 2, 0, 0)}, False),
+        ("three requests after none", {A: IDLE}, 0.1, {A: (0, 3, 0, 0)}, True),
+        ("a tenth more requests", {A: (0, 10, 900, 0)}, 2.0, {A: (0, 11, 901, 0)}, False),
+        ("a fifth more requests", {A: (0, 10, 900, 0)}, 2.0, {A: (0, 12, 901, 0)}, True),
+        ("twice the requests, with many WebSockets", {A: (0, 10, 900, 0)}, 0.1, {A: (0, 21, 900, 0)}, True),
+        ("a ninth more WebSockets", {A: (0, 10, 900, 0)}, 1.0, {A: (0, 10, 1_001, 0)}, True),
+        ("twice the WebSockets", {A: (0, 10, 900, 0)}, 0.1, {A: (0, 10, 1_801, 0)}, True),
+    ],
+)
+def test_a_load_is_reported_if_it_has_changed_enough_or_the_last_report_is_old(why, before, after_s, now, reported):
+    assert loads_to_report(LastReport(before, 100.0), now, 100.0 + after_s) == (now if reported else {}), why
 
 
-def test_load_is_reported_at_once_if_it_more_than_doubles():
-    last = LastReport({A: (0, 1, 0, 0), B: (0, 7, 0, 0)}, 100.0)
-    assert loads_to_report(last, {A: (0, 2, 0, 0), B: (0, 7, 0, 0)}, 100.1) == {}
-    assert loads_to_report(last, {A: (0, 40, 0, 0), B: (0, 7, 0, 0)}, 100.1) == {A: (0, 40, 0, 0), B: (0, 7, 0, 0)}
-    last = LastReport({A: (0, 40, 0, 0), B: (0, 7, 0, 0)}, 100.1)
-    assert loads_to_report(last, {A: (41, 39, 0, 0), B: (0, 7, 0, 0)}, 100.2) == {}
-    assert loads_to_report(last, {A: (41, 40, 0, 0), B: (0, 7, 0, 0)}, 100.2) == {A: (41, 40, 0, 0), B: (0, 7, 0, 0)}
-
-
-def test_unchanged_load_is_reported_every_three_seconds():
-    last = LastReport({A: (0, 3, 0, 0)}, 100.0)
-    assert loads_to_report(last, {A: (0, 3, 0, 0)}, 102.9) == {}
-    assert loads_to_report(last, {A: (0, 3, 0, 0)}, 103.0) == {A: (0, 3, 0, 0)}
-
-
-def test_new_load_is_reported_at_once_from_three_requests_on():
-    assert loads_to_report(LastReport({A: (0, 0, 0, 0)}, 100.0), {A: (0, 2, 0, 0)}, 100.1) == {}
-    assert loads_to_report(LastReport({A: (0, 0, 0, 0)}, 100.0), {A: (0, 3, 0, 0)}, 100.1) == {A: (0, 3, 0, 0)}
-
-
-def test_changed_requests_are_reported_with_any_number_of_websockets():
-    last = LastReport({A: (0, 10, 900, 0)}, 100.0)
-    assert loads_to_report(last, {A: (0, 11, 901, 0)}, 102.0) == {}
-    assert loads_to_report(last, {A: (0, 12, 901, 0)}, 102.0) == {A: (0, 12, 901, 0)}
-    assert loads_to_report(last, {A: (0, 21, 900, 0)}, 100.1) == {A: (0, 21, 900, 0)}
-    assert loads_to_report(last, {A: (0, 10, 1_001, 0)}, 101.0) == {A: (0, 10, 1_001, 0)}
-    assert loads_to_report(last, {A: (0, 10, 1_801, 0)}, 100.1) == {A: (0, 10, 1_801, 0)}
+def test_a_report_has_the_loads_of_all_deployments_but_those_that_stay_idle():
+    last = LastReport({A: (0, 3, 0, 0), B: IDLE}, 100.0)
+    assert loads_to_report(last, {A: IDLE, B: IDLE}, 101.0) == {A: IDLE}
+    assert loads_to_report(last, {A: IDLE, B: (0, 7, 0, 0)}, 101.0) == {A: IDLE, B: (0, 7, 0, 0)}
 
 
 def test_waiting_requests_without_a_replica_are_reported_at_once():
-    last = LastReport({B: (0, 7, 0, 0)}, 100.0)
-    assert loads_to_report(last, {A: (1, 0, 0, 0), B: (0, 7, 0, 0)}, 100.0, unserved=True) == {
-        A: (1, 0, 0, 0),
-        B: (0, 7, 0, 0),
-    }
-    last = LastReport({A: (1, 0, 0, 0), B: (0, 7, 0, 0)}, 100.0)
-    assert loads_to_report(last, {A: (2, 0, 0, 0), B: (0, 7, 0, 0)}, 100.5, unserved=True) == {}
-    assert loads_to_report(last, {A: (2, 0, 0, 0), B: (0, 7, 0, 0)}, 101.0, unserved=True) == {
-        A: (2, 0, 0, 0),
-        B: (0, 7, 0, 0),
-    }
+    last = LastReport({A: IDLE}, 100.0)
+    assert loads_to_report(last, {A: IDLE}, 100.0, unserved=True) == {}
+    assert loads_to_report(last, {A: (1, 0, 0, 0)}, 100.0, unserved=True) == {A: (1, 0, 0, 0)}
+    last = LastReport({A: (1, 0, 0, 0)}, 100.0)
+    assert loads_to_report(last, {A: (2, 0, 0, 0)}, 100.5, unserved=True) == {}
+    assert loads_to_report(last, {A: (2, 0, 0, 0)}, 101.0, unserved=True) == {A: (2, 0, 0, 0)}

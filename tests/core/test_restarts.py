@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.core.restarts import (
@@ -116,6 +116,7 @@ def starts_of_replicas_that_end(lives, start_s):
 LIVES = st.lists(st.floats(0, 10), min_size=60, max_size=60)
 
 
+@settings(max_examples=20)
 @given(LIVES, st.floats(0.5, 2.0))
 def test_replicas_that_end_again_and_again_do_not_start_in_a_hot_loop(lives, start_s):
     starts = starts_of_replicas_that_end(lives, start_s)
@@ -123,6 +124,7 @@ def test_replicas_that_end_again_and_again_do_not_start_in_a_hot_loop(lives, sta
         assert later - first >= WINDOW_S
 
 
+@settings(max_examples=20)
 @given(st.lists(st.floats(0, SERVED_S, exclude_max=True), min_size=30, max_size=30), st.floats(0.5, 2.0))
 def test_replicas_that_end_as_soon_as_they_serve_are_held_back_for_longer_and_longer(lives, start_s):
     starts = starts_of_replicas_that_end(lives, start_s)

@@ -116,7 +116,7 @@ def random_request(rng: Random, paths: list[str]) -> tuple[Any, str, str]:
     return kind, rng.choice(["GET", "POST", "HEAD", "PUT", "OPTIONS", "DELETE", "BREW"]), path
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32))
 def test_the_table_names_the_owner_that_fastapi_runs(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     rng = Random(seed)

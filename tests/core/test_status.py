@@ -1,4 +1,4 @@
-"""What people are told."""
+"""The reported status."""
 
 import json
 from dataclasses import asdict, replace
@@ -65,10 +65,10 @@ def test_three_failed_starts_in_a_row_are_a_failure_of_that_revision_only():
 def test_status_shows_requested_and_free_resources_of_a_waiting_replica(for_ever, word):
     there = record(("v1", START))
     lacks = replace(there.replicas[0], unplaceable=Unplaceable(ReplicaId("r0"), "1 GPU", "0 GPU", for_ever))
-    told = replica_set_status(replica_set_spec("v1", 1), replace(there, replicas=(lacks,)), 20.0)
-    assert told.status == word
-    assert (told.replicas[0].asks, told.replicas[0].free) == ("1 GPU", "0 GPU")
-    assert told.last_error == ("r0 asks for 1 GPU; the cluster has 0 GPU" if for_ever else None)
+    found = replica_set_status(replica_set_spec("v1", 1), replace(there, replicas=(lacks,)), 20.0)
+    assert found.status == word
+    assert (found.replicas[0].asks, found.replicas[0].free) == ("1 GPU", "0 GPU")
+    assert found.last_error == ("r0 asks for 1 GPU; the cluster has 0 GPU" if for_ever else None)
 
 
 def test_a_revision_that_is_about_to_be_rolled_back_is_updating_and_not_failed():
@@ -101,10 +101,10 @@ def test_a_revision_that_is_about_to_be_rolled_back_is_updating_and_not_failed()
 def test_a_replica_that_does_not_answer_health_checks_is_marked(facts, unhealthy):
     there = record(("v1", RUN), ("v1", RUN))
     ill = replace(there.replicas[1], **facts)
-    told = replica_set_status(replica_set_spec("v1", 2), replace(there, replicas=(there.replicas[0], ill)), 20.0)
-    assert [each.unhealthy for each in told.replicas] == [None, unhealthy]
-    assert told.status == ("healthy" if unhealthy is None else "unhealthy")
-    assert told.reason == ("" if unhealthy is None else f"r1 {unhealthy}")
+    found = replica_set_status(replica_set_spec("v1", 2), replace(there, replicas=(there.replicas[0], ill)), 20.0)
+    assert [each.unhealthy for each in found.replicas] == [None, unhealthy]
+    assert found.status == ("healthy" if unhealthy is None else "unhealthy")
+    assert found.reason == ("" if unhealthy is None else f"r1 {unhealthy}")
     spare = replica_set_status(replica_set_spec("v1", 1), replace(there, replicas=(there.replicas[0], ill)), 20.0)
     assert spare.status == "healthy", "the other one is enough"
 
@@ -115,19 +115,19 @@ probes = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(st.sampled_from([RUN, START]), probes), max_size=5), st.integers(1, 5))
-def test_a_group_is_unhealthy_only_if_too_few_replicas_answer(rows, target):
+def test_replica_set_is_unhealthy_only_if_too_few_replicas_answer(rows, target):
     there = record(*(("v1", phase) for phase, _ in rows))
     replicas = tuple(replace(r, **facts) for r, (_, facts) in zip(there.replicas, rows, strict=True))
-    told = replica_set_status(replica_set_spec("v1", target), replace(there, replicas=replicas), 20.0)
-    marked = sum(each.unhealthy is not None for each in told.replicas)
-    well = told.running - marked
-    assert told.status == ("healthy" if well >= target else "unhealthy" if marked else "starting")
-    assert bool(told.reason) == (told.status == "unhealthy")
+    found = replica_set_status(replica_set_spec("v1", target), replace(there, replicas=replicas), 20.0)
+    marked = sum(each.unhealthy is not None for each in found.replicas)
+    well = found.running - marked
+    assert found.status == ("healthy" if well >= target else "unhealthy" if marked else "starting")
+    assert bool(found.reason) == (found.status == "unhealthy")
 
 
-def test_a_quarantined_group_has_failed_and_says_why():
-    told = replica_set_status(replica_set_spec("v1", 1), record(("v1", RUN)), 20.0, "it is not looked after")
-    assert (told.status, told.last_error) == ("failed", "it is not looked after")
+def test_quarantined_replica_set_has_failed_with_a_reason():
+    found = replica_set_status(replica_set_spec("v1", 1), record(("v1", RUN)), 20.0, "it is not looked after")
+    assert (found.status, found.last_error) == ("failed", "it is not looked after")
 
 
 def test_replica_set_is_updating_until_all_replicas_have_changed_options():
@@ -136,19 +136,19 @@ def test_replica_set_is_updating_until_all_replicas_have_changed_options():
     done, tried = replace(there.replicas[0], live=warm), there.replicas[1]
     assert replica_set_status(replica_set_spec("v1", 2, warm), there, 20.0).status == "updating"
     failed = Reconfiguration(warm, sent=None, failed_at=15.0, failures=1, why="no such model")
-    told = replica_set_status(
+    found = replica_set_status(
         replica_set_spec("v1", 2, warm),
         replace(there, replicas=(done, replace(tried, live=None, reconfiguration=failed))),
         20.0,
     )
-    assert (told.status, told.last_error) == ("updating", "r1 could not be reconfigured: no such model")
+    assert (found.status, found.last_error) == ("updating", "r1 could not be reconfigured: no such model")
     all_done = replace(there, replicas=(done, replace(tried, live=warm)))
     assert replica_set_status(replica_set_spec("v1", 2, warm), all_done, 20.0).status == "healthy"
 
 
 def test_a_status_is_plain_data():
-    told = replica_set_status(replica_set_spec("v1", 2), record(("v1", RUN), ("v0", Phase.DRAINING), deaths=3), 20.0)
-    plain = json.loads(json.dumps(asdict(told)))
+    found = replica_set_status(replica_set_spec("v1", 2), record(("v1", RUN), ("v0", Phase.DRAINING), deaths=3), 20.0)
+    plain = json.loads(json.dumps(asdict(found)))
     assert plain["counts"] == {"running": 1, "draining": 1}
     assert plain["restarts"] == 3
     assert plain["replicas"][0]["age_s"] == 10.0
@@ -178,17 +178,17 @@ phases = st.lists(st.sampled_from([RUN, START, Phase.DRAINING, Phase.STOPPING]),
 @given(there=st.dictionaries(names, phases), applied=st.lists(st.sampled_from("abc"), unique=True))
 def test_status_shows_every_replica_set_once_and_the_worst_status(there, applied):
     replica_sets = {name: replica_set(name, *rows, desired=name[0] in applied) for name, rows in there.items()}
-    told = shown_of([application(name) for name in applied], replica_sets)
-    assert [each.name for each in told.applications] == sorted(applied)
-    shown = [*(each for app in told.applications for each in app.deployments), *told.proxies, *told.leaving]
+    found = shown_of([application(name) for name in applied], replica_sets)
+    assert [each.name for each in found.applications] == sorted(applied)
+    shown = [*(each for app in found.applications for each in app.deployments), *found.proxies, *found.leaving]
     assert sorted(each.name for each in shown) == sorted(there)
-    assert {each.name for each in told.leaving} == {
+    assert {each.name for each in found.leaving} == {
         name for name in there if "@" not in name and name[0] not in applied
     }
-    assert all(WORST_FIRST.index(told.status) <= WORST_FIRST.index(each.status) for each in shown)
-    assert told.status in {"healthy", *(each.status for each in shown)}
+    assert all(WORST_FIRST.index(found.status) <= WORST_FIRST.index(each.status) for each in shown)
+    assert found.status in {"healthy", *(each.status for each in shown)}
     assert shown_of([application(name) for name in applied], replica_sets, stopping=True) == replace(
-        told, status="stopping", stopping=True
+        found, status="stopping", stopping=True
     )
 
 
@@ -198,15 +198,15 @@ def test_status_shows_the_proxies_of_the_controllers_node_first():
 
 
 def test_status_shows_an_application_before_it_has_replica_sets():
-    told = shown_of([application(prefix="/x")], {})
-    assert (told.epoch, told.change, told.status) == (3, 7, "healthy")
-    [app] = told.applications
+    found = shown_of([application(prefix="/x")], {})
+    assert (found.epoch, found.change, found.status) == (3, 7, "healthy")
+    [app] = found.applications
     assert (app.name, app.route_prefix, app.revision, app.deployments) == ("shop", "/x", 1, ())
 
 
 def test_rolled_back_revision_is_shown_until_another_is_applied():
-    good = applied(None, application()).but(stable=application(), stable_revision=1)
-    bad = applied(good, application(num_replicas=3))
+    stable_rollout = applied(None, application()).but(stable=application(), stable_revision=1)
+    bad = applied(stable_rollout, application(num_replicas=3))
     replica_sets = {"shop/web": replica_set("shop/web", RUN), "shop/model": replica_set("shop/model", Phase.DRAINING)}
     updating = shown_of([bad], replica_sets)
     assert [(app.status, app.revision, app.last_error) for app in updating.applications] == [("updating", 2, None)]
@@ -216,23 +216,3 @@ def test_rolled_back_revision_is_shown_until_another_is_applied():
     assert (app.status, app.last_error) == ("rolled_back", "shop/web: ImportError")
     assert (app.revision, app.serving_revision) == (2, 1)
     assert back.status == "rolled_back"
-
-
-def test_replica_sets_of_no_application_are_shown_as_leaving():
-    replica_sets = {
-        "shop/web": replica_set("shop/web", RUN),
-        "gone/web": replica_set("gone/web", RUN),
-    }
-    rollouts = [applied(None, application())]
-    told = instance_status(
-        rollouts,
-        replica_sets,
-        20.0,
-        epoch=3,
-        change=7,
-        home=NEXT,
-        stopping=False,
-    )
-    (shop,) = told.applications
-    assert (shop.name, shop.status) == ("shop", "healthy")
-    assert [each.name for each in told.leaving] == ["gone/web"]

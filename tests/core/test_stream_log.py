@@ -367,7 +367,7 @@ class RandomStreamLog(RuleBasedStateMachine):
 
 
 TestTheStreamLogInARandomHistory = RandomStreamLog.TestCase
-TestTheStreamLogInARandomHistory.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestTheStreamLogInARandomHistory.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 
 
 # Readers
@@ -418,17 +418,6 @@ def test_a_stream_is_at_most_half_its_limit_ahead_of_its_reader_and_keeps_the_re
         assert append(table, last + 1, [BIG] * 9).last == last + 4
         assert len(table.get("s").events) == 8
         assert not table.get("s").page(last - 4).evicted, "it can come back to what it has just had"
-
-
-def test_a_reader_that_comes_back_lets_a_full_stream_continue() -> None:
-    table = begun(WINDOW)
-    append(table, 1, [BIG] * 8)
-    reader = table.enter("s", 0, 1.0)
-    assert append(table, 9, [BIG], 1.0).last == 8
-    table.read("s", reader, 1.0)
-    table.read("s", reader, 1.0)
-    assert append(table, 9, [BIG], 1.0).last == 9
-    assert table.get("s").first == 2
 
 
 def test_the_slowest_reader_is_waited_for_until_it_has_made_no_progress_for_stalled_s() -> None:
@@ -602,17 +591,6 @@ def test_full_log_accepts_events_that_have_room_and_says_that_it_is_full() -> No
 
 
 # Keys
-
-
-def test_one_stream_with_a_key_is_active_at_a_time() -> None:
-    table = begun(key="k")
-    with pytest.raises(StreamActive, match="the stream of 'k' has not ended"):
-        table.begin("t", "owner", "text/event-stream", "k", 0.0)
-    table.end("s", "owner", "finished", 0.0)
-    table.begin("t", "owner", "text/event-stream", "k", 0.0)
-    assert table.find("k") == "t"
-    table.look(10_000.0)
-    assert table.find("k") == "t"
 
 
 def test_an_id_is_used_once() -> None:

@@ -1,6 +1,6 @@
 """A small world for the reconciler, checked at every tick.
 
-Processes are slow, crash, answer late or never, and the controller is restarted at any moment.
+Processes are slow, crash, respond late or never, and the controller is restarted at any moment.
 """
 
 from collections import Counter
@@ -350,7 +350,7 @@ class World:
         return record.failed_probes + unanswered
 
     def check_cause(self, was, action, known):
-        """`known`: how many are of the revision that is wanted."""
+        """`known`: the number of replicas with the desired template hash."""
         spec = self.spec or ORPHAN
         if isinstance(action, Start):
             assert was is None
@@ -377,7 +377,7 @@ class World:
                     and was.template_hash == spec.template_hash
                     and reached
                 ):
-                    assert known > spec.target, "it may be what is wanted"
+                    assert known > spec.target, "it may be a desired one"
             case Probe():
                 assert was.phase is Phase.RUNNING
                 waited = self.now - (was.probing_since or 0.0)

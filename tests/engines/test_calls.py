@@ -113,8 +113,8 @@ async def test_an_error_arrives_as_itself(visit: Visit) -> None:
 
 @every_form
 async def test_items_stream_through_both(visit: Visit) -> None:
-    answer = await visit.get("/numbers/300")
-    assert answer.text.split() == [str(3 * number + 1) for number in range(300)]
+    response = await visit.get("/numbers/300")
+    assert response.text.split() == [str(3 * number + 1) for number in range(300)]
 
 
 async def test_calls_that_yield_items_hold_no_slot_after_their_first_item(visit: Visit) -> None:
@@ -226,7 +226,7 @@ async def test_clients_that_drop_at_any_moment_leave_nothing_behind(visit: Visit
 @every_form
 async def test_calls_of_many_requests_are_one_batch(visit: Visit) -> None:
     answers = await asyncio.gather(*(visit.get(f"/lengths/{'x' * number}") for number in range(1, 9)))
-    lengths, sizes = zip(*(answer.json() for answer in answers), strict=True)
+    lengths, sizes = zip(*(response.json() for response in answers), strict=True)
     assert lengths == tuple(range(1, 9))
     assert sizes == (8,) * 8, "a batch waits until it is full"
 
@@ -245,10 +245,10 @@ async def test_poisoned_item_fails_its_call_of_many_items_and_no_other_call(visi
 
 async def test_an_item_s_error_is_its_caller_s_alone_and_def_batches_run_on_the_object_s_thread(visit: Visit) -> None:
     answers = await asyncio.gather(*(visit.get(f"/roots/{number}") for number in (4, -1, 9)))
-    assert [answer.json() for answer in answers] == [2.0, "-1 has no root", 3.0]
+    assert [response.json() for response in answers] == [2.0, "-1 has no root", 3.0]
     assert (await visit.get("/threads")).json() == 1
 
 
 async def test_an_endpoint_over_lists_answers_each_request(visit: Visit) -> None:
     answers = await asyncio.gather(*(visit.get(f"/scaled/{number}") for number in range(8)))
-    assert [answer.json() for answer in answers] == [3 * number for number in range(8)]
+    assert [response.json() for response in answers] == [3 * number for number in range(8)]

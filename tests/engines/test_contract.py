@@ -22,7 +22,7 @@ from tests.engines.contract import app as contract
 from tests.engines.contract import launched
 from tests.engines.contract.app import DESK, FEED, HASTY
 from tests.engines.contract.ground import Ground, eventually
-from tests.engines.contract.launched import BAD, GOOD, LIVE, Bench, start
+from tests.engines.contract.launched import FAILING, LIVE, WORKING, Bench, start
 from tests.engines.contract.served import Load, Served, serving
 from tests.engines.contract.visit import Visit, visiting
 from tests.patience import PATIENCE_S
@@ -120,8 +120,8 @@ async def test_a_body_that_is_sent_while_its_request_waits_arrives_whole(visit: 
 
 
 async def test_a_stream_arrives_in_parts(visit: Visit) -> None:
-    async with visit.client.stream("GET", "/desk/parts/4") as answer:
-        lines = answer.aiter_lines()
+    async with visit.client.stream("GET", "/desk/parts/4") as response:
+        lines = response.aiter_lines()
         for number in range(4):
             # The next one is not written before this one has been read.
             assert await anext(lines) == f"part {number}"
@@ -131,8 +131,8 @@ async def test_a_stream_arrives_in_parts(visit: Visit) -> None:
 
 
 async def test_a_stream_ends_when_its_client_disconnects(visit: Visit) -> None:
-    async with visit.client.stream("GET", "/desk/parts/2") as answer:
-        assert await anext(answer.aiter_lines()) == "part 0"
+    async with visit.client.stream("GET", "/desk/parts/2") as response:
+        assert await anext(response.aiter_lines()) == "part 0"
         assert visit.ground.notes == []
     await visit.noted("the stream ended")
 
@@ -283,8 +283,8 @@ async def test_a_websocket_holds_no_slot_and_its_close_code_arrives(visit: Visit
 )
 async def test_every_answer_has_a_request_id_and_a_clients_own_is_kept(visit: Visit, path: str, status: int) -> None:
     one, other, own = await visit.get(path), await visit.get(path), await visit.get(path, id="my-own-id")
-    assert [answer.status_code for answer in (one, other, own)] == [status] * 3
-    ids = [answer.headers.get_list("x-request-id") for answer in (one, other, own)]
+    assert [response.status_code for response in (one, other, own)] == [status] * 3
+    ids = [response.headers.get_list("x-request-id") for response in (one, other, own)]
     assert [len(each) for each in ids] == [1, 1, 1]
     assert ids[0] != ids[1]
     assert ids[2] == ["my-own-id"]
@@ -310,7 +310,7 @@ async def test_a_handler_that_fails_before_its_body_is_a_500_and_the_app_goes_on
 BEFORE = 900
 """Above the epochs of the controller whose cluster this is: a process that begins asks the store for the last one."""
 
-A, B, NOBODY = (ReplicaId(f"contract.good-{BEFORE}-{number}") for number in (1, 2, 3))
+A, B, NOBODY = (ReplicaId(f"contract.working-{BEFORE}-{number}") for number in (1, 2, 3))
 E = TypeVar("E", bound=Event)
 
 
@@ -402,7 +402,7 @@ async def test_a_process_starts_once_passes_its_probe_and_stops(
 
 async def test_an_app_that_does_not_start_exits_with_its_error(controller: Epoch, tmp_path: Path) -> None:
     first = controller(1)
-    first.perform(start(A, tmp_path, BAD))
+    first.perform(start(A, tmp_path, FAILING))
     exited = await first.hears(Exited)
     assert exited.why is not None
     assert "RuntimeError: the model file is missing" in exited.why
@@ -453,8 +453,8 @@ async def test_the_next_controller_finds_running_processes(controller: Epoch, tm
     await first.hears(Drained, B)
     second = controller(2)
     assert await second.finds() == [A, B]
-    assert second.heard(Found, A) == [Found(A, GOOD, "v1", "running", places[0], LIVE)]
-    assert second.heard(Found, B) == [Found(B, GOOD, "v1", "draining", places[1], LIVE)]
+    assert second.heard(Found, A) == [Found(A, WORKING, "v1", "running", places[0], LIVE)]
+    assert second.heard(Found, B) == [Found(B, WORKING, "v1", "draining", places[1], LIVE)]
     assert all(found.running_s > 0 for found in second.heard(Found)), "the age is that of the process"
     second.perform(Stop(B, 5.0))
     assert await second.hears(Exited, B) == Exited(B, why=None)
@@ -546,16 +546,6 @@ async def test_keys_are_listed_by_their_beginning(store: Store) -> None:
     assert await store.keys("contract/b/") == ["contract/b/1", "contract/b/2"]
     assert await store.keys("contract/") == ["contract/a", "contract/b/1", "contract/b/2", "contract/bb"]
     assert await store.keys("contract/c") == []
-
-
-async def test_of_two_writers_that_expect_the_same_one_fails(store: Store) -> None:
-    for expected in (None, b"one", b"two"):
-        new = b"one" if expected is None else b"two" if expected == b"one" else b"three"
-        outcomes = await asyncio.gather(
-            *(store.compare_and_set(KEY, expected, new) for _ in range(2)), return_exceptions=True
-        )
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Conflict", "NoneType"]
-        assert await store.get(KEY) == new
 
 
 async def test_many_writers_lose_nothing(store: Store) -> None:

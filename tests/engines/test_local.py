@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 import pytest
@@ -17,10 +18,11 @@ from starlette.testclient import TestClient
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, remote
 from app_toolkit.config.models import ClassConfig
 from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import thread_work
 from app_toolkit.types import Message, Scope
 from tests.engines.chain import app as chain
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 GET: Scope = {
     "type": "http",
@@ -79,6 +81,15 @@ class Writer(Deployment):
                 yield "a word"
         finally:
             self.events.append("closed")
+
+
+@asynccontextmanager
+async def started(*deployments: Deployable) -> AsyncIterator[None]:
+    await IN_PROCESS.start(deployments)
+    try:
+        yield
+    finally:
+        await IN_PROCESS.stop()
 
 
 async def receive() -> Message:
@@ -150,14 +161,9 @@ async def test_a_stream_that_a_response_leaves_between_two_items_is_closed_when_
 
     if in_a_script:
         thread_work()  # that of whoever reads a stream in the thread in which it begins to serve afterwards
-    await IN_PROCESS.start([writer])
-    try:
+    async with started(writer):
         await app(dict(GET), receive, send)
-        async with asyncio.timeout(PATIENCE_S):
-            while len(events) < streams:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.001)
-    finally:
-        await IN_PROCESS.stop()
+        await until(lambda: len(events) >= streams)
     assert events == ["closed"] * streams
 
 
@@ -182,18 +188,13 @@ async def test_a_task_that_outlives_its_request_reads_on() -> None:
         reading.append(asyncio.create_task(read(model)))
         await asyncio.Event().wait()
 
-    await IN_PROCESS.start([writer])
-    try:
+    async with started(writer):
         asked = asyncio.ensure_future(app(dict(GET), receive, send))
-        async with asyncio.timeout(PATIENCE_S):
-            while not events:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.001)
+        await until(lambda: bool(events))
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         cancelled.set()
         await asyncio.gather(*reading)
-    finally:
-        await IN_PROCESS.stop()
     assert events == ["a word", "a word", "a word", "closed"]
 
 
@@ -218,20 +219,14 @@ async def test_a_thread_that_outlives_its_request_reads_on_and_its_stream_is_clo
         reading.append(asyncio.create_task(asyncio.to_thread(read, model)))
         await asyncio.Event().wait()
 
-    await IN_PROCESS.start([writer])
-    try:
+    async with started(writer):
         asked = asyncio.ensure_future(app(dict(GET), receive, send))
-        async with asyncio.timeout(PATIENCE_S):
-            while not events:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.001)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-            cancelled.set()
-            await asyncio.gather(*reading)
-            while len(events) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-    finally:
-        await IN_PROCESS.stop()
+        await until(lambda: bool(events))
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        cancelled.set()
+        await asyncio.gather(*reading)
+        await until(lambda: len(events) == 3)
     assert events == ["a word", "a word", "closed"]
     assert len(kept) == 1
 

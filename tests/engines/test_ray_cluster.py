@@ -169,14 +169,14 @@ def test_the_address_of_the_last_cluster_is_believed_only_from_this_user_or_root
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[str]:
+def responding(response: bytes) -> Iterator[str]:
     """A server that says this to its first client."""
 
     def serve() -> None:
         connection, _ = server.accept()
         with connection:
             connection.recv(1_000)
-            connection.sendall(answer)
+            connection.sendall(response)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve)
@@ -186,7 +186,7 @@ def answering(answer: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"",
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -194,8 +194,8 @@ def answering(answer: bytes) -> Iterator[str]:
     ],
     ids=["nothing", "HTTP/1.1", "HTTP/2 without the call"],
 )
-def test_another_server_is_no_cluster(answer: bytes) -> None:
-    with answering(answer) as address, pytest.raises(ConfigError, match="something else listens there"):
+def test_another_server_is_no_cluster(response: bytes) -> None:
+    with responding(response) as address, pytest.raises(ConfigError, match="something else listens there"):
         module.find(address)
 
 

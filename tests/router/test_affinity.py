@@ -29,13 +29,6 @@ def begin(router: Router, prefer: str | None = None, *, streamed: bool = False) 
     return permit
 
 
-def test_a_client_keeps_its_replica_if_others_are_slightly_less_loaded() -> None:
-    router = router_of("a", "b")
-    permits = [begin(router, "a") for _ in range(5)]
-    assert [permit.endpoint.id for permit in permits] == ["a", "a", "a", "a", "a"]
-    assert begin(router, "a").endpoint.id == "b", "five more are clearly more"
-
-
 def test_new_clients_are_divided_evenly_over_idle_replicas() -> None:
     router = router_of("a", "b")
     met = Counter[str]()
@@ -45,36 +38,6 @@ def test_new_clients_are_divided_evenly_over_idle_replicas() -> None:
         met[permit.endpoint.id] += 1
         router.release(permit)
     assert met == {"a": 5, "b": 5}
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_ten_clients_at_two_replicas_keep_their_replicas(seed: int) -> None:
-    world = Clients(router_of("a", "b", seed=seed), Random(seed), 10)
-    world.kept = {client: ReplicaId("ab"[client % 2]) for client in range(10)}
-    world.start()
-    world.run(20.0)
-    assert world.moves == 0
-
-
-def test_a_few_streams_do_not_move_the_requests_of_a_client() -> None:
-    router = router_of("a", "b")
-    for _ in range(10):
-        stream = begin(router, "a")
-        assert stream.endpoint.id == "a"
-        router.open(stream)
-    for _ in range(20):
-        permit = begin(router, "a")
-        assert permit.endpoint.id == "a"
-        router.release(permit)
-    router.open(begin(router, "a"))
-    assert begin(router, "a").endpoint.id == "b", "eleven more streams are clearly more"
-
-
-def test_a_connection_that_streams_again_and_again_counts_streams_like_requests() -> None:
-    router = router_of("a", "b")
-    for _ in range(5):
-        router.open(begin(router, "a"))
-    assert begin(router, "a", streamed=True).endpoint.id == "b"
 
 
 def test_a_client_changes_its_replica_if_that_is_full_resting_or_removed() -> None:
@@ -148,7 +111,7 @@ class Clients:
         self._push(ready + self.stream_s, client, permit)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("clients", "replicas"), [(32, 2), (32, 3), (100, 4), (8, 2)])
 def test_clients_with_connections_of_their_own_load_all_replicas_alike(clients: int, replicas: int, seed: int) -> None:
     names = [f"r{number}" for number in range(replicas)]
@@ -160,7 +123,7 @@ def test_clients_with_connections_of_their_own_load_all_replicas_alike(clients: 
     assert world.moves < 0.1 * world.served.total(), "nearly all requests stay where the one before was"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_connections_whose_responses_are_streams_spread_over_the_replicas(seed: int) -> None:
     world = Clients(router_of("a", "b", seed=seed), Random(seed), 8, stream_s=0.01)
     world.kept = {client: ReplicaId("a") for client in range(8)}
@@ -169,7 +132,7 @@ def test_connections_whose_responses_are_streams_spread_over_the_replicas(seed: 
     assert min(world.served.values()) > 0.35 * world.served.total(), world.served
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_new_replica_gets_its_share_of_the_connections_that_are_there(seed: int) -> None:
     world = Clients(router_of("a", "b", seed=seed), Random(seed), 48)
     world.start()

@@ -1,4 +1,4 @@
-"""Whom a process calls, and which published snapshots it follows for that."""
+"""The deployments that a process calls, and the snapshots that it follows."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Publisher:
-    """What is posted, and what is asked for."""
+    """The published snapshots, and the prefixes that are watched."""
 
     def __init__(self) -> None:
         self.snapshots: dict[str, Snapshot] = {}
@@ -29,7 +29,7 @@ class Publisher:
         """How often it is still asked in vain."""
         self._news = asyncio.Event()
 
-    def post(self, group: str) -> None:
+    def publish(self, group: str) -> None:
         value = published.replica_set(published.replica(f"{group}#1", "unix:/nowhere", 1))
         self.snapshots[REPLICAS + group] = Snapshot(Version(1, len(self.snapshots) + 1), value)
         self._news.set()
@@ -81,7 +81,7 @@ async def test_a_process_that_calls_no_deployment_follows_no_snapshot() -> None:
 async def test_the_first_call_of_another_deployment_asks_for_its_snapshot() -> None:
     async with following("writer") as (callers, publisher):
         bank = callers.client_of(NamedDeployment("bank", "teller", {"pay": "coroutine"}))
-        publisher.post("bank/teller")
+        publisher.publish("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
         assert publisher.asked[:2] == [("replicas/shop/",), ("replicas/bank/teller/", "replicas/shop/")]
 
@@ -91,15 +91,15 @@ async def test_a_publisher_that_cannot_be_reached_is_asked_again(monkeypatch: py
     async with following("writer") as (callers, publisher):
         publisher.unreached = 3
         bank = callers.client_named("bank", "teller")
-        publisher.post("bank/teller")
+        publisher.publish("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
         assert publisher.unreached == 0
 
 
 async def test_a_snapshot_received_before_the_first_call_is_used() -> None:
     async with following() as (callers, publisher):
-        publisher.post("bank/teller")
-        publisher.post("bank/safe")
+        publisher.publish("bank/teller")
+        publisher.publish("bank/safe")
         assert await sent_to(callers.client_named("bank", "teller")) == "bank/teller#1"
         assert await sent_to(await asyncio.to_thread(callers.client_named, "bank", "safe")) == "bank/safe#1"
         assert callers.client_named("bank", "safe") is callers.client_named("bank", "safe")

@@ -49,6 +49,20 @@ def bound(data_plane: Local, model: str = "small") -> tuple[Writer, Writer, InPr
     return deployment.handle, behind, caller
 
 
+@pytest.fixture
+async def _nothing_is_logged(data_plane: Local) -> AsyncIterator[None]:
+    """Neither loop has an exception that nobody has retrieved."""
+    logged: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    data_plane.loop.call_soon_threadsafe(
+        data_plane.loop.set_exception_handler, lambda _, context: logged.append(context)
+    )
+    yield
+    gc.collect()
+    await asyncio.sleep(0)
+    assert logged == []
+
+
 # Ordinary calls
 
 
@@ -236,24 +250,17 @@ async def test_a_call_future_without_references_is_cancelled(data_plane: Local) 
     await until(lambda: caller.ongoing == 0)
 
 
+@pytest.mark.usefixtures("_nothing_is_logged")
 async def test_an_unread_failure_is_not_logged(data_plane: Local) -> None:
-    said: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, what: said.append(what))
-    data_plane.loop.call_soon_threadsafe(data_plane.loop.set_exception_handler, lambda _, what: said.append(what))
     model, _, caller = bound(data_plane)
     responses = [remote(model.fail), remote(model.break_off_at_once)]
     await until(lambda: len(caller.calls) == 2)
     del responses
     await until(lambda: caller.ongoing == 0)
-    gc.collect()
-    await asyncio.sleep(0)
-    assert said == []
 
 
+@pytest.mark.usefixtures("_nothing_is_logged")
 async def test_an_exception_of_a_cancelled_method_is_not_logged(data_plane: Local) -> None:
-    said: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, what: said.append(what))
-    data_plane.loop.call_soon_threadsafe(data_plane.loop.set_exception_handler, lambda _, what: said.append(what))
     model, behind, caller = bound(data_plane)
     response = remote(model.wait_badly)
     await until(behind.started.is_set)
@@ -262,9 +269,6 @@ async def test_an_exception_of_a_cancelled_method_is_not_logged(data_plane: Loca
         await response
     del response
     await until(lambda: caller.ongoing == 0)
-    gc.collect()
-    await asyncio.sleep(0)
-    assert said == []
 
 
 async def test_a_stream_that_is_dropped_or_cancelled_is_closed(data_plane: Local) -> None:

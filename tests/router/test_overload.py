@@ -86,10 +86,3 @@ def test_the_capacity_is_used_for_clients_that_are_still_there(rate: float) -> N
     assert overload.ran < 1.1 * CAPACITY * SECONDS
     assert (overload.router.waiting, overload.router.ongoing) == (0, 0)
     assert max(overload.waits) <= 1.0
-
-
-def test_clients_that_all_wait_are_served_in_their_order() -> None:
-    overload = Overload(CAPACITY + 5, patience_s=60.0)
-    overload.run()
-    assert overload.order == sorted(overload.order)
-    assert max(overload.waits) > 1.0

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit import Deployment
-from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull, ReplicaGone, ReplicaLost
+from app_toolkit.errors import NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymentClient
 from app_toolkit.transport.pool import PooledConnection, connect
@@ -54,13 +53,13 @@ def serve() -> Iterator[Serve]:
 
 
 class Calling:
-    """The callers of one process, told of replicas as the publisher would."""
+    """The callers of one process, with the replicas of the test."""
 
     def __init__(self) -> None:
         self.callers = RemoteDataPlane(SECRET, "shop", ("model",))
         self._number = 0
 
-    def tell(
+    def publish(
         self, *replicas: Served | Address, idempotent: tuple[str, ...] = (), **policy: object
     ) -> RemoteDeploymentClient:
         self._number += 1
@@ -89,27 +88,19 @@ def double(number: int, **options: object) -> Call:
 
 
 async def test_a_call_is_answered_and_its_connection_serves_the_next(serve: Serve, calling: Calling) -> None:
-    caller = calling.tell(serve(SOURCE))
+    caller = calling.publish(serve(SOURCE))
     assert [await caller.call(double(number)) for number in range(3)] == [0, 2, 4]
     assert calling.callers.pool.idle == 1
-
-
-async def test_a_stream_that_is_not_read_to_its_end_is_closed(serve: Serve, calling: Calling) -> None:
-    caller = calling.tell(serve(SOURCE))
-    assert [item async for item in caller.stream(Call("count", (5,), {}))] == [0, 1, 2, 3, 4]
-    items = caller.stream(Call("count", (1_000_000,), {}))
-    assert await anext(items) == 0
-    await items.aclose()
 
 
 async def test_a_call_that_yields_items_is_a_stream_in_the_load_from_its_first_item_to_its_end(
     serve: Serve, calling: Calling
 ) -> None:
-    caller = calling.tell(serve(SOURCE))
+    caller = calling.publish(serve(SOURCE))
     items = caller.stream(Call("count", (1_000_000,), {}))
     assert await anext(items) == 0
     assert calling.callers.call_loads() == {"shop/model": CallLoad(waiting=0, ongoing=0, streams=1)}
-    calling.tell()
+    calling.publish()
     assert calling.callers.call_loads()["shop/model"].streams == 1, "its replica is removed, and still serves it"
     await items.aclose()
     assert calling.callers.call_loads() == {"shop/model": CallLoad(0, 0)}
@@ -118,7 +109,7 @@ async def test_a_call_that_yields_items_is_a_stream_in_the_load_from_its_first_i
 async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
     serve: Serve, calling: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caller = calling.tell(serve(SOURCE))
+    caller = calling.publish(serve(SOURCE))
     dial = calling.callers.pool.dial
     lost: list[PooledConnection] = []
 
@@ -148,13 +139,13 @@ async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
 
 
 async def test_a_replica_that_cannot_be_reached_is_passed_over(serve: Serve, calling: Calling) -> None:
-    caller = calling.tell(Address("unix:/nowhere/at/all.sock"), serve(SOURCE))
+    caller = calling.publish(Address("unix:/nowhere/at/all.sock"), serve(SOURCE))
     assert [await caller.call(double(number)) for number in range(8)] == [2 * number for number in range(8)]
 
 
 async def test_a_call_waits_for_a_full_replica(serve: Serve, calling: Calling) -> None:
     replica = serve(SOURCE, max_ongoing_requests=1)
-    caller = calling.tell(replica)
+    caller = calling.publish(replica)
     holding = asyncio.create_task(caller.call(Call("hold", (), {})))
     await until(lambda: replica.marked("began"))
     waiting = asyncio.create_task(caller.call(double(4)))
@@ -164,60 +155,20 @@ async def test_a_call_waits_for_a_full_replica(serve: Serve, calling: Calling) -
     await holding
 
 
-async def test_beyond_the_queue_a_call_is_refused(serve: Serve, calling: Calling) -> None:
-    caller = calling.tell(max_queued_requests=1)
-    waiting = asyncio.create_task(caller.call(double(1)))
-    await asyncio.sleep(0)
-    with pytest.raises(QueueFull, match="1 requests wait for model, its max_queued_requests is 1"):
-        await caller.call(double(2))
-    calling.tell(serve(SOURCE))
-    assert await waiting == 2
-
-
-async def test_one_deadline_holds_in_the_queue_and_while_it_runs(serve: Serve, calling: Calling) -> None:
-    caller = calling.tell()
-    with pytest.raises(DeadlineExceeded, match="double of model did not respond before its deadline"):
-        await caller.call(double(1, timeout_s=0.05))
-    replica = serve(SOURCE)
-    caller = calling.tell(replica)
-    with pytest.raises(DeadlineExceeded):
-        await caller.call(Call("hold", (), {}, timeout_s=1.0))
-    await until(lambda: replica.marked("was cancelled"))
-
-
-async def test_a_cancelled_call_cancels_its_method(serve: Serve, calling: Calling) -> None:
-    replica = serve(SOURCE)
-    caller = calling.tell(replica)
-    call = asyncio.create_task(caller.call(Call("hold", (), {})))
-    await until(lambda: replica.marked("began"))
-    call.cancel()
-    await until(lambda: replica.marked("was cancelled"))
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
-
 async def test_a_call_without_the_secret_is_refused(serve: Serve, calling: Calling) -> None:
     calling.callers.token = b"wrong"
-    caller = calling.tell(serve(SOURCE))
+    caller = calling.publish(serve(SOURCE))
     with pytest.raises(ReplicaLost, match=r"replica shop.model-1-0 rejected the caller's .* \(secret\)"):
         await caller.call(double(1))
 
 
 async def test_waiting_calls_fail_when_the_callers_close(calling: Calling) -> None:
-    caller = calling.tell()
+    caller = calling.publish()
     waiting = asyncio.create_task(caller.call(double(1)))
     await asyncio.sleep(0)
     await calling.callers.aclose()
     with pytest.raises(NoReplica, match="the router of model is closed"):
         await waiting
-
-
-async def test_a_deployment_of_another_application_cannot_be_called(calling: Calling) -> None:
-    class Stranger(Deployment):
-        pass
-
-    with pytest.raises(ConfigError, match="'stranger' is not deployed with application 'shop'"):
-        calling.callers.client_of(Stranger.bind())
 
 
 @pytest.fixture
@@ -237,22 +188,22 @@ async def dying(tmp_path: Path) -> AsyncIterator[Address]:
 async def test_a_call_of_an_idempotent_method_is_made_again_when_its_replica_is_lost(
     serve: Serve, calling: Calling, dying: Address, policy: str, retry: str | None
 ) -> None:
-    caller = calling.tell(dying, idempotent=("double",), retry=policy)
-    answer = asyncio.create_task(caller.call(double(2, retry=retry)))
+    caller = calling.publish(dying, idempotent=("double",), retry=policy)
+    result = asyncio.create_task(caller.call(double(2, retry=retry)))
     await until(lambda: caller.router.ongoing == 1)
-    calling.tell(dying, serve(SOURCE), idempotent=("double",), retry=policy)
-    assert await answer == 4
+    calling.publish(dying, serve(SOURCE), idempotent=("double",), retry=policy)
+    assert await result == 4
 
 
 async def test_a_call_made_before_the_first_snapshot_is_made_again_when_its_replica_is_lost(
     serve: Serve, calling: Calling, dying: Address
 ) -> None:
     caller = calling.callers.client_named("shop", "model")
-    answer = asyncio.create_task(caller.call(double(2)))
+    result = asyncio.create_task(caller.call(double(2)))
     await until(lambda: caller.router.waiting == 1)
-    calling.tell(dying, idempotent=("double",))
-    calling.tell(dying, serve(SOURCE), idempotent=("double",))
-    assert await answer == 4
+    calling.publish(dying, idempotent=("double",))
+    calling.publish(dying, serve(SOURCE), idempotent=("double",))
+    assert await result == 4
 
 
 @pytest.mark.parametrize(
@@ -267,6 +218,6 @@ async def test_a_call_made_before_the_first_snapshot_is_made_again_when_its_repl
 async def test_a_call_that_may_not_be_repeated_is_not_made_again(
     calling: Calling, dying: Address, idempotent: tuple[str, ...], policy: str, retry: str | None
 ) -> None:
-    caller = calling.tell(dying, idempotent=idempotent, retry=policy)
+    caller = calling.publish(dying, idempotent=idempotent, retry=policy)
     with pytest.raises(ReplicaLost, match="the outcome of double is unknown"):
         await caller.call(double(2, retry=retry))

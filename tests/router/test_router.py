@@ -35,20 +35,6 @@ def never(_: Permit) -> None:
     raise AssertionError("nobody was to be granted a permit")
 
 
-def test_a_permit_is_granted_only_if_a_replica_has_room() -> None:
-    router = router_of(endpoint("a"), endpoint("b"))
-    first, second = router.try_acquire(), router.try_acquire()
-    assert first is not None
-    assert second is not None
-    assert {first.endpoint.id, second.endpoint.id} == {"a", "b"}
-    assert router.try_acquire() is None
-    router.release(first)
-    again = router.try_acquire()
-    assert again is not None
-    assert again.endpoint == first.endpoint
-    assert repr(router) == "<Router shop/chat [0 waiting, 2 ongoing | 2 replicas]>"
-
-
 def replica_of(permit: Permit | None) -> str:
     assert permit is not None
     return permit.endpoint.id
@@ -66,15 +52,6 @@ def test_requests_with_one_key_prefer_one_replica_until_it_is_full_or_clearly_bu
     everything = [router.try_acquire(affinity="model") for _ in range(27 - len(own) - len(following))]
     assert None not in everything
     assert router.try_acquire(affinity="model") is None
-
-
-def test_a_key_prefers_another_replica_if_its_own_has_failed_or_is_gone() -> None:
-    router = router_of(*(endpoint(name, 9) for name in "abc"))
-    own = ReplicaId(replica_of(router.try_acquire(affinity="model")))
-    second = replica_of(router.try_acquire(affinity="model", avoid=[own]))
-    assert second != own
-    router.update([endpoint(name, 9) for name in "abc" if name != own])
-    assert replica_of(router.try_acquire(affinity="model")) == second
 
 
 def test_an_unresponsive_replica_gets_no_permit() -> None:
@@ -146,16 +123,6 @@ def test_requests_one_after_another_stay_at_a_replica_for_a_run_of_them_and_then
     assert all(70 < runs.count(ReplicaId(name)) < 130 for name in "abcd")
 
 
-def test_a_replica_that_left_is_not_remembered() -> None:
-    router = router_of(endpoint("a"))
-    for name in "bc":
-        router.update([endpoint(name)])
-        permit = router.try_acquire()
-        assert permit is not None
-        assert permit.endpoint.id == name
-        router.release(permit)
-
-
 def test_a_permit_released_twice_counts_once() -> None:
     router = router_of(endpoint("a"))
     permit = router.try_acquire()
@@ -222,27 +189,12 @@ def test_clients_whose_request_is_served_have_not_given_up() -> None:
     assert world.next() == 2.0
 
 
-def test_a_request_that_avoids_the_free_replica_delays_no_other() -> None:
-    router = router_of(endpoint("a", 2), endpoint("b"))
-    holding = router.try_acquire(avoid={ReplicaId("a")})
-    assert holding is not None
-    served: list[str] = []
-    router.wait(lambda permit: served.append(f"picky@{permit.endpoint.id}"), since=0.0, avoid={ReplicaId("a")})
-    permits = [router.try_acquire(), router.try_acquire()]
-    assert [permit.endpoint.id for permit in permits if permit is not None] == ["a", "a"]
-    router.wait(lambda permit: served.append(f"behind@{permit.endpoint.id}"), since=1.0)
-    assert permits[0] is not None
-    router.release(permits[0])
-    assert served == ["behind@a"]
-    router.release(holding)
-    assert served == ["behind@a", "picky@b"]
-
-
 def test_a_full_queue_refuses_at_once_and_names_its_limit() -> None:
     router = router_of(policy=Policy(max_queued_requests=1))
     router.wait(never, since=0.0)
     with pytest.raises(QueueFull, match="max_queued_requests is 1"):
         router.wait(never, since=0.0)
+    assert repr(router) == "<Router shop/chat [1 waiting, 0 ongoing | 0 replicas]>"
 
 
 def test_a_refused_request_keeps_its_place_beyond_the_bound() -> None:
@@ -253,19 +205,6 @@ def test_a_refused_request_keeps_its_place_beyond_the_bound() -> None:
     router.wait(lambda _: served.append("refused"), since=1.0, again=True)
     router.update([endpoint("a", 5)])
     assert served == ["oldest", "refused", "younger"]
-
-
-def test_requests_that_waited_too_long_expire() -> None:
-    router = router_of(policy=Policy(max_queue_wait_s=10.0))
-    early = router.wait(never, since=0.0)
-    late = router.wait(never, since=5.0)
-    lost = router.wait(never, since=5.0, again=True)
-    refused = router.wait(never, since=0.0, again=True)
-    assert router.expire(9.9) == []
-    assert router.expire(10.0) == [early, refused]
-    for waiter in (early, late, lost):
-        router.leave(waiter)
-    assert router.waiting == 0
 
 
 def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
@@ -391,19 +330,6 @@ def test_a_full_replica_is_not_asked_again_before_it_reserves_a_slot() -> None:
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
 
 
-def test_a_reservation_goes_to_a_request_that_does_not_avoid_the_replica() -> None:
-    world = InLine(endpoint("a", 1), endpoint("b", 1))
-    for _ in "ab":
-        world.refused()
-    at = {position.endpoint.id: position for position in world.positions}
-    world.wait("picky", "a")
-    world.wait("modest")
-    at[ReplicaId("a")].offer()
-    assert world.served == ["modest@a"]
-    at[ReplicaId("b")].offer()
-    assert world.served == ["modest@a", "picky@b"]
-
-
 def test_a_reservation_beyond_the_limit_is_returned() -> None:
     world = InLine(endpoint("a", 2))
     holding = world.router.try_acquire()
@@ -524,24 +450,6 @@ async def test_a_permit_for_a_cancelled_request_goes_to_the_next() -> None:
     assert served.is_set()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    assert (router.waiting, router.ongoing) == (0, 0)
-
-
-async def test_waiting_coroutines_fail_when_the_router_closes() -> None:
-    router = router_of(endpoint("a"))
-    holding = router.try_acquire()
-    assert holding is not None
-
-    async def wants() -> None:
-        async with router.permit():
-            raise AssertionError("there was no permit")
-
-    task = asyncio.create_task(wants())
-    await asyncio.sleep(0)
-    router.close()
-    with pytest.raises(NoReplica, match="the router of shop/chat is closed"):
-        await task
-    router.release(holding)
     assert (router.waiting, router.ongoing) == (0, 0)
 
 

@@ -206,11 +206,6 @@ class Batched(Deployment, ray_actor_options=SMALL):
         self.threads.add(threading.get_ident())
         return [math.sqrt(number) if number >= 0 else ValueError(f"{number} has no root") for number in numbers]
 
-    @batch(max_batch_size=4, batch_wait_timeout_s=0.005)
-    async def holds(self, folders: list[str]) -> list[str]:
-        await Ground(Path(folders[0])).opened("hold")
-        return folders
-
     @batch(max_batch_size=2, batch_wait_timeout_s=0.005)
     def wheres(self, numbers: list[int]) -> list[ReplicaContext]:
         return [replica_context() for _ in numbers]
@@ -453,11 +448,6 @@ async def where_by_websocket(ws: WebSocket) -> None:
     await ws.accept()
     await ws.send_json(asdict(replica_context()))
     await ws.close()
-
-
-@app.get("/held-batch")
-async def held_batch(ground: str, model: ToBatched) -> str:
-    return await model.holds(ground)
 
 
 @app.get("/scaled/{number}")

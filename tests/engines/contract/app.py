@@ -115,7 +115,7 @@ async def parts(count: int, ground: Ours) -> StreamingResponse:
 
 
 async def idle(ground: Ground) -> AsyncIterator[str]:
-    """One event, and then nothing until the gate is open."""
+    """One event, and then nothing until the test goes on."""
     try:
         yield "data: hello\n\n"
         await ground.opened("idle")

@@ -1,4 +1,4 @@
-"""What a test and the processes it talks to have in common: a folder with a ledger and gates."""
+"""What a test and the processes it talks to have in common: a folder with a ledger and files that handlers wait for."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,11 +28,11 @@ class Ground:
         ledger = self.folder / "ledger"
         return ledger.read_text().splitlines() if ledger.exists() else []
 
-    def open(self, gate: str) -> None:
-        (self.folder / f"{gate} is open").touch()
+    def open(self, name: str) -> None:
+        (self.folder / f"{name} is open").touch()
 
-    def is_open(self, gate: str) -> bool:
-        return (self.folder / f"{gate} is open").exists()
+    def is_open(self, name: str) -> bool:
+        return (self.folder / f"{name} is open").exists()
 
-    async def opened(self, gate: str) -> None:
-        await eventually(lambda: self.is_open(gate))
+    async def opened(self, name: str) -> None:
+        await eventually(lambda: self.is_open(name))

@@ -27,7 +27,7 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 LIVE = ReloadableOptions(10)
-GOOD, BAD = "contract/good", "contract/bad"
+WORKING, FAILING = "contract/working", "contract/failing"
 
 
 class Bench(Protocol):
@@ -56,8 +56,8 @@ class Bench(Protocol):
         ...
 
 
-def start(id: ReplicaId, ground: Path, replica_set: str = GOOD) -> Start:
-    app = bad if replica_set == BAD else lone
+def start(id: ReplicaId, ground: Path, replica_set: str = WORKING) -> Start:
+    app = bad if replica_set == FAILING else lone
     spec = ReplicaSpec(
         id=id,
         application="contract",
@@ -79,7 +79,7 @@ class Simulated:
     def __init__(self) -> None:
         self._clock = ManualClock()
         self._world = World(self._clock)
-        self._world.broken[BAD] = "RuntimeError: the model file is missing"
+        self._world.broken[FAILING] = "RuntimeError: the model file is missing"
 
     def launcher(self) -> Launcher:
         return SimulatedLauncher(self._world)
@@ -92,13 +92,13 @@ class Simulated:
         raise TimeoutError("it never came about")
 
     def starts(self) -> int:
-        return len(self._world.of(GOOD))
+        return len(self._world.of(WORKING))
 
     async def occupy(self, replica: Started) -> None:
         """A drain takes a while here, whatever runs."""
 
     async def refuses(self, replica: Started) -> None:
-        assert replica.replica in self._world.of(GOOD, "draining")
+        assert replica.replica in self._world.of(WORKING, "draining")
 
     async def let_go(self) -> None:
         pass
@@ -136,9 +136,9 @@ class OnRay:
 
     async def refuses(self, replica: Started) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while (answer := await self._get(replica.location.address, "/who")).status_code != 503:
-                assert answer.json() == "lone"
-        assert answer.headers[hop.REFUSED.decode()] == "draining"
+            while (response := await self._get(replica.location.address, "/who")).status_code != 503:
+                assert response.json() == "lone"
+        assert response.headers[hop.REFUSED.decode()] == "draining"
 
     async def let_go(self) -> None:
         assert self._request is not None

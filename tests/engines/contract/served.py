@@ -186,8 +186,8 @@ class Threads(httpx.AsyncBaseTransport):
 
     def _send(self, request: httpx.Request) -> httpx.Response:
         headers = list(request.headers.items())
-        answer = self._client.request(request.method, str(request.url), headers=headers, content=request.content)
-        return httpx.Response(answer.status_code, headers=list(answer.headers.items()), content=answer.content)
+        response = self._client.request(request.method, str(request.url), headers=headers, content=request.content)
+        return httpx.Response(response.status_code, headers=list(response.headers.items()), content=response.content)
 
     async def aclose(self) -> None:
         self._threads.shutdown()

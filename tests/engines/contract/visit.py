@@ -44,8 +44,8 @@ class Visit:
 
 
 @asynccontextmanager
-async def visiting(served: Served, folder: Path, *gates: str) -> AsyncIterator[Visit]:
-    """Once it is over, whatever happened: these gates are open, nobody waits, and every turn and slot is given back."""
+async def visiting(served: Served, folder: Path, *names: str) -> AsyncIterator[Visit]:
+    """Once it is over, whatever happened: the files are there, nobody waits, and every turn and slot is given back."""
     ground = Ground(folder)
     async with httpx.AsyncClient(
         base_url=served.url,
@@ -59,6 +59,6 @@ async def visiting(served: Served, folder: Path, *gates: str) -> AsyncIterator[V
     ) as client:
         visit = Visit(served, client, ground)
         yield visit
-    for gate in gates:  # also where the test failed before it came to that
-        ground.open(gate)
+    for name in names:  # also where the test failed before it came to that
+        ground.open(name)
     await visit.loaded(lambda load: load == Load(0, 0, 0))
