@@ -94,7 +94,7 @@ class Cluster(OneInstance):
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Path:
+def app(_planned_here: None, tmp_path: Path) -> Path:
     path = tmp_path / "app" / "shop.py"
     path.parent.mkdir()
     path.write_text(APP)
@@ -110,7 +110,6 @@ def deployed(cluster: Cluster, target: Path, **more: Any) -> list[str]:
     return output.getvalue().splitlines()
 
 
-@pytest.mark.slow
 def test_shown_plan_is_applied_with_its_files(app: Path, tmp_path: Path) -> None:
     cluster = Cluster()
     new = [
@@ -183,7 +182,6 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_shown(app: Pat
     assert cluster.applications["keyed"].deployments[1].config.reloadable_options.user_config == {"key": "s3cret-2"}
 
 
-@pytest.mark.slow
 def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> None:
     cluster = Cluster()
     with pytest.raises(ConfigError, match="--only needs a running application, and there is no application 'shop'"):

@@ -99,21 +99,3 @@ def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
         )
     assert done.returncode == 2
     assert re.fullmatch(rf"Error: port {port} on 127.0.0.1 is in use\n", done.stderr)
-
-
-@pytest.mark.slow
-def test_a_route_that_blocks_the_loop_is_named_on_the_terminal(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(
-        "import time\nfrom fastapi import FastAPI\napp = FastAPI()\n\n"
-        '@app.get("/block")\nasync def block() -> str:\n    time.sleep(2.5)\n    return "done"\n'
-    )
-    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "shop.py", "--port", "0", "--no-reload"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            assert process.stderr is not None
-            url = next(found[0] for line in process.stderr if (found := URL.search(line)))
-            assert httpx.get(f"{url}/block", timeout=PATIENCE_S).json() == "done"
-        finally:
-            process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=PATIENCE_S)[1]
-    assert re.search(r"the event loop of this app is blocked for \d s at shop\.py:7 in block", said)

@@ -91,46 +91,6 @@ def test_each_application_is_planned_in_its_own_folder(folder: Path) -> None:
     assert table.startswith(f"application two (app:app from {folder}/two) at /two\n")
 
 
-@pytest.mark.slow
-def test_a_file_that_is_written_from_a_file_or_an_app_makes_the_same_specs(folder: Path) -> None:
-    (folder / "again.yaml").write_text(plan("app.yaml", "--format", "yaml").stdout)
-    assert specs("again.yaml") == specs("app.yaml")
-    written = plan("one/app.py", "--format", "yaml", "-n", "1", "--name", "shop", "--route-prefix", "/shop").stdout
-    (folder / "shop.yaml").write_text(written)
-    done = plan("one/app.py", "--format", "json", "-n", "1", "--name", "shop", "--route-prefix", "/shop")
-    assert specs("shop.yaml") == [ApplicationSpec(**json.loads(done.stdout))]
-
-
-@pytest.mark.slow
-def test_options_of_the_command_line_are_written_even_if_they_are_defaults(folder: Path) -> None:
-    (folder / "one" / "app.py").write_text(
-        "from app_toolkit import DeploymentConfig, Toolkit\n"
-        "from fastapi import APIRouter\n"
-        "app = Toolkit()\n"
-        "app.include_router(APIRouter(), deployment=DeploymentConfig(name='two', num_replicas=2))\n"
-    )
-    written = plan("one/app.py", "--format", "yaml", "-n", "1").stdout
-    (folder / "shop.yaml").write_text(written)
-    assert [line for line in written.splitlines() if line.strip().startswith("num_replicas: 1")]
-    [spec] = specs("shop.yaml")
-    assert [each.config.num_replicas for each in spec.deployments] == [1, 2]
-
-
-def test_every_application_reports_its_mistakes(folder: Path) -> None:
-    (folder / "two" / "app.py").write_text("raise ValueError('no model')")
-    text = FILE.replace("      app: {", "      absent: {}\n      app: {sync_threads: 2, ")
-    (folder / "app.yaml").write_text(text)
-    done = plan("app.yaml")
-    assert (done.returncode, done.stdout) == (2, "")
-    for sentence in (
-        "app.yaml:9: applications.one.deployments.absent: the app has no deployment 'absent', only app, writer",
-        "app.yaml:10: applications.one.deployments.app: 'sync_threads' is an option of classes, and this is an ingress",
-        "Error: app.yaml:13: the module 'app' does not import: ValueError: no model",
-        "ValueError: no model",
-    ):
-        assert sentence in done.stderr.splitlines() or f"Error: {sentence}" in done.stderr.splitlines()
-
-
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_mistakes_of_a_file_and_of_its_apps_are_reported_together(folder: Path, command: str) -> None:
     text = FILE.replace("      app: {num_replicas: 3}\n", "      app: {num_replica: 3}\n      absent: {}\n")
@@ -179,12 +139,6 @@ def test_contradicting_options_are_one_sentence(
         command_line.main(["plan", *arguments])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"Error: {sentence}")
-
-
-def test_error_names_the_line_of_a_missing_folder(folder: Path) -> None:
-    (folder / "app.yaml").write_text(FILE.replace("working_dir: two", "working_dir: three"))
-    done = plan("app.yaml")
-    assert done.stderr == f"Error: app.yaml:15: applications.two.working_dir: {folder}/three is not a folder\n"
 
 
 def both(running: int) -> InstanceStatus:
@@ -248,16 +202,6 @@ def ctrl_c_with(status: InstanceStatus):
         return status
 
     return step
-
-
-@pytest.mark.slow
-def test_plans_are_as_written_although_the_variables_are_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET_TOKEN", "s3cret")
-    for format in ("json", "yaml", "table"):
-        done = plan("app.yaml", "--format", format)
-        assert done.returncode == 0
-        assert "s3cret" not in done.stdout + done.stderr
-        assert format == "table" or "${SECRET_TOKEN}" in done.stdout
 
 
 def test_applications_that_are_not_wanted_any_more_are_not_waited_for(folder: Path) -> None:
