@@ -62,17 +62,6 @@ def test_deployed_application_stays_until_it_is_deleted(cluster: Cluster) -> Non
         app_toolkit.delete("counter")
 
 
-def test_a_shared_stream_log_is_deployed_with_the_first_application_that_needs_it(cluster: Cluster) -> None:
-    for _ in range(2):
-        app_toolkit.deploy(hello, name="hello", route_prefix="/hello", stream_log="shared")
-        (log,) = [each for each in app_toolkit.status().applications if each.name == "stream-log"]
-        assert (log.status, log.revision) == ("healthy", 1)
-    app_toolkit.delete("hello")
-    assert app_toolkit.run(hello, name="hello", route_prefix="/hello", stream_log="shared").name == "hello"
-    assert [each.revision for each in app_toolkit.status().applications if each.name == "stream-log"] == [1]
-    app_toolkit.delete("stream-log")
-
-
 @pytest.mark.slow
 async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
     counter = await aio.run(Counter.bind(), name="counter")

@@ -94,8 +94,8 @@ async def test_clients_that_drop_while_payloads_are_on_their_way_leave_nothing(v
     assert any(isinstance(outcome, asyncio.CancelledError) for outcome in done)
 
 
-async def test_hundreds_of_payloads_leave_the_store_as_empty_as_it_was(visit: Visit) -> None:
-    assert (await visit.get(f"/many/100/{LARGE}")).json() == 100
+async def test_many_payloads_leave_the_store_as_empty_as_it_was(visit: Visit) -> None:
+    assert (await visit.get(f"/many/24/{LARGE}")).json() == 24
 
 
 @pytest.mark.slow
