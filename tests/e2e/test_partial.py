@@ -154,7 +154,7 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
         assert parts.deploy("four", "writer", talks=True, more=BROKEN) == 2
         said = capsys.readouterr().err
         assert "RuntimeError: no words" in said
-        assert 'File "words.py", line 5' in said, "not the path at which the node has unpacked it"
+        assert 'File "words.py", line 6' in said, "not the path at which the node has unpacked it"
         parts.until("rolled_back")
 
         assert parts.read("/chat") == chat
