@@ -50,11 +50,7 @@ def running(form: str, log: Path) -> Iterator[int]:
     """The port of a server in this form. Its output goes to `log`."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            FORMS[form].command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=TESTS,
-            env={**os.environ, "NO_COLOR": "1"},
+            FORMS[form].command, stdout=output, stderr=subprocess.STDOUT, cwd=TESTS, env={**os.environ, "NO_COLOR": "1"}
         )
     try:
         yield _port(process, log, time.monotonic() + PATIENCE_S)
