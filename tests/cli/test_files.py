@@ -204,14 +204,6 @@ def ctrl_c_with(status: InstanceStatus):
     return step
 
 
-def test_applications_that_are_not_wanted_any_more_are_not_waited_for(folder: Path) -> None:
-    (folder / "two" / "app.py").write_text("import time\ntime.sleep(600)\n")
-    with plannings_of(read_file(Path("app.yaml"))) as plannings:
-        started = list(plannings)
-        assert results(started, lambda: False) is None
-    assert [planning.process.returncode is not None for planning in started] == [True, True]
-
-
 def test_as_many_applications_are_planned_at_once_as_there_may_be_and_all_in_the_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,7 +125,7 @@ def test_error_names_the_exit_code_if_the_child_process_dies(tmp_path: Path) -> 
         planning.result(always)
 
 
-def test_a_plan_that_is_not_wanted_any_more_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_plan_that_is_cancelled_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
     with planning_of(str(tmp_path / "slow.py"), None, PlanOptions()) as planning:
         assert planning.result(lambda: False) is None

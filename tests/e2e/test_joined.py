@@ -52,18 +52,6 @@ def script(*arguments: str, environment: Mapping[str, str], cwd: Path | None = N
     )
 
 
-@pytest.mark.slow
-def test_rays_variable_names_the_cluster_for_a_command_and_for_a_script(victim: Served, tmp_path: Path) -> None:
-    environment = {"RAY_ADDRESS": victim.cluster.address()}
-    looks = script("-m", "app_toolkit.cli", "status", environment=environment)
-    asks = script("-c", "import ray; from app_toolkit import status; print(status().status)", environment=environment)
-    for process in (looks, asks):
-        said, complaint = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, complaint
-        assert "healthy" in said
-        assert complaint == ""
-
-
 def test_command_ends_on_ctrl_c_if_the_controller_does_not_respond() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(PATIENCE_S)

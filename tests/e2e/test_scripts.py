@@ -20,7 +20,6 @@ import app_toolkit
 from app_toolkit import ConfigError, Deployment, deployment, remote
 from app_toolkit.config.options import Options
 from app_toolkit.engines.local import IN_PROCESS
-from app_toolkit.errors import StartupError
 from app_toolkit.router import handle
 from app_toolkit.running import RunKeywords
 from tests.cluster import Cluster, Served
@@ -186,18 +185,6 @@ def test_invalid_target_of_run_is_refused_in_one_sentence() -> None:
         app_toolkit.run(deployment(Locked, name="locked").bind(threading.Lock()))
     with pytest.raises(ConfigError, match=r"packed, the limit is 16777216: bind it with the path"):
         app_toolkit.run(deployment(Locked, name="locked").bind(bytes(17 << 20)))
-
-
-class Moody(Deployment, ray_actor_options=SMALL):
-    def __init__(self) -> None:
-        raise RuntimeError("not today")
-
-
-@pytest.mark.slow
-def test_application_that_does_not_start_is_an_error_and_is_removed(cluster: Cluster) -> None:
-    with pytest.raises(StartupError, match=r"'moody' did not come up: .*RuntimeError: not today"):
-        app_toolkit.run(Moody.bind(), name="moody")
-    assert "moody" not in applications(cluster)
 
 
 class Locked:
