@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app_toolkit.cli import main as command_line
 from tests.patience import PATIENCE_S
 
 APP = """
@@ -85,17 +86,14 @@ def test_a_changed_file_replaces_the_process(dev: Callable[..., str], tmp_path: 
     eventually(says_second)
 
 
-def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "main.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        done = subprocess.run(
-            [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", port],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert re.fullmatch(rf"Error: port {port} on 127.0.0.1 is in use\n", done.stderr)
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(["dev", "--port", port])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"Error: port {port} on 127.0.0.1 is in use\n"

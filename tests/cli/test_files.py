@@ -1,9 +1,6 @@
 """`plan` and `run` of a file of applications."""
 
 import io
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,42 +67,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app_toolkit.cli", "plan", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def specs(*arguments: str) -> list[ApplicationSpec]:
-    done = plan(*arguments, "--format", "json")
-    assert (done.returncode, done.stderr) == (0, "")
-    return [ApplicationSpec(**each) for each in json.loads(done.stdout)]
-
-
-@pytest.mark.slow
-def test_each_application_is_planned_in_its_own_folder(folder: Path) -> None:
-    one, two = specs("app.yaml")
-    assert (one.name, one.title, one.route_prefix, one.app_dir) == ("one", "one", "/", str(folder / "one"))
-    assert (two.name, two.title, two.route_prefix, two.app_dir) == ("two", "two", "/two", str(folder / "two"))
-    assert [each.config.num_replicas for each in one.deployments] == [3, 1]
-    table = plan("app.yaml", "--application", "two").stdout
-    assert table.startswith(f"application two (app:app from {folder}/two) at /two\n")
-
-
 @pytest.mark.parametrize("command", ["plan", "run"])
-def test_mistakes_of_a_file_and_of_its_apps_are_reported_together(folder: Path, command: str) -> None:
+def test_mistakes_of_a_file_and_of_its_apps_are_reported_together(
+    folder: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
     text = FILE.replace("      app: {num_replicas: 3}\n", "      app: {num_replica: 3}\n      absent: {}\n")
     text = text.replace("route_prefix: /two", "route_prefix: two").replace("working_dir: two", "working_dir: three")
     (folder / "app.yaml").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "app_toolkit.cli", command, "app.yaml"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    said = [line.removeprefix("Error: ") for line in done.stderr.splitlines()]
+    with pytest.raises(SystemExit) as ended:
+        command_line.main([command, "app.yaml"])
+    out, err = capfd.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    said = [line.removeprefix("Error: ") for line in err.splitlines()]
     one, two = "applications.one.deployments", "applications.two"
     sentences = [
         f"app.yaml:9: {one}.app has no option 'num_replica'; did you mean 'num_replicas'?",
@@ -117,7 +90,7 @@ def test_mistakes_of_a_file_and_of_its_apps_are_reported_together(folder: Path, 
         token = f"{one}.writer.user_config.token = '${{SECRET_TOKEN}}'"
         sentences.append(f"app.yaml:11: {token}: the environment variable SECRET_TOKEN is not set")
     for sentence in sentences:
-        assert sum(line.startswith(sentence) for line in said) == 1, done.stderr
+        assert sum(line.startswith(sentence) for line in said) == 1, err
     assert len(said) == len(sentences)
 
 
@@ -187,7 +160,7 @@ def test_run_serves_all_of_a_file_and_shows_no_secret(folder: Path, capfd: pytes
         "Draining. Press Ctrl-C again to stop at once.",
     ]
     assert engine.did == ["start", "deploy", "deploy", "leave", "close"]
-    assert [spec.name for spec in engine.specs] == ["one", "two"]
+    assert [(spec.name, spec.title) for spec in engine.specs] == [("one", "one"), ("two", "two")]
     assert engine.num_cpus is not None
     assert engine.num_cpus >= sum(spec.num_cpus for spec in engine.specs)
     config = engine.specs[0].deployments[1].config
