@@ -135,13 +135,6 @@ def test_the_access_log_is_a_file_or_standard_output_or_switched(
     assert options_of("--access-log", "access.json").http.access_log == str(project / "access.json")
 
 
-def test_words_for_a_switch_mean_the_same_in_the_environment(options_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("APP_TOOLKIT_ACCESS_LOG", "off")
-    assert options_of().http.access_log is False
-    monkeypatch.setenv("APP_TOOLKIT_ACCESS_LOG", "YES")
-    assert options_of().http.access_log is True
-
-
 @pytest.mark.parametrize("name", ["main.py", "app.yaml", "app.YML", "pyproject.toml"])
 @pytest.mark.usefixtures("project")
 def test_a_source_file_is_not_taken_for_an_access_log(name: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,14 +246,6 @@ def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys:
     assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
 
 
-def test_a_wait_for_a_revision_that_is_superseded_has_an_exit_code_and_says_so(
-    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(Scripted(status(UP, revision=2)), "scale", "shop/app", "1", "--wait") == 2
-    said = capsys.readouterr()
-    assert said.err == "Error: revision 1 of 'shop' was superseded by revision 2 before it was up\n"
-
-
 def test_an_application_is_rolled_back_by_its_name(
     command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -181,14 +181,6 @@ def test_run_shows_starting_replicas_and_the_url_and_then_drains(app: str) -> No
     assert engine.spec.target == "shop:app"
 
 
-STREAMS = """
-@app.get("/words")
-@resumable()
-async def words() -> AsyncIterator[str]:
-    yield "a"
-"""
-
-
 def test_a_shared_stream_log_is_started_unless_it_runs(app: str) -> None:
     Path(app).write_text(APP.replace('title="Shop"', 'title="Shop", stream_log="shared"'))
     first = Scripted(shared_and_ready, ctrl_c)
@@ -200,12 +192,6 @@ def test_a_shared_stream_log_is_started_unless_it_runs(app: str) -> None:
     second.running = {"stream-log": first.spec}
     ran(app, second)
     assert second.did == ["start", "deploy", "leave", "close"]
-
-
-def test_sigterm_drains_as_well(app: str) -> None:
-    engine = Scripted(ready, terminate)
-    ran(app, engine)
-    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_an_engine_that_takes_the_signals_as_it_starts_does_not_keep_them(app: str) -> None:

@@ -1,4 +1,4 @@
-"""A Ray of several nodes on this machine, with an instance on it: a process of its own, told what to do.
+"""A Ray of several nodes on this machine, with an instance on it: a process of its own.
 
 One line of JSON is one order, and brings one line of answer. When standard input closes, everything ends.
 """

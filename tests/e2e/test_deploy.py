@@ -82,7 +82,7 @@ def command(*arguments: str) -> str:
 
 
 def answer(url: str, condition: Callable[[Any], bool]) -> Any:
-    """The first answer that is as wanted; until then there may be none."""
+    """The first JSON response that meets the condition."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         response = httpx.get(url, trust_env=False, timeout=PATIENCE_S)

@@ -6,8 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from pathlib import Path
 
 import httpx
 import pytest
@@ -40,23 +38,16 @@ def test_joined_client_removes_only_its_own_applications(victim: Served, run: St
     assert victim.status()["status"] == "healthy"
 
 
-def script(*arguments: str, environment: Mapping[str, str], cwd: Path | None = None) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        env={**os.environ, **environment},
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
-    )
-
-
 def test_command_ends_on_ctrl_c_if_the_controller_does_not_respond() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(PATIENCE_S)
         environment = {"RAY_ADDRESS": f"127.0.0.1:{silent.getsockname()[1]}"}
-        process = script("-m", "app_toolkit.cli", "status", environment=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app_toolkit.cli", "status"],
+            env={**os.environ, **environment},
+            stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+        )
         connection, _ = silent.accept()
         with connection:
             process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Clients that take their time are told so, and closed."""
+"""Clients that take their time are answered 408, and closed."""
 
 import itertools
 from contextlib import suppress
