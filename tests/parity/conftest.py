@@ -60,7 +60,7 @@ def expected(bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 
 @pytest.fixture(
-    scope="session",
+    scope="module",
     params=[
         pytest.param(name, marks=pytest.mark.ray if FORMS[name].on_ray else ()) for name in FORMS if name != "bare"
     ],
@@ -69,7 +69,7 @@ def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def port(
     form: str, bare_port: int, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[int]:
