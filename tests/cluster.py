@@ -47,8 +47,7 @@ class Cluster:
             target=target,
             app_dir=str(folder),
             name=name,
-            route_prefix=f"/{name}",
-            **options,
+            **{"route_prefix": f"/{name}", **options},
         )
         return self.apply(spec, held=held)
 

@@ -29,7 +29,7 @@ settings.register_profile("app_toolkit", deadline=None, max_examples=50)
 settings.load_profile("app_toolkit")
 
 LEAVE_S = 20.0
-"""Seconds that a task or a thread which was told to stop may take to end."""
+"""Seconds that a task or a thread may take to end after it was stopped."""
 
 OURS = str(Path(__file__).parent.parent / "app_toolkit")
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from fastapi import Request
 
@@ -15,7 +14,6 @@ from app_toolkit import ConfigError, Deployment, aio, remote, running
 from app_toolkit.engines.ray import client
 from tests.cluster import Cluster
 from tests.docs.pages import page
-from tests.engines.chain import app as chain
 from tests.patience import AGAIN_S, PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -60,34 +58,6 @@ def test_deployed_application_stays_until_it_is_deleted(cluster: Cluster) -> Non
     assert "counter" not in names()
     with pytest.raises(ConfigError, match="there is no application 'counter'"):
         app_toolkit.delete("counter")
-
-
-def test_a_shared_stream_log_is_deployed_with_the_first_application_that_needs_it(cluster: Cluster) -> None:
-    for _ in range(2):
-        app_toolkit.deploy(hello, name="hello", route_prefix="/hello", stream_log="shared")
-        (log,) = [each for each in app_toolkit.status().applications if each.name == "stream-log"]
-        assert (log.status, log.revision) == ("healthy", 1)
-    app_toolkit.delete("hello")
-    assert app_toolkit.run(hello, name="hello", route_prefix="/hello", stream_log="shared").name == "hello"
-    assert [each.revision for each in app_toolkit.status().applications if each.name == "stream-log"] == [1]
-    app_toolkit.delete("stream-log")
-
-
-@pytest.mark.slow
-async def test_the_async_forms_block_no_loop(cluster: Cluster) -> None:
-    counter = await aio.run(Counter.bind(), name="counter")
-    assert await counter.count("two words") == 2
-    await aio.deploy(hello, name="hello", route_prefix="/hello")
-    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
-        assert (await client.get(f"{cluster.proxy_url()}/hello")).json() == "hello"
-        await aio.deploy(chain.app, name="hello", route_prefix="/hello")
-        assert (await client.get(f"{cluster.proxy_url()}/hello/more/5")).json() == 16
-        left = await aio.get_handle("hello", "left")
-        assert await left.more(5) == 16
-        assert "hello" in [each.name for each in (await aio.status()).applications]
-        await aio.delete("hello")
-        assert (await client.get(f"{cluster.proxy_url()}/hello")).status_code == 404
-    await aio.shutdown()
 
 
 class Slow(Deployment, ray_actor_options={"num_cpus": 0.1}):

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Annotated, Any, Generic, TypeVar
 
 import pytest
-from fastapi import Depends, Request, WebSocket
+from fastapi import Depends, Request
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, ValidationError
 
@@ -16,7 +16,6 @@ from app_toolkit.config.models import BatchLimits, ClassActorOptions, ClassConfi
 from app_toolkit.core.batch import BOUNDS
 from app_toolkit.deployment import Bound, pack
 from app_toolkit.router.handle import deployment_of
-from tests.router.deployments import served_elsewhere
 
 T = TypeVar("T")
 
@@ -349,30 +348,7 @@ def app_of(writer: Bound[Writer]) -> Toolkit:
     async def write(prompt: str, model: Annotated[Writer, Depends(writer)]) -> str:
         return await model.write(prompt)
 
-    @app.get("/score")
-    def score(text: str, model: Annotated[Writer, Depends(writer)]) -> int:
-        return model.score(text)
-
-    @app.get("/same")
-    async def same(one: Annotated[Writer, Depends(writer)], other: Annotated[Writer, Depends(writer)]) -> bool:
-        return one is other
-
-    @app.websocket("/ws")
-    async def talk(ws: WebSocket, model: Annotated[Writer, Depends(writer)]) -> None:
-        await ws.accept()
-        await ws.send_text(await model.write("hello"))
-        await ws.close()
-
     return app
-
-
-def test_a_route_gets_the_handle_by_depends() -> None:
-    with served_elsewhere(), TestClient(app_of(Writer.bind("tiny"))) as client:
-        assert client.get("/write", params={"prompt": "x"}).json() == "tiny: x"
-        assert client.get("/score", params={"text": "four"}).json() == 4
-        assert client.get("/same").json() is True
-        with client.websocket_connect("/ws") as ws:
-            assert ws.receive_text() == "tiny: hello"
 
 
 def test_a_bound_deployment_adds_nothing_to_the_schema() -> None:

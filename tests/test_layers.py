@@ -37,33 +37,11 @@ STARTS = {"router.handle": "app_toolkit.engines.local", "toolkit": "app_toolkit.
 only declares its deployments imports no engine.
 """
 
-IMPURE = frozenset(
-    {
-        "asyncio",
-        "anyio",
-        "threading",
-        "multiprocessing",
-        "concurrent",
-        "subprocess",
-        "socket",
-        "selectors",
-        "signal",
-    }
-    | {
-        "time",
-        "datetime",
-        "os",
-        "io",
-        "pathlib",
-        "logging",
-        "uuid",
-        "secrets",
-        "ray",
-        "uvicorn",
-        "fastapi",
-        "starlette",
-    }
-)
+IMPURE = {
+    *("asyncio", "anyio", "threading", "multiprocessing", "concurrent", "subprocess", "socket", "selectors", "signal"),
+    *("time", "datetime", "os", "io", "pathlib", "logging", "uuid", "secrets"),
+    *("ray", "uvicorn", "fastapi", "starlette"),
+}
 """Modules that `core` does not import."""
 
 
@@ -198,31 +176,19 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert cycle(modules()) is None
 
 
-def test_every_package_is_in_a_layer() -> None:
-    packages = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    assert packages - {"__init__"} <= frozenset().union(*LAYERS)
-
-
 @pytest.mark.parametrize(
     ("module", "source", "said"),
     [
         ("core.plan", "from app_toolkit.router.router import Router", "upwards"),
         ("core.plan", "from app_toolkit import Toolkit", "from the package itself"),
-        ("config.models", "from app_toolkit import core", "upwards"),
         ("config.models", "def f():\n    import app_toolkit.core.balance", "upwards"),
-        ("running", "def f():\n    from app_toolkit.cli.screen import Screen", "upwards"),
-        ("client.client", "from app_toolkit.engines.ray.client import RayClient", "upwards"),
-        ("client.client", "import ray", "outside engines.ray"),
         ("toolkit", "from app_toolkit.engines.embedded import Embedded", "upwards"),
         ("deployment", "def f():\n    from app_toolkit.engines.local import IN_PROCESS", "upwards"),
         ("router.router", "from app_toolkit.replica.admission.replica import Replica", "in the same layer"),
         ("proxy.server", "from ..router import router", "relatively"),
         ("attic.box", "", "no layer"),
-        ("proxy.server", "import ray", "outside engines.ray"),
         ("engines.embedded", "def f():\n    from ray.util import state", "outside engines.ray"),
-        ("core.plan", "import time", "must not use"),
         ("core.plan", "from asyncio import sleep", "must not use"),
-        ("core.plan", "import random", "Random"),
         ("core.plan", "from random import choice", "Random"),
         ("cli.main", "import os\nos.environ['A']", "environment"),
         ("cli.main", "import os\nos.getenv('A')", "environment"),

@@ -106,13 +106,6 @@ def test_a_route_added_later_is_found_and_one_deployment_is_found_once() -> None
     assert names(app) == ["shared", "late"]
 
 
-def test_dependencies_come_before_a_deployment() -> None:
-    base = model("base")
-    left, right = model("left", base.handle), model("right", [{"deep": base.handle}])
-    front = model("front", left.handle, right.handle)
-    assert find(app_with(front)) == (base, left, right, front)
-
-
 def test_plan_has_the_calls_of_each_deployment() -> None:
     base, anywhere = model("base"), model("anywhere")
     front, own = model("front", base.handle), model("own")

@@ -3,26 +3,19 @@
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app_toolkit import private
 from app_toolkit.errors import InsecurePath
-from tests.security.other_user import NOBODY, needs_root, other_user, shared_folder
+from tests.security.other_user import NOBODY, needs_root
 
 ME = os.geteuid()
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
-
-
-@pytest.fixture
-def shared() -> Iterator[Path]:
-    with shared_folder() as folder:
-        yield folder
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -99,56 +92,6 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, where: str) -> None
     (tmp_path / "made").chmod(0o700)
     with pytest.raises(InsecurePath, match=f"made belongs to user {NOBODY}"):
         private.folder(tmp_path / where)
-
-
-@needs_root
-def test_another_user_who_takes_the_name_first_is_noticed(shared: Path) -> None:
-    shared.chmod(0o1777)
-    (shared / "mine").mkdir(mode=0o700)
-    attacks = """
-        base = sys.argv[1]
-        os.mkdir(base + "/taken", 0o700)
-        os.mkdir(base + "/opened", 0o777)
-        os.symlink(base + "/mine", base + "/linked")
-        os.symlink(base + "/mine", base + "/between")
-        say("done")
-    """
-    with other_user(attacks, shared) as other:
-        other.says()
-    for name, why in {
-        "taken": f"belongs to user {NOBODY}, and must belong to user {ME}",
-        "opened": f"belongs to user {NOBODY}, and must belong to user {ME}",
-        "linked": "is not a folder",
-        "between/made": f"belongs to user {NOBODY}, who can replace what is below it",
-    }.items():
-        with pytest.raises(InsecurePath, match=why):
-            private.folder(shared / name)
-    assert not list((shared / "mine").iterdir())
-
-
-@needs_root
-def test_below_a_sticky_folder_another_user_cannot_replace_it(shared: Path) -> None:
-    shared.chmod(0o1777)
-    private.folder(shared / "mine")
-    attacks = """
-        done = []
-        mine = sys.argv[1] + "/mine"
-        for name, attack in {
-            "rename": lambda: os.rename(mine, sys.argv[1] + "/was"),
-            "remove": lambda: os.rmdir(mine),
-            "list": lambda: os.listdir(mine),
-            "make": lambda: os.mkdir(mine + "/x"),
-            "open up": lambda: os.chmod(mine, 0o777),
-        }.items():
-            try:
-                attack()
-                done.append(name)
-            except PermissionError:
-                pass
-        say(done)
-    """
-    with other_user(attacks, shared) as other:
-        assert other.says() == []
 
 
 # Files

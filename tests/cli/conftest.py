@@ -1,9 +1,23 @@
-"""The command line sets variables for what it starts: in a test they must not outlive the command."""
+"""Commands run in the process of the tests: what they change there does not outlive the test."""
 
 import os
-from collections.abc import Iterator
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
 
 import pytest
+
+from app_toolkit.cli import main as command_line
+from app_toolkit.cli.plan import plan_here
+from app_toolkit.cli.target import resolve
+from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.config.options import PlanOptions
+
+KEPT = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib")), str(Path(__file__).parents[2] / "app_toolkit"))
+"""Modules from these folders stay imported."""
 
 
 @pytest.fixture(autouse=True)
@@ -12,3 +26,67 @@ def _the_environment_is_as_it_was() -> Iterator[None]:
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@contextmanager
+def forgotten_imports() -> Iterator[None]:
+    """Different modules of one name may be imported one after the other, even from one file."""
+    path, modules, writes_no_bytecode = list(sys.path), set(sys.modules), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # a file that is written twice in one second would be taken for the first
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path, writes_no_bytecode
+        for name in set(sys.modules) - modules:
+            if not (getattr(sys.modules[name], "__file__", None) or KEPT[0]).startswith(KEPT):
+                del sys.modules[name]
+
+
+@pytest.fixture
+def _imports_are_forgotten() -> Iterator[None]:
+    with forgotten_imports():
+        yield
+
+
+class PlannedHere:
+    """The plan of one app, made in this process: a child process takes a second to start."""
+
+    def __init__(self, target: str, app_dir: Path | None, options: PlanOptions) -> None:
+        self._target = resolve(target, folder=Path.cwd(), app_dir=app_dir)
+        self._options = options
+
+    def result(self, goes_on: Callable[[], bool]) -> ApplicationSpec | None:
+        with forgotten_imports():
+            return plan_here(self._target, self._options) if goes_on() else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+@pytest.fixture
+def _planned_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run` and `deploy` plan in this process."""
+    monkeypatch.setattr("app_toolkit.cli.run.planning_of", PlannedHere)
+
+
+class Ended:
+    """How a command in this process has ended, and its output."""
+
+    def __init__(self, returncode: object, stdout: str, stderr: str) -> None:
+        self.returncode = returncode
+        self.stdout = stdout
+        self.stderr = stderr
+
+
+@pytest.fixture
+def plan(_imports_are_forgotten: None, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The command `plan` in this process."""
+
+    def plan(*arguments: str) -> Ended:
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(["plan", *arguments])
+        return Ended(ended.value.code, *capfd.readouterr())
+
+    return plan

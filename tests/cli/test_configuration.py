@@ -1,11 +1,8 @@
 """Options come from the command line, the environment, the project and the defaults, in this order."""
 
-import asyncio
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
-import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -17,14 +14,8 @@ from app_toolkit.config.project import RunDefaults, read_project
 from app_toolkit.config.settings import log_level, read_settings
 from app_toolkit.deployment import deployment
 from app_toolkit.errors import ConfigError
-from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.proxy.state import ProxyState
-from app_toolkit.proxy.thread import ProxyThread
-from app_toolkit.router.router import Router
 from app_toolkit.running import deploy, run
-from tests import published
 from tests.client.scripted import Unloaded
-from tests.proxy.certificates import certificate
 
 VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for name in Options.model_fields))
 
@@ -144,13 +135,6 @@ def test_the_access_log_is_a_file_or_standard_output_or_switched(
     assert options_of("--access-log", "access.json").http.access_log == str(project / "access.json")
 
 
-def test_words_for_a_switch_mean_the_same_in_the_environment(options_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("APP_TOOLKIT_ACCESS_LOG", "off")
-    assert options_of().http.access_log is False
-    monkeypatch.setenv("APP_TOOLKIT_ACCESS_LOG", "YES")
-    assert options_of().http.access_log is True
-
-
 @pytest.mark.parametrize("name", ["main.py", "app.yaml", "app.YML", "pyproject.toml"])
 @pytest.mark.usefixtures("project")
 def test_a_source_file_is_not_taken_for_an_access_log(name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,24 +233,6 @@ def test_invalid_certificate_is_refused_before_anything_starts(
     assert said.out == ""
 
 
-def test_proxy_gets_the_options_of_run(project: Path, options_of) -> None:
-    own = certificate(project)
-    http = options_of("--port", "0", "--ssl-certfile", "localhost.pem", "--ssl-keyfile", "localhost.key").http
-
-    async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
-        if seen:
-            await asyncio.Event().wait()
-        return {"routes": Snapshot(Version(1, 1), published.routes())}
-
-    edge = ProxyThread(lambda: ProxyState(b"secret", Router), http, watch)
-    kind, _, place = edge.start().partition(":")
-    try:
-        assert kind == "tls"
-        assert httpx.get(f"https://{place}/-/healthz", verify=own.believed).json() == {"status": "ok"}
-    finally:
-        edge.stop(1)
-
-
 def test_an_unknown_key_is_refused_by_name(project: Path) -> None:
     (project / "pyproject.toml").write_text("[tool.app_toolkit]\nprot = 9000\n")
     with pytest.raises(ConfigError, match=r"pyproject.toml: \[tool.app_toolkit\] has no option 'prot'"):
@@ -307,12 +273,3 @@ def test_a_variable_that_holds_nonsense_is_named(project: Path, monkeypatch: pyt
 def test_an_empty_variable_is_not_set(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "")
     assert read_settings().given == {}
-
-
-def test_misspelt_file_is_refused_before_anything_starts(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command_line.main(["run", "nowhere.py"])
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.err == f"Error: there is no file 'nowhere.py' in {project}\n"
-    assert said.out == ""

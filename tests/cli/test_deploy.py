@@ -94,7 +94,7 @@ class Cluster(OneInstance):
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Path:
+def app(_planned_here: None, tmp_path: Path) -> Path:
     path = tmp_path / "app" / "shop.py"
     path.parent.mkdir()
     path.write_text(APP)
@@ -110,7 +110,6 @@ def deployed(cluster: Cluster, target: Path, **more: Any) -> list[str]:
     return output.getvalue().splitlines()
 
 
-@pytest.mark.slow
 def test_shown_plan_is_applied_with_its_files(app: Path, tmp_path: Path) -> None:
     cluster = Cluster()
     new = [
@@ -183,7 +182,6 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_shown(app: Pat
     assert cluster.applications["keyed"].deployments[1].config.reloadable_options.user_config == {"key": "s3cret-2"}
 
 
-@pytest.mark.slow
 def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> None:
     cluster = Cluster()
     with pytest.raises(ConfigError, match="--only needs a running application, and there is no application 'shop'"):
@@ -246,14 +244,6 @@ def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys:
     assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
     assert command(instance, "scale", "shop", "1") == 2
     assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
-
-
-def test_a_wait_for_a_revision_that_is_superseded_has_an_exit_code_and_says_so(
-    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(Scripted(status(UP, revision=2)), "scale", "shop/app", "1", "--wait") == 2
-    said = capsys.readouterr()
-    assert said.err == "Error: revision 1 of 'shop' was superseded by revision 2 before it was up\n"
 
 
 def test_an_application_is_rolled_back_by_its_name(

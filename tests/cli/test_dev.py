@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app_toolkit.cli import main as command_line
 from tests.patience import PATIENCE_S
 
 APP = """
@@ -85,35 +86,14 @@ def test_a_changed_file_replaces_the_process(dev: Callable[..., str], tmp_path: 
     eventually(says_second)
 
 
-def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "main.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        done = subprocess.run(
-            [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", port],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert re.fullmatch(rf"Error: port {port} on 127.0.0.1 is in use\n", done.stderr)
-
-
-@pytest.mark.slow
-def test_a_route_that_blocks_the_loop_is_named_on_the_terminal(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(
-        "import time\nfrom fastapi import FastAPI\napp = FastAPI()\n\n"
-        '@app.get("/block")\nasync def block() -> str:\n    time.sleep(2.5)\n    return "done"\n'
-    )
-    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "shop.py", "--port", "0", "--no-reload"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            assert process.stderr is not None
-            url = next(found[0] for line in process.stderr if (found := URL.search(line)))
-            assert httpx.get(f"{url}/block", timeout=PATIENCE_S).json() == "done"
-        finally:
-            process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=PATIENCE_S)[1]
-    assert re.search(r"the event loop of this app is blocked for \d s at shop\.py:7 in block", said)
+        with pytest.raises(SystemExit) as ended:
+            command_line.main(["dev", "--port", port])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"Error: port {port} on 127.0.0.1 is in use\n"

@@ -20,7 +20,7 @@ from app_toolkit.core.status import (
     ScalingStatus,
 )
 from app_toolkit.errors import ConfigError
-from tests.client.scripted import OneInstance
+from tests.client.scripted import LISTENING, OneInstance
 from tests.docs.pages import page
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
@@ -151,6 +151,21 @@ def test_page_shows_the_reason_of_a_target(running: Running, capsys: pytest.Capt
     ]
     running.status = replace(STATUS, applications=(ApplicationStatus("shop", "healthy", "/", tuple(groups)),))
     running.loads = {"shop/shop": Load(0, 0, 6, 0), "shop/writer": Load(0, 0, 0, 0)}
+    assert command("status") == 0
+    assert f"$ app-toolkit status\n{capsys.readouterr().out}" == shown
+
+
+def test_page_shows_where_requests_wait(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = page("docs/queues.md").shown("console")
+    groups = [
+        ReplicaSetStatus(f"default/{name}", "healthy", replicas, "r", {"running": replicas}, (), 0, None)
+        for name, replicas in (("app", 1), ("writer", 2))
+    ]
+    proxies = replace(PROXY, replicas=(LISTENING,))
+    application = ApplicationStatus("default", "healthy", "/", tuple(groups), 1)
+    running.status = replace(STATUS, applications=(application,), proxies=(proxies,))
+    full = {f"default.writer-1-{number}": "16 of 16 max_ongoing_requests" for number in (1, 2)}
+    running.loads = {"default/app": Load(0, 0, 12, 0), "default/writer": Load(0, 5, 32, 8, reached=full)}
     assert command("status") == 0
     assert f"$ app-toolkit status\n{capsys.readouterr().out}" == shown
 

@@ -1,7 +1,6 @@
 """Targets of the command line, and the apps that they name."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,16 +8,9 @@ import pytest
 from app_toolkit.cli.target import CANDIDATES, Target, load, resolve
 from app_toolkit.errors import TargetError
 
+pytestmark = pytest.mark.usefixtures("_imports_are_forgotten")
+
 APP = "from fastapi import FastAPI\napp = FastAPI()\n"
-
-
-@pytest.fixture(autouse=True)
-def _imports_are_forgotten() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:

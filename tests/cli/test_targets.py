@@ -1,16 +1,14 @@
 """`plan`, `dev` and `run` take the same targets, and refuse the same with the same sentence."""
 
+import os
 import re
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from app_toolkit.cli import main as command_line
 from app_toolkit.cli.dev import Served
 from app_toolkit.cli.dev import app as served_by_dev
 from app_toolkit.cli.plan import plan_here
@@ -20,19 +18,14 @@ from app_toolkit.config.settings import set_served
 from app_toolkit.engines.applications import Applications
 from app_toolkit.errors import ConfigError
 from tests.e2e.targets import KINDS, file
-from tests.patience import PATIENCE_S
 
 E2E = Path(__file__).parents[1] / "e2e"
 
 
 @pytest.fixture(autouse=True)
-def _the_process_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _the_process_is_as_it_was(_imports_are_forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What serves in this process changes its folder, and what it imports."""
     monkeypatch.chdir(Path.cwd())
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield
-    for name in ("targets", "main"):
-        sys.modules.pop(name, None)
 
 
 def of_dev(client: TestClient, path: str) -> Any:
@@ -119,27 +112,19 @@ REFUSED = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["plan", "dev", "dev --no-reload", "run"])
+@pytest.mark.parametrize("command", ["plan", "dev --no-reload", pytest.param("dev", marks=pytest.mark.slow), "run"])
 @pytest.mark.parametrize(("target", "sentence", "traceback"), REFUSED)
 def test_every_command_refuses_a_target_with_the_same_sentence(
-    tmp_path: Path, command: str, target: str, sentence: str, traceback: bool
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str, target: str, sentence: str, traceback: bool
 ) -> None:
     for name, source in FILES.items():
         (tmp_path / name).write_text(source)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    options = [] if command == "plan" else ["--port", str(port)]
-    done = subprocess.run(
-        [sys.executable, "-m", "app_toolkit.cli", *command.split(), target, *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    said = [line for line in done.stderr.splitlines() if not line.startswith("INFO:")]
+    os.chdir(tmp_path)
+    options = [] if command == "plan" else ["--port", "0"]
+    with pytest.raises(SystemExit) as ended:
+        command_line.main([*command.split(), target, *options])
+    assert ended.value.code == ConfigError.exit_code
+    said = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("INFO:")]
     assert said[0].startswith(f"Error: {sentence}")
     assert (said[-1] == "ValueError: no model") == traceback
     places = [line for line in said if line.startswith("  File ")]

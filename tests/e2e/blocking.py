@@ -19,13 +19,6 @@ async def block() -> None:
     time.sleep(60)  # noqa: ASYNC251
 
 
-@app.get("/pause")
-async def pause() -> int:
-    found = 42
-    breakpoint()
-    return found
-
-
 @app.get("/pid")
 async def pid() -> int:
     return os.getpid()

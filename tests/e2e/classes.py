@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import ray
 from fastapi import Depends
 
-from app_toolkit import Deployment, Toolkit, batch, remote
+from app_toolkit import Deployment, Toolkit, remote
 from app_toolkit.observability.context import replica_context
 
 AT_IMPORT = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "COLOUR")}
@@ -25,10 +25,6 @@ class Place(
 
     def reconfigure(self, config: dict[str, list[str]]) -> None:
         self.events += config["words"]
-
-    @batch(max_batch_size=2, batch_wait_timeout_s=60)
-    async def meet(self, names: list[str]) -> list[list[str]]:
-        return [sorted(names)] * len(names)
 
     async def story(self) -> list[str]:
         return self.events
@@ -99,11 +95,6 @@ async def surroundings(model: ToPlace) -> dict[str, str | None]:
 @app.get("/replica")
 async def replica(model: ToPlace) -> str:
     return await model.replica()
-
-
-@app.get("/meet/{name}")
-async def meet(name: str, model: ToPlace) -> list[str]:
-    return await model.meet(name)
 
 
 @app.get("/of-ray/{number}")

@@ -1,4 +1,4 @@
-"""A Ray of several nodes on this machine, with an instance on it: a process of its own, told what to do.
+"""A Ray of several nodes on this machine, with an instance on it: a process of its own.
 
 One line of JSON is one order, and brings one line of answer. When standard input closes, everything ends.
 """
@@ -30,9 +30,6 @@ HEARTBEAT = {
 }
 """A node that died is known to be dead within a second or two."""
 
-ACCELERATOR = {"accelerator_type:L4": 1}
-"""What Ray declares for a node with such a device; the head node has none."""
-
 
 class Nodes:
     def __init__(self, nodes: int) -> None:
@@ -40,17 +37,13 @@ class Nodes:
         memory = 80_000_000
         self.cluster.add_node(
             num_cpus=2,
-            num_gpus=2,  # as Ray counts them: there need be none
             object_store_memory=memory,
             _system_config=HEARTBEAT,
             include_dashboard=False,
         )
         # Before there are others: nodes of one machine have one address, and we are to be on the first.
         self.client = RayClient.start(address=self.cluster.address)
-        self.others = [
-            self.cluster.add_node(num_cpus=2, object_store_memory=memory, resources=ACCELERATOR)
-            for _ in range(nodes - 1)
-        ]
+        self.others = [self.cluster.add_node(num_cpus=2, object_store_memory=memory) for _ in range(nodes - 1)]
         self.cluster.wait_for_nodes()
 
     def deploy(
@@ -60,9 +53,8 @@ class Nodes:
         proxies: int,
         name: str = "spread",
         most: int | None = None,
-        accelerator: str | None = None,
     ) -> None:
-        """The first one is at the root; at most `most` replicas are on a node, which has this type of accelerator."""
+        """The first one is at the root; at most `most` replicas are on a node."""
         app: Any = load("spread:app", FOLDER)
         prefix = "/" if name == "spread" else f"/{name}"
         spec = plan(app, target="spread:app", app_dir=FOLDER, name=name, route_prefix=prefix)
@@ -70,16 +62,11 @@ class Nodes:
             name="app",
             num_replicas=replicas,
             health_check_period_s=0.5,
-            ray_actor_options=RayActorOptions(num_cpus=cpus, accelerator_type=accelerator),
+            ray_actor_options=RayActorOptions(num_cpus=cpus),
             max_replicas_per_node=most,
         )
         spec = spec.model_copy(update={"deployments": (IngressSpec(config=config),)})
         self.client.execute(Deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies), owner=self.client.owner))
-
-    def deploy_halves(self) -> None:
-        app: Any = load("halves:app", FOLDER)
-        spec = plan(app, target="halves:app", app_dir=FOLDER, name="halves", route_prefix="/halves")
-        self.client.execute(Deploy(spec, owner=self.client.owner))
 
     def delete(self, name: str) -> None:
         self.client.execute(Delete(name))
@@ -95,10 +82,6 @@ class Nodes:
     def pid(self, actor: str) -> int:
         handle: Any = ray.get_actor(actor, namespace=NAMESPACE)
         return int(ray.get(handle.here.remote()))
-
-    def other(self, number: int) -> str:
-        """The id of a node other than the first."""
-        return str(self.others[number].node_id)
 
     def kill_node(self, number: int) -> str:
         """The raylet, at once; all that runs on the node ends with it."""

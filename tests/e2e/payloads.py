@@ -1,8 +1,6 @@
 """An app whose routes send large things to a class and get them back, and say what they saw."""
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import Depends
 
-from app_toolkit import Deployment, Toolkit, options, remote
-from app_toolkit.interfaces import Payloads
-from app_toolkit.router import handle
+from app_toolkit import Deployment, Toolkit, remote
 from app_toolkit.transport.calls import OUT_OF_BAND_BYTES
 from tests.engines.contract.ground import Ground
 
@@ -71,9 +67,6 @@ class Store(Deployment, max_ongoing_requests=8, ray_actor_options={"num_cpus": 0
             raise
         return array.size
 
-    async def pid(self) -> int:
-        return os.getpid()
-
     async def fail(self, size: int) -> None:
         raise Refusal(pattern(size, 3))
 
@@ -84,26 +77,6 @@ class Refusal(Exception):
     def __init__(self, array: Array) -> None:
         super().__init__("not this one")
         self.array = array
-
-
-class Deadly:
-    """The way of payloads, on which the replica dies before they arrive."""
-
-    def __init__(self, inner: Payloads, pid: int) -> None:
-        self.inner = inner
-        self.living = [pid]
-
-    async def put(self, *args: Any) -> None:
-        self.kill()
-        await self.inner.put(*args)
-
-    async def get(self, *args: Any) -> Any:
-        self.kill()
-        return await self.inner.get(*args)
-
-    def kill(self) -> None:
-        while self.living:
-            os.kill(self.living.pop(), signal.SIGKILL)
 
 
 store = Store.bind()
@@ -165,16 +138,3 @@ async def many(count: int, size: int, model: ToStore) -> int:
         return right
 
     return sum(await asyncio.gather(*(some() for _ in range(8))))
-
-
-@app.get("/die/{where}")
-async def die(where: str, model: ToStore, retry: bool = False) -> dict[str, Any]:
-    """Take the replica's process away while a payload is on its way, once."""
-    callers: Any = handle.data_plane()
-    inner = callers.payloads
-    callers.payloads = Deadly(inner, await model.pid())
-    model = options(model, retry="all" if retry else "none")
-    try:
-        return await model.look(pattern(LARGE, 1)) if where == "there" else look(await model.make(LARGE, 1))
-    finally:
-        callers.payloads = inner

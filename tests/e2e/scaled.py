@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, WebSocket
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
 from app_toolkit.config.models import AutoscalingConfig
 
-MOST = 3
+MOST = 2
 SMALL = {"num_cpus": 0.1}
 WORK_S = 0.4
 """Far longer than a request takes on its way, so that most of the clients are inside at any moment."""

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from fastapi import FastAPI
-
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ai_sdk_router
 from app_toolkit.streaming import SharedStreamLog, resumable, stream_router
@@ -21,17 +19,14 @@ def make(title: str) -> Toolkit:
         title=title, stream_log="shared", deployment=DeploymentConfig(name="app", num_replicas=2, max_surge=2)
     )
     app.include_router(ai_sdk_router(count), prefix="/api/chat")
+    app.include_router(stream_router(log=SharedStreamLog()), prefix="/streams")
+
+    @app.get("/numbers")
+    @resumable(log=SharedStreamLog())
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
 
     return app
 
 
 one, two = make("one"), make("two")
-
-plain = FastAPI()
-plain.include_router(stream_router(log=SharedStreamLog()), prefix="/streams")
-
-
-@plain.get("/numbers")
-@resumable(log=SharedStreamLog())
-async def numbers() -> AsyncIterator[int]:
-    yield 1

@@ -47,12 +47,9 @@ async def test_a_shared_log_that_is_not_deployed_is_a_sentence_with_a_status(cha
     async with client(chats) as http:
         answer = await sent(http, "3", "a")
         assert (answer.status_code, answer.text) == (503, MISSING)
-    plain = chats.cluster.deploy("shared_streams:plain")
-    async with client(plain) as http:
         for path in ("/numbers", "/numbers?stream=one", "/streams/one"):
             answer = await http.get(path)
             assert (answer.status_code, answer.json()) == (503, {"detail": MISSING}), path
-    plain.delete()
 
 
 async def begun(http: httpx.AsyncClient) -> None:

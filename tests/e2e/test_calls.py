@@ -67,6 +67,8 @@ async def test_load_command_shows_the_requests_of_each_replica(served: Served, t
         async with asyncio.timeout(PATIENCE_S):
             while not expected.items() <= (await asyncio.to_thread(served.cluster.client.load)).items():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+        reached = (await asyncio.to_thread(served.cluster.client.load))[f"{name}shared"].reached
+        assert sorted(reached.values()) == ["2 of 2 max_queued_requests", "4 of 4 max_ongoing_requests"]
         Ground(tmp_path).open("hold")
         assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200] * 6
     nobody = {Load(0, 0, 0, 0)}

@@ -55,23 +55,18 @@ def system(victim: Served) -> Iterator[System]:
     rig.close()
 
 
+SLOW = [
+    *(clients_hang_up_behind_calls, clients_hang_up_behind_batches, slow_readers, idle_streams, followers_of_a_hub),
+    *(big_upload, overload, callers_share_a_slot, slow_uploads, large_slow_uploads, floods, no_descriptors),
+    impatient_clients,
+]
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
         clients_hang_up,
-        clients_hang_up_behind_calls,
-        pytest.param(clients_hang_up_behind_batches, marks=pytest.mark.slow),
-        pytest.param(slow_readers, marks=pytest.mark.slow),
-        pytest.param(idle_streams, marks=pytest.mark.slow),
-        pytest.param(followers_of_a_hub, marks=pytest.mark.slow),
-        big_upload,
-        overload,
-        callers_share_a_slot,
-        pytest.param(slow_uploads, marks=pytest.mark.slow),
-        pytest.param(large_slow_uploads, marks=pytest.mark.slow),
-        pytest.param(floods, marks=pytest.mark.slow),
-        no_descriptors,
-        pytest.param(impatient_clients, marks=pytest.mark.slow),
+        *(pytest.param(scenario, marks=pytest.mark.slow) for scenario in SLOW),
         pytest.param(updates, marks=[pytest.mark.slow, pytest.mark.timeout(240)]),
     ],
 )

@@ -1,7 +1,6 @@
 """The life and the environment of a class on Ray."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -49,21 +48,6 @@ def test_changed_user_config_is_applied_to_running_replicas(cluster: Cluster, se
         assert client.get("/replica").json() == before
         cluster.apply(served.spec)
         assert client.get("/story").json()[-2:] == ["one", "two"]
-        assert client.get("/replica").json() == before
-
-
-def test_running_batches_keep_changed_limits(cluster: Cluster, served: Served) -> None:
-    def meet(*names: str) -> None:
-        with ThreadPoolExecutor() as pool:
-            assert list(pool.map(lambda name: client.get(f"/meet/{name}").json(), names)) == [list(names)] * len(names)
-
-    with served.client() as client:
-        before = client.get("/replica").json()
-        meet("ann", "bob")
-        cluster.apply(configured(served, batch={"meet": {"max_batch_size": 3}}))
-        meet("ann", "bob", "cat")
-        cluster.apply(served.spec)
-        meet("ann", "bob")
         assert client.get("/replica").json() == before
 
 

@@ -155,38 +155,6 @@ def test_node_runs_at_most_max_replicas_per_node_and_the_others_wait(nodes: Node
     nodes.wait(lambda now: not replicas(now, "apart/") and now["status"] == "healthy")
 
 
-def test_replica_runs_on_a_node_with_its_accelerator_and_waits_without_one(nodes: Nodes) -> None:
-    def asks(status: Mapping[str, Any]) -> list[str]:
-        return [replica["asks"] for replica in replicas(status, "devices/app") if replica["asks"]]
-
-    def serving(status: Mapping[str, Any]) -> list[str]:
-        return [replica["node"] for replica in replicas(status, "devices/app") if replica["phase"] == "running"]
-
-    nodes.ask("deploy", 2, 0.05, 2, "devices", None, "L4")
-    assert set(serving(nodes.wait(lambda now: len(serving(now)) == 2))) == {nodes.ask("other", 0)}
-    nodes.ask("delete", "devices")
-    nodes.wait(lambda now: not replicas(now, "devices/") and now["status"] == "healthy")
-    nodes.ask("deploy", 1, 0.05, 2, "devices", None, "H100")
-    nodes.wait(lambda now: asks(now) == ["0.05 CPU, 0.001 accelerator_type:H100"])
-    nodes.ask("delete", "devices")
-    nodes.wait(lambda now: not replicas(now, "devices/") and now["status"] == "healthy")
-
-
-def test_two_replicas_share_each_device_and_one_that_asked_for_none_sees_none(nodes: Nodes) -> None:
-    nodes.ask("deploy_halves")
-    nodes.wait(lambda now: now["status"] == "healthy")
-    seen: dict[str, str] = {}
-    deadline = time.monotonic() + PATIENCE_S
-    while len(seen) < 4:
-        replica, devices = nodes.get("/halves/devices").json()
-        seen[replica] = devices
-        assert time.monotonic() < deadline, seen
-    assert Counter(seen.values()) == {"0": 2, "1": 2}
-    assert nodes.get("/halves/own-devices").json() == ""
-    nodes.ask("delete", "halves")
-    nodes.wait(lambda now: not replicas(now, "halves/") and now["status"] == "healthy")
-
-
 def test_a_proxy_that_is_killed_under_load_is_missed_for_less_than_a_second(nodes: Nodes) -> None:
     victim = proxies(nodes.ask("status"))[0]["id"]
     pid = nodes.ask("pid", victim)

@@ -152,7 +152,9 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
         assert parts.read("/talk/you")[0] == "three"
 
         assert parts.deploy("four", "writer", talks=True, more=BROKEN) == 2
-        assert "RuntimeError: no words" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "RuntimeError: no words" in said
+        assert 'File "words.py", line 6' in said, "not the path at which the node has unpacked it"
         parts.until("rolled_back")
 
         assert parts.read("/chat") == chat
@@ -168,21 +170,6 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
     assert set(statuses["/chat"][deleted:]) == {404}
 
 
-@pytest.mark.slow
-def test_deleted_deployment_is_created_again_and_a_full_deploy_gives_all_the_same_code(parts: Parts) -> None:
-    own = parts.read("/")
-    assert here("delete", "parts/chat") == 0
-    assert parts.deploy("two", "chat", "talk", talks=True) == 0
-    assert {parts.read(path)[0] for path in ("/chat", "/talk/you")} == {"two"}
-    assert parts.deploy("three", "chat", "talk") == 0, "the code has only one of them"
-    assert httpx.get(f"{parts.url}/talk/you", trust_env=False, timeout=PATIENCE_S).status_code == 404
-    chat = parts.read("/chat")
-    assert (chat[0], parts.read("/")) == ("three", own)
-    assert parts.deploy("three") == 0
-    assert {parts.read(path)[0] for path in ("/", "/written")} == {"three"}
-    assert parts.read("/chat") == chat, "it had that code already"
-
-
 class Writer(Deployment, health_check_period_s=0.5, ray_actor_options={"num_cpus": 0.1}):
     """In the place of the app's."""
 
@@ -196,10 +183,7 @@ def test_from_python_a_class_takes_the_place_of_another(parts: Parts) -> None:
     app_toolkit.deploy(Writer.bind(), name="parts", only=["writer"])
     answer(f"{parts.url}/written", lambda found: found == ["bound", 0])
     assert parts.read("/") == own
-    with pytest.raises(ConfigError, match="'writer' cannot be deleted: it is called by app"):
-        app_toolkit.delete("parts/writer")
     app_toolkit.delete("parts/chat")
-    assert httpx.get(f"{parts.url}/chat", trust_env=False, timeout=PATIENCE_S).status_code == 404
     with pytest.raises(ConfigError, match="there is no application 'part'"):
         app_toolkit.deploy(Writer.bind(), name="part", only=["writer"])
     with pytest.raises(ConfigError, match="only = 'writer': it should be a list of names"):

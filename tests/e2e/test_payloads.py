@@ -94,23 +94,5 @@ async def test_clients_that_drop_while_payloads_are_on_their_way_leave_nothing(v
     assert any(isinstance(outcome, asyncio.CancelledError) for outcome in done)
 
 
-async def test_hundreds_of_payloads_leave_the_store_as_empty_as_it_was(visit: Visit) -> None:
-    assert (await visit.get(f"/many/100/{LARGE}")).json() == 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["there", "back"])
-async def test_a_replica_that_dies_with_a_payload_on_its_way_costs_a_retryable_call_nothing(
-    cluster: Cluster, where: str
-) -> None:
-    before = in_the_store()
-    served = cluster.deploy("tests.e2e.payloads:app", Path(__file__).parents[2])
-    try:
-        with served.client() as client:
-            lost = client.get(f"/die/{where}")
-            assert (lost.status_code, lost.json()["error"]) == (502, "replica_lost")
-            found = client.get(f"/die/{where}", params={"retry": True})
-            assert found.json() == seen(LARGE, 1, in_the_store=True)
-    finally:
-        served.delete()
-    await until_nothing_is_left(before)
+async def test_many_payloads_leave_the_store_as_empty_as_it_was(visit: Visit) -> None:
+    assert (await visit.get(f"/many/24/{LARGE}")).json() == 24

@@ -18,8 +18,6 @@ from app_toolkit.engines.ray import client as ray_client
 from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.engines.ray.controller import ControllerActor
 from tests.cluster import Cluster, Served
-from tests.e2e.counted import ground
-from tests.e2e.test_rollouts import asked_all_the_time, next_texts
 from tests.patience import wait_until
 
 
@@ -107,36 +105,3 @@ def test_a_controller_that_never_answers_begins_anew(
         wait_until(lambda: not psutil.pid_exists(first))
     wait_until(lambda: is_well(cluster.status()))
     assert pids(processes(cluster.status())) == before
-
-
-@pytest.mark.slow
-def test_a_controller_that_is_killed_while_a_version_begins_goes_on_with_it_and_starts_nothing_twice(
-    cluster: Cluster, victim: Served
-) -> None:
-    ground().folder.mkdir()
-    served = cluster.deploy("counted:one")
-    others = pids({id: "" for id in processes(cluster.status()) if not id.startswith(f"{served.spec.name}.")})
-
-    def begun(version: str) -> int:
-        """How often it was constructed."""
-        return sum(note.startswith(version) for note in ground().notes)
-
-    with asked_all_the_time(served) as answers:
-        cluster.update(served.spec.model_copy(update={"target": "counted:two"}))
-        wait_until(lambda: begun("two") == 1)
-        kill_the_controller(cluster)
-        ground().open("two")
-        wait_until(lambda: begun("two") == 2)
-        kill_the_controller(cluster)
-        served.wait(lambda now: now["status"] == "healthy" and now["revision"] == 2)
-        assert next_texts(served, answers) == {'"two"'}
-    assert {status for status, _ in answers} == {200}
-    assert (begun("one"), begun("two")) == (2, 2), ground().notes
-    assert pids(others) == others
-    served.delete()
-
-
-def kill_the_controller(cluster: Cluster) -> None:
-    epoch = cluster.status()["epoch"]
-    os.kill(cluster.controller_pid(), signal.SIGKILL)
-    wait_until(lambda: cluster.status()["epoch"] == epoch + 1)

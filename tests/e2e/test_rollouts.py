@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from app_toolkit.client.commands import Rollback, Scale
-from app_toolkit.errors import RevisionConflict
 from tests.cluster import Cluster, Served
 
 
@@ -55,9 +53,7 @@ def update(served: Served, version: str) -> int:
     return served.cluster.update(served.spec.model_copy(update={"target": f"versions:{version}"}))
 
 
-def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_back(
-    cluster: Cluster, served: Served
-) -> None:
+def test_no_request_fails_in_an_update_or_in_one_that_is_rolled_back(cluster: Cluster, served: Served) -> None:
     with asked_all_the_time(served) as answers:
         assert update(served, "two") == 2
         served.wait(lambda now: now["status"] == "healthy")
@@ -69,22 +65,8 @@ def test_no_request_fails_in_a_good_update_or_in_bad_ones_and_these_are_taken_ba
         os.kill(cluster.controller_pid(), signal.SIGKILL)
         assert served.wait(lambda now: now["status"] == "rolled_back")["last_error"] == raised["last_error"]
 
-        update(served, "unwell")
-        unwell = served.wait(lambda now: now["status"] == "rolled_back")
-        assert "RuntimeError: I have a cold" in unwell["last_error"]
         served.wait(lambda now: all(each["status"] == "healthy" for each in now["deployments"]))
-        assert served.status()["revision"] == 4
         assert next_texts(served, answers) == {'"two"'}
 
     assert {status for status, _ in answers} == {200}
-    assert {text for _, text in answers} <= {'"one"', '"two"', '"unwell"'}
-
-    client = served.cluster.client
-    assert client.rollback(served.spec.name).revision == 5
-    served.wait(lambda now: now["status"] == "healthy")
-    with served.client() as http:
-        assert http.get("/").json() == "one"
-    assert client.execute(Scale(served.spec.name, "model", 1)) == 6
-    served.wait(lambda _: len(served.ingress("model")["replicas"]) == 1)
-    with pytest.raises(RevisionConflict, match="has revision 6, and revision 5 was expected"):
-        client.execute(Rollback(served.spec.name, 5))
+    assert {text for _, text in answers} <= {'"one"', '"two"'}

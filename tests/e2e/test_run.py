@@ -8,8 +8,6 @@ import os
 import pty
 import re
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ from anyio.from_thread import start_blocking_portal
 from websockets import ConnectionClosed
 from websockets.asyncio.client import connect
 
-from tests.cluster import Cluster, Served
+from tests.cluster import Cluster
 from tests.e2e.targets import KINDS, file
 from tests.patience import PATIENCE_S, wait_until
 from tests.proxy.certificates import certificate
@@ -222,31 +220,3 @@ def test_a_replica_that_is_started_after_an_edit_serves_the_files_of_the_start(h
 def test_nothing_is_left_when_it_is_killed(shop: Run) -> None:
     os.kill(shop.process.pid, signal.SIGKILL)
     wait_until(lambda: not shop.left(), 40)
-
-
-def refused(*arguments: str) -> str:
-    """What a run that cannot be says; it ends with 2 and leaves no process of its session."""
-    done = subprocess.run(
-        [sys.executable, "-m", "app_toolkit.cli", "run", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    return done.stderr
-
-
-@pytest.mark.slow
-def test_error_of_a_failed_startup_shows_the_users_traceback(victim: Served) -> None:
-    address = victim.cluster.address()  # that it fails has nothing to do with whose Ray it is
-    said = refused("tests/e2e/broken.py", "--port", "0", "--address", address, "--route-prefix", "/broken")
-    assert "Error: 'app' did not come up: RuntimeError: the model file is missing" in said
-    assert 'broken.py", line 11, in lifespan' in said
-
-
-def test_port_in_use_is_refused_before_anything_starts() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert f"port {port} on 127.0.0.1 is in use" in refused("examples/hello/app.py", "--port", str(port))

@@ -21,5 +21,5 @@ class Translators(Deployment, num_replicas=2, ray_actor_options={"num_cpus": 0.1
 translators = Translators.bind()
 
 
-app = Toolkit(title="Translators", deployment=DeploymentConfig(name="translators-api", num_replicas=2))
+app = Toolkit(title="Translators", deployment=DeploymentConfig(name="translators-api"))
 app.include_router(openai_router(dict.fromkeys(NAMES, translators)), prefix="/v1")

@@ -13,14 +13,9 @@ from .app import Ledger, build
 
 
 @pytest.fixture(scope="module")
-def patience() -> Timeouts:
-    """No client of a test is ever too late, however slow the machine is."""
-    return Timeouts(head_s=60.0, keep_alive_s=60.0, body=MinimumRate(500.0, 60.0))
-
-
-@pytest.fixture(scope="module")
-def world(patience: Timeouts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    edge = RunningProxy(patience)
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    # So long that no client of a test is late, however slow the machine is.
+    edge = RunningProxy(Timeouts(head_s=60.0, keep_alive_s=60.0, body=MinimumRate(500.0, 60.0)))
     world = World(edge, Path(tmp_path_factory.mktemp("edge")))
     yield world
     try:

@@ -174,10 +174,7 @@ refused(
 )
 refused("a folded coding", "smuggling", POST + b"transfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n" + BEHIND)
 refused(
-    "a misspelt coding",
-    "smuggling",
-    POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n" + BEHIND,
-    status=(400, 501),
+    "a misspelt coding", "smuggling", POST + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n" + BEHIND, status=(400, 501)
 )
 refused(
     "a coding in quotes",

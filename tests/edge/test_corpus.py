@@ -13,7 +13,7 @@ from .corpus import CORPUS, GET, Entry
 from .listing import PAGE, cell, listed, page
 
 SILENCE_S = 30.0
-"""A server that is silent for so long hangs. It closes no connection before, see the fixture `patience`."""
+"""A server that is silent for so long hangs. It closes no connection before."""
 
 STRANGE = [*range(0x21), 0x7F, *range(0x80, 0x100)]
 

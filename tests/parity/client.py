@@ -70,11 +70,7 @@ class Exchange:
         except (asyncio.IncompleteReadError, ConnectionError):
             truncated = True
         body = b"".join(parts)
-        observed: dict[str, Observation] = {
-            "status": self.status,
-            "headers": self.headers,
-            "body": shown(body),
-        }
+        observed: dict[str, Observation] = {"status": self.status, "headers": self.headers, "body": shown(body)}
         if self.interim:
             observed["interim"] = self.interim
         if truncated:
@@ -193,12 +189,7 @@ class Client:
     @asynccontextmanager
     async def websocket(self, target: str, host: str = HOST, **options: Any) -> AsyncIterator[ClientConnection]:
         async with connect(
-            f"ws://{host}{target}",
-            host="127.0.0.1",
-            port=self.port,
-            proxy=None,
-            ping_interval=None,
-            **options,
+            f"ws://{host}{target}", host="127.0.0.1", port=self.port, proxy=None, ping_interval=None, **options
         ) as websocket:
             yield websocket
 

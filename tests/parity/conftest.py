@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,7 +11,10 @@ from tests.patience import PATIENCE_S
 
 from .client import Client, Observation
 from .probes import PROBES
-from .servers import FORMS, running
+from .servers import FORMS, TESTS, running
+
+if TYPE_CHECKING:
+    from tests.cluster import Cluster
 
 ON_RAY = {
     *("unknown_path", "root", "raw_body_5_mb", "big_response_streamed", "exception_without_a_handler", "openapi"),
@@ -56,7 +60,7 @@ def expected(bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 
 @pytest.fixture(
-    scope="session",
+    scope="module",
     params=[
         pytest.param(name, marks=pytest.mark.ray if FORMS[name].on_ray else ()) for name in FORMS if name != "bare"
     ],
@@ -65,10 +69,20 @@ def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="session")
-def port(form: str, bare_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with running(form, tmp_path_factory.mktemp(form) / "log") as port:
-        yield port
+@pytest.fixture(scope="module")
+def port(
+    form: str, bare_port: int, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[int]:
+    if FORMS[form].on_ray:
+        cluster: Cluster = request.getfixturevalue("cluster")
+        served = cluster.deploy(
+            "tests.parity.served:app", TESTS.parent, name="parity", route_prefix="/", num_replicas=2
+        )
+        yield int(served.url.rpartition(":")[2].removesuffix("/"))
+        served.delete()
+    else:
+        with running(form, tmp_path_factory.mktemp(form) / "log") as port:
+            yield port
 
 
 def observe(name: str, port: int, folder: Path) -> Observation:

@@ -8,10 +8,7 @@ from .client import Observation
 # Between any two processes
 
 NOW = re.compile(r"\w{3}, \d\d \w{3} 20\d\d \d\d:\d\d:\d\d GMT")
-CLOCK = {
-    "date": "tells when the answer was made",
-    "set-cookie": "a deleted cookie expires now",
-}
+CLOCK = {"date": "tells when the answer was made", "set-cookie": "a deleted cookie expires now"}
 SET = {"allow": "Starlette writes out a Python set, whose order changes from process to process"}
 
 # Between FastAPI and the toolkit

@@ -5,15 +5,12 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from enum import Enum
 from typing import Annotated, Any
 
 from fastapi import (
     APIRouter,
-    Body,
     Cookie,
     Depends,
-    File,
     Form,
     Header,
     HTTPException,
@@ -25,7 +22,7 @@ from fastapi import (
     UploadFile,
 )
 from fastapi.routing import APIRoute
-from fastapi.security import HTTPBearer, OAuth2PasswordBearer
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.convertors import Convertor, register_url_convertor
 
@@ -78,17 +75,10 @@ async def lifespans(request: Request) -> dict[str, Any]:
 
 # Not in the schema: FastAPI names an operation after the first of a set of methods, whichever that is today.
 @router.api_route(
-    "/method",
-    methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"],
-    include_in_schema=False,
+    "/method", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"], include_in_schema=False
 )
 async def method(request: Request) -> dict[str, str]:
     return {"method": request.method}
-
-
-class Size(Enum):
-    small = "small"
-    large = "large"
 
 
 @router.get("/numbers/{n}")
@@ -101,19 +91,9 @@ async def by_int(n: int) -> dict[str, int]:
     return {"int": n}
 
 
-@router.get("/convertors/float/{x:float}")
-async def by_float(x: float) -> dict[str, float]:
-    return {"float": x}
-
-
 @router.get("/convertors/even/{n:even}")
 async def by_even(n: int) -> dict[str, int]:
     return {"even": n}
-
-
-@router.get("/sizes/{size}")
-async def by_enum(size: Size) -> Size:
-    return size
 
 
 @router.get("/words/{word}")
@@ -124,12 +104,6 @@ async def by_word(word: str, request: Request) -> dict[str, str]:
 @router.get("/rest/{rest:path}")
 async def by_rest(rest: str, request: Request) -> dict[str, str]:
     return {"rest": rest, "path": request.scope["path"], "raw": request.scope["raw_path"].decode("latin-1")}
-
-
-class Filter(BaseModel):
-    model_config = {"extra": "forbid"}
-    limit: int = Field(10, gt=0, le=100)
-    tags: list[str] = []
 
 
 @router.get("/query")
@@ -143,17 +117,9 @@ async def query(
     return {"needed": needed, "number": number, "several": several, "renamed": renamed, "flag": flag}
 
 
-@router.get("/query-model")
-async def query_model(chosen: Annotated[Filter, Query()]) -> Filter:
-    return chosen
-
-
 @router.get("/raw-query")
 async def raw_query(request: Request) -> dict[str, Any]:
-    return {
-        "raw": request.scope["query_string"].decode("latin-1"),
-        "items": request.query_params.multi_items(),
-    }
+    return {"raw": request.scope["query_string"].decode("latin-1"), "items": request.query_params.multi_items()}
 
 
 @router.get("/headers")
@@ -208,16 +174,6 @@ async def post_json(item: Item) -> Item:
     return item
 
 
-@router.put("/json/{key}")
-async def put_json(key: str, item: Item, verbose: bool = False) -> dict[str, Any]:
-    return {"key": key, "item": item, "verbose": verbose}
-
-
-@router.patch("/two-bodies")
-async def two_bodies(item: Item, part: Part, urgent: Annotated[int, Body()]) -> dict[str, Any]:
-    return {"item": item, "part": part, "urgent": urgent}
-
-
 @router.post("/form")
 async def post_form(name: Annotated[str, Form()], tag: Annotated[list[str], Form()] = []) -> dict[str, Any]:  # noqa: B006
     return {"name": name, "tag": tag}
@@ -234,11 +190,6 @@ async def upload(
         "files": [(name, kind, len(data), hashlib.sha256(data).hexdigest()) for name, kind, data in read],
         "note": note,
     }
-
-
-@router.post("/file-bytes")
-async def file_bytes(file: Annotated[bytes, File()]) -> int:
-    return len(file)
 
 
 @router.post("/raw")
@@ -275,31 +226,6 @@ async def overridden(value: Annotated[str, Depends(original)]) -> str:
     return value
 
 
-class Calls:
-    """Counts how often it is asked within one request."""
-
-    def __init__(self, request: Request) -> None:
-        request.state.calls = getattr(request.state, "calls", 0) + 1
-        self.count: int = request.state.calls
-
-
-def counted(calls: Annotated[Calls, Depends()]) -> int:
-    return calls.count
-
-
-def counted_anew(calls: Annotated[Calls, Depends(use_cache=False)]) -> int:
-    return calls.count
-
-
-@router.get("/dependencies")
-async def dependencies(
-    one: Annotated[int, Depends(counted)],
-    two: Annotated[int, Depends(counted)],
-    anew: Annotated[int, Depends(counted_anew)],
-) -> list[int]:
-    return [one, two, anew]
-
-
 async def logged(mark: Mark) -> AsyncIterator[str]:
     append(mark, "log", "async set up")
     try:
@@ -328,11 +254,6 @@ async def resources(mark: Mark, fail: bool = False) -> str:
 @router.get("/bearer")
 async def bearer(token: Annotated[Any, Security(HTTPBearer())]) -> str:
     return str(token.credentials)
-
-
-@router.get("/oauth")
-async def oauth(token: Annotated[str, Depends(OAuth2PasswordBearer("token"))]) -> str:
-    return token
 
 
 @router.get("/in-a-thread")

@@ -191,8 +191,7 @@ async def ws_json(websocket: WebSocket) -> None:
 async def subprotocol(websocket: WebSocket) -> None:
     offered = websocket.scope["subprotocols"]
     await websocket.accept(
-        subprotocol="two" if "two" in offered else None,
-        headers=[(b"x-accepted", b"1"), (b"x-accepted", b"2")],
+        subprotocol="two" if "two" in offered else None, headers=[(b"x-accepted", b"1"), (b"x-accepted", b"2")]
     )
     await websocket.send_json(offered)
     await websocket.close(1000, "done")

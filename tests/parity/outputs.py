@@ -6,16 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
-from fastapi.responses import (
-    FileResponse,
-    HTMLResponse,
-    JSONResponse,
-    PlainTextResponse,
-    RedirectResponse,
-    StreamingResponse,
-)
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel
 
 from .ground import FILES, ran
 
@@ -40,11 +32,6 @@ async def lifespans(request: Request) -> dict[str, Any]:
 @router.get("/json")
 async def as_json() -> dict[str, Any]:
     return {"text": "äöü €", "null": None, "list": [1, 2.5, True]}
-
-
-@router.get("/html", response_class=HTMLResponse)
-async def as_html() -> str:
-    return "<h1>heading</h1>"
 
 
 @router.get("/plain", response_class=PlainTextResponse)
@@ -86,21 +73,6 @@ async def nothing() -> None:
 async def created(response: Response) -> dict[str, int]:
     response.headers["location"] = "/outputs/created/1"
     return {"id": 1}
-
-
-class Secretive(BaseModel):
-    name: str
-    note: str | None = None
-
-
-@router.get("/model", response_model=Secretive, response_model_exclude_unset=True)
-async def model() -> dict[str, str]:
-    return {"name": "n", "password": "never shown"}
-
-
-@router.get("/invalid-model", response_model=Secretive)
-async def invalid_model() -> dict[str, str]:
-    return {"note": "the name is missing"}
 
 
 @router.get("/cookies")

@@ -92,10 +92,7 @@ def serve() -> None:
                     **ingress.config.policy.model_dump(),
                 ),
             )
-        snapshots["routes"] = Snapshot(
-            Version(1, 1),
-            encode(route_snapshot([spec])),
-        )
+        snapshots["routes"] = Snapshot(Version(1, 1), encode(route_snapshot([spec])))
 
         async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
             if seen:

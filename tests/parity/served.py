@@ -4,7 +4,4 @@ from app_toolkit import DeploymentConfig, Toolkit
 
 from .app import build
 
-app = build(
-    Toolkit,
-    {"outputs": DeploymentConfig(name="outputs"), "live": DeploymentConfig(name="live")},
-)
+app = build(Toolkit, {"outputs": DeploymentConfig(name="outputs"), "live": DeploymentConfig(name="live")})

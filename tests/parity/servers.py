@@ -25,14 +25,10 @@ def by_hand() -> list[str]:
     return [sys.executable, "-m", "parity.pieces"]
 
 
-def run() -> list[str]:
-    served = TESTS / "parity" / "served.py"
-    return [sys.executable, "-m", "app_toolkit.cli", "run", str(served), "--port", "0", "-n", "2"]
-
-
 @dataclass(frozen=True)
 class Form:
     command: list[str]
+    """What starts it; empty on Ray, where the session's cluster serves it."""
     ingresses: int = 1
     """How many kinds of processes serve it."""
     replicas: int = 1
@@ -45,7 +41,7 @@ FORMS = {
     "control": Form(uvicorn("parity.bare:bare")),
     "embedded": Form(uvicorn("parity.served:app")),
     "pieces-2": Form(by_hand(), ingresses=3, replicas=2),
-    "ray-2": Form(run(), ingresses=3, replicas=2, on_ray=True),
+    "ray-2": Form([], ingresses=3, replicas=2, on_ray=True),
 }
 
 
@@ -54,11 +50,7 @@ def running(form: str, log: Path) -> Iterator[int]:
     """The port of a server in this form. Its output goes to `log`."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            FORMS[form].command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=TESTS,
-            env={**os.environ, "NO_COLOR": "1"},
+            FORMS[form].command, stdout=output, stderr=subprocess.STDOUT, cwd=TESTS, env={**os.environ, "NO_COLOR": "1"}
         )
     try:
         yield _port(process, log, time.monotonic() + PATIENCE_S)

@@ -22,12 +22,7 @@ from .servers import FORMS
 
 @pytest.mark.parametrize("name", PROBES)
 def test_a_client_sees_the_same_as_from_bare_uvicorn(
-    name: str,
-    form: str,
-    port: int,
-    bare_port: int,
-    expected: Callable[[str], Observation],
-    tmp_path: Path,
+    name: str, form: str, port: int, bare_port: int, expected: Callable[[str], Observation], tmp_path: Path
 ) -> None:
     seen = observe(name, port, tmp_path)
     assert comparable(name, form, seen, port) == comparable(name, form, expected(name), bare_port)

@@ -1,4 +1,4 @@
-"""What type checkers say of `@batch`: read by mypy, and by pyright where it is installed; never run."""
+"""What type checkers are to say of `@batch`. Where they are to complain, a comment ignores it, and has to."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any, ParamSpec, TypeVar, assert_type
@@ -83,17 +83,17 @@ async def calls(model: Model) -> None:
     assert_type(await call_many(model.embed, ["x"]), list[float])
     assert_type(await call_many(double, [1]), list[int])
 
-    await call_many(model.embed, [3])  # wrong: of the item's type
-    await model.embed(["x"])  # wrong: one item, not a list
-    await model.embed(3)  # wrong: of the item's type
-    await model.predict(b"x")  # wrong: every parameter
-    await called(model.embed, 3)  # wrong: of the item's type
-    await double("1")  # wrong: of the item's type
-    model.write(3)  # wrong: streams, too
-    model.embed.batch.max_batch_size = "16"  # wrong: a number
-    batch(max_size=3)  # wrong: no such limit
+    await call_many(model.embed, [3])  # type: ignore[arg-type] # of the item's type
+    await model.embed(["x"])  # type: ignore[arg-type] # one item, not a list
+    await model.embed(3)  # type: ignore[arg-type] # of the item's type
+    await model.predict(b"x")  # type: ignore[call-arg] # every parameter
+    await called(model.embed, 3)  # type: ignore[arg-type] # of the item's type
+    await double("1")  # type: ignore[arg-type] # of the item's type
+    model.write(3)  # type: ignore[arg-type] # streams, too
+    model.embed.batch.max_batch_size = "16"  # type: ignore[assignment] # a number
+    batch(max_size=3)  # type: ignore[call-arg] # no such limit
 
 
-@batch()  # wrong: the result is no list
+@batch()  # type: ignore[arg-type] # the result is no list
 async def no_list(texts: list[str]) -> float:
     return 0.0
