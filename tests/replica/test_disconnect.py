@@ -1,8 +1,6 @@
 """Handlers and their slots when the client disconnects."""
 
 import asyncio
-import random
-import socket
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +12,7 @@ from app_toolkit.core.disconnect import stops
 from app_toolkit.replica.admission import live_sets
 from app_toolkit.replica.admission.client import KEPT, ClientMessages
 from app_toolkit.replica.admission.replica import ReplicaStatistics
-from app_toolkit.types import Message, OnDisconnect
+from app_toolkit.types import Message
 from tests.patience import PATIENCE_S
 
 from .client import Connection, Serve, Served, dial, field, wait_until
@@ -292,24 +290,6 @@ def test_a_server_shutdown_is_not_taken_for_a_disconnect(
     assert any("CancelledError" in str(r.exc_info) for r in caplog.records), "uvicorn says whom it has cancelled"
 
 
-def test_clients_that_disconnect_at_any_moment_leave_no_handler(visit: Visit) -> None:
-    rng = random.Random(8)
-    name, value = field()
-    head = b"%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value)
-    leaving: list[tuple[int, int, socket.socket]] = []
-    for number in range(200):
-        raw = dial(visit.served.address)
-        raw.sendall(b"GET %b HTTP/1.1\r\n" % rng.choice([b"/async", b"/stream", b"/behind/async"]) + head)
-        leaving.append((number + rng.randrange(100), number, raw))
-        while leaving and min(leaving)[0] <= number:
-            leaving.remove(earliest := min(leaving))
-            earliest[-1].close()
-    wait_until(lambda: visit.notes.count("began") > 10, "some handlers began")
-    for *_, raw in leaving:
-        raw.close()
-    wait_until(lambda: visit.notes.count("began") == visit.notes.count("cancelled"), "all of them were cancelled")
-
-
 # What goes on
 
 
@@ -524,42 +504,6 @@ async def test_an_error_of_receive_is_raised_in_the_app() -> None:
     await client.watch(lambda: pytest.fail("nobody hung up"))
     with pytest.raises(OSError, match="broken"):
         await client.receive()
-
-
-CLASS = """
-    from fastapi import Request
-    from app_toolkit.replica.objects.calls import Calls
-    from app_toolkit.replica.objects.http import http_app
-    from app_toolkit.replica.objects.hosted_object import HostedObject
-
-    def note(event):
-        with (FOLDER / "ledger").open("a") as ledger:
-            ledger.write(event + "\\n")
-
-    class Front:
-        async def __call__(self, request: Request) -> str:
-            note("began")
-            try:
-                await hold_until("go")
-            except asyncio.CancelledError:
-                note("cancelled")
-                raise
-            note("ended")
-            return "done"
-
-    instance = HostedObject(Front, name="front")
-    app = Calls(instance, http=http_app(Front, instance.respond))
-"""
-
-
-@pytest.mark.parametrize(("wish", "end"), [("auto", "ended"), ("cancel", "cancelled")])
-def test_a_class_that_answers_http_keeps_to_on_disconnect(serve: Serve, wish: OnDisconnect, end: str) -> None:
-    visit = Visit(serve(CLASS, on_disconnect=wish))
-    visit.ask("/", "POST").close()
-    if wish == "auto":
-        visit.served.release("go")
-    visit.noted("began", end)
-    visit.idle()
 
 
 def test_a_generator_that_waits_at_its_yield_is_closed_without_the_garbage_collector(serve: Serve) -> None:

@@ -687,13 +687,6 @@ def test_a_unix_socket_is_private_and_goes_with_the_replica(serve: Serve) -> Non
     assert not path.exists()
 
 
-def test_tcp_takes_a_free_port(serve: Serve) -> None:
-    served = serve(SLOW, address="tcp:127.0.0.1:0")
-    assert served.address.startswith("tcp:127.0.0.1:")
-    assert not served.address.endswith(":0")
-    assert served.connect().ask("/").status == 200
-
-
 def test_a_replica_listens_for_other_nodes_and_asks_them_for_the_secret(serve: Serve) -> None:
     served = serve(SLOW, remote_host="127.0.0.1")
     assert served.connect().ask("/", hop=None).status == 200
@@ -706,12 +699,6 @@ def test_a_replica_listens_for_other_nodes_and_asks_them_for_the_secret(serve: S
     assert served.server.stop(0)
     with pytest.raises(ConnectionRefusedError):
         dial(remote)
-
-
-def test_without_other_nodes_no_port_is_opened(serve: Serve) -> None:
-    served = serve(SLOW)
-    assert served.server.remote_address is None
-    assert [listener.family for listener in served.server.listeners] == [socket.AF_UNIX]
 
 
 def test_an_unavailable_address_for_other_nodes_is_an_error_and_leaves_no_socket(serve: Serve) -> None:

@@ -8,9 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app_toolkit.errors import ReplicaBusy
-from app_toolkit.observability.context import request_id
-from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
+from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.types import Message, Receive, Scope, Send
 from tests.replica.client import Serve, Served, dial, field, wait_until
 
@@ -186,15 +184,6 @@ def test_a_request_without_a_hop_over_a_unix_socket_is_served_without_internal_f
     assert answer.json()["request_id"] is None
 
 
-def test_over_tcp_a_request_without_a_hop_is_refused(serve: Serve) -> None:
-    served = serve(ECHO, address="tcp:127.0.0.1:0")
-    with httpx.Client(base_url=served.address.replace("tcp:", "http://", 1), trust_env=False) as client:
-        answer = client.get("/echo")
-    assert answer.status_code == 503
-    assert answer.headers["x-app-toolkit-refused"] == "secret"
-    assert served.connect().ask("/echo").status == 200
-
-
 @pytest.mark.parametrize(
     ("origin", "reason"),
     [
@@ -293,24 +282,6 @@ def test_a_bare_app_that_fails_is_answered_as_uvicorn_would(serve: Serve, caplog
     assert len([record for record in errors(caplog) if record.name == "app_toolkit.replica"]) == 2
 
 
-HINTING = """
-    from starlette.responses import Response
-
-    app = FastAPI()
-
-    @app.get("/")
-    async def hint():
-        return Response(status_code=103)
-"""
-
-
-def test_an_interim_status_as_a_response_is_a_failure(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    served = serve(HINTING)
-    assert served.connect().ask("/").status == 500
-    sentence = "the app responded with status 103: a final response must have a status from 200 to 599"
-    assert_logged_once(served, caplog, sentence)
-
-
 def test_a_failure_in_a_websocket_ends_it_with_1011_and_is_logged_once(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,52 +310,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-# In one process
-
-
-@pytest.mark.anyio
-async def test_admit_runs_the_app_in_the_scope_it_is_given() -> None:
-    seen: list[Any] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append((scope["root_path"], request_id()))
-        await send({"type": "http.response.start", "status": 200})
-        await send({"type": "http.response.body"})
-
-    sent: list[Message] = []
-    replica = Replica(app, name="r", max_ongoing_requests=1)
-    await replica.admit(request(request_id="inside"), nothing, collector(sent))
-    assert seen == [("/outer", "inside")]
-    assert sent[0] == {"type": "http.response.start", "status": 200, "headers": []}
-    assert request_id() is None
-
-
-@pytest.mark.anyio
-async def test_admit_raises_busy_before_user_code_runs() -> None:
-    replica: Replica
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        with pytest.raises(ReplicaBusy, match="the replica runs 1 requests"):
-            await replica.admit(request(), nothing, collector([]))
-
-    replica = Replica(app, name="r", max_ongoing_requests=1)
-    await replica.admit(request(), nothing, collector([]))
-    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
-
-
-@pytest.mark.anyio
-async def test_admit_passes_failures_of_the_app_and_gives_the_slot_back() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        raise ValueError("mine")
-
-    replica = Replica(app, name="r", max_ongoing_requests=1)
-    with pytest.raises(ValueError, match="mine"):
-        await replica.admit(request(), nothing, collector([]))
-    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
-
-
-def request(**extension: str) -> Scope:
-    return {"type": "http", "root_path": "/outer", "headers": [], "extensions": {"app_toolkit": extension}}
+# A refusal without a server
 
 
 async def unreached(scope: Scope, receive: Receive, send: Send) -> None:

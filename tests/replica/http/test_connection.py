@@ -566,27 +566,6 @@ async def test_the_next_request_begins_when_the_body_of_the_first_has_arrived() 
     assert [scope["path"] for scope in script.met] == ["/", "/2"]
 
 
-async def test_an_app_that_runs_after_its_response_is_not_disturbed_by_the_next_request() -> None:
-    last = asyncio.Event()
-    done: list[str] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await Script(HI)(scope, receive, send)
-        if scope["path"] == "/1":
-            await last.wait()
-        done.append(scope["path"])
-
-    talking = Talking(app)
-    talking.say(get(b"/1"))
-    await until(lambda: talking.wire.said == ANSWER)
-    talking.say(get(b"/2"))
-    await until(lambda: done == ["/2"])
-    last.set()
-    await talking.settle()
-    assert done == ["/2", "/1"]
-    assert (talking.wire.said, talking.ended) == (2 * ANSWER, "")
-
-
 MALFORMED = {
     "length": b"GET / HTTP/1.1\r\ncontent-length: two\r\n\r\n",
     "negative": b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
