@@ -1,0 +1,124 @@
+"""A connection of a caller to a replica, over a transport in memory: bytes in, bytes out."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
+from app_toolkit.replica.http.connection import CallerConnection
+from app_toolkit.replica.http.websocket import BoundedWebSocket
+from app_toolkit.types import ASGIApp, OnDisconnect
+from tests.patience import until
+
+from .client import SECRET, field
+
+
+class Wire(asyncio.Transport):
+    """What a talker writes on, which takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.written: list[bytes] = []
+        self.ended = ""
+        self.reading = True
+        self.protocol: Any = None
+
+    def write(self, data: Any) -> None:
+        if not self.ended:
+            self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    @property
+    def said(self) -> bytes:
+        return b"".join(self.written)
+
+
+class Talking:
+    """One caller, and an app behind a replica. No socket is used."""
+
+    def __init__(self, app: ASGIApp, *, ours: bool = True, on_disconnect: OnDisconnect = "auto") -> None:
+        """`ours`: over our own connection, not uvicorn's."""
+        self.replica = Replica(app, name="r", max_ongoing_requests=10, secret=SECRET, on_disconnect=on_disconnect)
+        config = uvicorn.Config(
+            self.replica, ws=BoundedWebSocket, lifespan="off", log_config=None, server_header=False, date_header=False
+        )
+        config.load()
+        self.state = ServerState()
+        self.wire = Wire()
+        self.ended = ""
+        make = partial(CallerConnection, self.replica) if ours else HttpToolsProtocol
+        self.talker: Any = cast(Any, make)(config, self.state, {"app": "state"})
+        self.talker.connection_made(self.wire)
+
+    def say(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.talker.data_received(piece)
+
+    def leave(self) -> None:
+        """Disconnect."""
+        self.talker.connection_lost(None)
+
+    async def idle(self) -> None:
+        """Wait until no request and no background task runs."""
+        await until(lambda: self.replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False))
+
+    async def settle(self) -> None:
+        """Until nothing runs, or what runs waits for its caller, which then leaves."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+        self.ended = self.wire.ended  # uvicorn closes what was lost, too
+        self.talker.connection_lost(None)
+        await until(lambda: not self.state.tasks)
+        await asyncio.sleep(0)  # who hears of a task's end is told in the next turn
+        assert (self.replica.statistics().ongoing, self.replica.statistics().running) == (0, 0)
+        assert not self.state.connections
+
+
+def head(method: str = "GET", target: bytes = b"/", fields: Sequence[tuple[bytes, bytes]] = (), **of_hop: Any) -> bytes:
+    name, value = field(**of_hop)
+    lines = [b"%b %b HTTP/1.1" % (method.encode(), target), b"%b: %b" % (name.encode(), value)]
+    return b"\r\n".join([*lines, *(b"%b: %b" % each for each in fields), b"", b""])
+
+
+def get(path: bytes = b"/") -> bytes:
+    return head(target=path, fields=[(b"host", b"shop")])
+
+
+def post(body: bytes, *fields: tuple[bytes, bytes]) -> bytes:
+    return head("POST", fields=[(b"host", b"shop"), (b"content-length", b"%d" % len(body)), *fields]) + body
+
+
+HANDSHAKE = head(
+    fields=[
+        (b"host", b"shop"),
+        (b"connection", b"keep-alive, Upgrade"),
+        (b"upgrade", b"WebSocket"),
+        (b"sec-websocket-version", b"13"),
+        (b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="),
+    ]
+)
