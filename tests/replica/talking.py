@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
+from copy import copy
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
+import httpx
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -12,7 +14,7 @@ from uvicorn.server import ServerState
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
 from app_toolkit.replica.http.connection import CallerConnection
 from app_toolkit.replica.http.websocket import BoundedWebSocket
-from app_toolkit.types import ASGIApp, OnDisconnect
+from app_toolkit.types import ASGIApp
 from tests.patience import until
 
 from .client import SECRET, field
@@ -61,19 +63,38 @@ class Wire(asyncio.Transport):
 class Talking:
     """One caller, and an app behind a replica. No socket is used."""
 
-    def __init__(self, app: ASGIApp, *, ours: bool = True, on_disconnect: OnDisconnect = "auto") -> None:
-        """`ours`: over our own connection, not uvicorn's."""
-        self.replica = Replica(app, name="r", max_ongoing_requests=10, secret=SECRET, on_disconnect=on_disconnect)
-        config = uvicorn.Config(
+    def __init__(self, app: ASGIApp, *, ours: bool = True, max_ongoing_requests: int = 10, **options: Any) -> None:
+        """`ours`: over our own connection, not uvicorn's. `options`: those of `Replica`."""
+        self.replica = Replica(app, name="r", max_ongoing_requests=max_ongoing_requests, secret=SECRET, **options)
+        self.state = ServerState()
+        self._config = uvicorn.Config(
             self.replica, ws=BoundedWebSocket, lifespan="off", log_config=None, server_header=False, date_header=False
         )
-        config.load()
-        self.state = ServerState()
+        self._config.load()
+        self._make: Any = partial(CallerConnection, self.replica) if ours else HttpToolsProtocol
+        self._connect()
+
+    def _connect(self) -> None:
         self.wire = Wire()
         self.ended = ""
-        make = partial(CallerConnection, self.replica) if ours else HttpToolsProtocol
-        self.talker: Any = cast(Any, make)(config, self.state, {"app": "state"})
+        self.talker: Any = self._make(self._config, self.state, {"app": "state"})
         self.talker.connection_made(self.wire)
+
+    def beside(self) -> "Talking":
+        """Another caller of the same replica."""
+        other = copy(self)
+        other._connect()
+        return other
+
+    async def response(self) -> httpx.Response:
+        """Wait for one response, whose length is announced."""
+        await until(lambda: b"\r\n\r\n" in self.wire.said)
+        start, _, _ = self.wire.said.partition(b"\r\n\r\n")
+        status, *lines = start.split(b"\r\n")
+        fields = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+        length = int(dict(fields)[b"content-length"])
+        await until(lambda: len(self.wire.said) == len(start) + 4 + length)
+        return httpx.Response(int(status.split()[1]), headers=fields, content=self.wire.said[len(start) + 4 :])
 
     def say(self, *pieces: bytes) -> None:
         for piece in pieces:

@@ -615,6 +615,15 @@ def test_a_stop_lets_exchanges_end(serve: Serve) -> None:
     assert not stopping.is_alive()
 
 
+def test_a_stop_does_not_wait_for_the_wait_queue(serve: Serve) -> None:
+    served = serve(SLOW, max_ongoing_requests=1)
+    waiting = served.connect().ask("/", (hop.QUEUE.decode(), "a"))
+    began = time.monotonic()
+    assert served.server.stop(20)
+    assert time.monotonic() - began < 10
+    assert waiting.read() == b"."
+
+
 def test_a_stop_cuts_open_responses_at_its_deadline(serve: Serve) -> None:
     served = serve(
         """
