@@ -134,12 +134,16 @@ def post(body: bytes, *fields: tuple[bytes, bytes]) -> bytes:
     return head("POST", fields=[(b"host", b"shop"), (b"content-length", b"%d" % len(body)), *fields]) + body
 
 
-HANDSHAKE = head(
-    fields=[
+def handshake(path: bytes = b"/", *fields: tuple[bytes, bytes], **of_hop: Any) -> bytes:
+    """The request that opens a WebSocket."""
+    upgrade = [
         (b"host", b"shop"),
         (b"connection", b"keep-alive, Upgrade"),
         (b"upgrade", b"WebSocket"),
         (b"sec-websocket-version", b"13"),
         (b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="),
     ]
-)
+    return head(target=path, fields=[*fields, *upgrade], **of_hop)
+
+
+HANDSHAKE = handshake()

@@ -26,7 +26,7 @@ from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
 from app_toolkit.types import Message, OnDisconnect, Receive, Scope, Send
 from tests.patience import PATIENCE_S, until
 
-from .talking import HANDSHAKE, Talking, head
+from .talking import Talking, handshake, head
 
 pytestmark = pytest.mark.anyio
 
@@ -357,7 +357,7 @@ async def test_a_watch_asks_for_no_body_that_waits_for_a_100() -> None:
 
 
 async def test_a_websocket_receives_all_messages_before_the_disconnect(visit: Visit) -> None:
-    visit.talking.say(HANDSHAKE.replace(b" / ", b" /listens ", 1))
+    visit.talking.say(handshake(b"/listens"))
     await until(lambda: visit.notes == ["began"])
     websocket = visit.talking.wire.protocol
     for text in (b"one", b"two", b"three"):

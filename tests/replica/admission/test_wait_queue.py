@@ -14,7 +14,7 @@ from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
 from app_toolkit.transport import hop
 from app_toolkit.types import Message, Receive, Scope, Send
 from tests.patience import PATIENCE_S, until
-from tests.replica.talking import HANDSHAKE, Talking, head
+from tests.replica.talking import Talking, handshake, head
 
 pytestmark = pytest.mark.anyio
 
@@ -229,8 +229,7 @@ async def test_a_websocket_that_redeems_a_reservation_takes_no_slot(world: World
     await one.has(1)
     two = Caller(world, b"b")
     redeeming = world.talking.beside()
-    hop_field, _, rest = HANDSHAKE.partition(b"\r\nhost")
-    redeeming.say(hop_field + b"\r\n%b: a\r\nhost" % hop.REDEEM + rest)
+    redeeming.say(handshake(b"/", (hop.REDEEM, b"a")))
     await until(lambda: b"101 Switching Protocols" in redeeming.wire.said)
     await until(lambda: one.reservations + two.reservations == 2)  # the slot is offered again
     one.leave()
