@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from app_toolkit.observability.context import sentid
+from app_toolkit.observability.context import request_id
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.frames import close_frame
@@ -53,7 +53,7 @@ def seen(request: Request | WebSocket) -> dict[str, Any]:
         **{name: scope[name] for name in ("client", "server", "scheme", "http_version", "root_path", "path")},
         "headers": [name.decode() for name, _ in scope["headers"]],
         "extension": scope.get("extensions", {}).get("app_toolkit"),
-        "sentid": sentid(),
+        "request_id": request_id(),
         "url": str(request.url),
         "url_for": str(request.url_for("echo")),
     }
@@ -75,8 +75,8 @@ async def test_the_app_sees_the_client_and_the_server_of_the_proxy() -> None:
     assert found["server"] == ["shop.example", 443]
     assert (found["scheme"], found["http_version"]) == ("https", "1.1")
     assert found["url"] == "https://shop.example/echo"
-    assert found["extension"] == {"sentid": "req-1"}
-    assert found["sentid"] == "req-1"
+    assert found["extension"] == {"request_id": "req-1"}
+    assert found["request_id"] == "req-1"
 
 
 async def test_an_unknown_client_and_an_old_version_pass_as_they_are() -> None:
@@ -127,7 +127,7 @@ async def test_an_expectation_of_the_caller_is_met() -> None:
 async def test_a_websocket_sees_the_client_and_the_server_of_the_proxy() -> None:
     found = (await denial_of(echo, b"/shop/ws", root_path="/shop")).json()
     assert found["client"] == ["203.0.113.9", 40_000]
-    assert (found["scheme"], found["root_path"], found["sentid"]) == ("wss", "/shop", "req-1")
+    assert (found["scheme"], found["root_path"], found["request_id"]) == ("wss", "/shop", "req-1")
     assert "x-app-toolkit-hop" not in found["headers"]
 
 
@@ -277,6 +277,6 @@ async def test_a_failure_is_answered_and_logged_once(
     (record,) = [each for each in caplog.records if each.exc_info]
     assert record.name == "app_toolkit.replica"
     assert "req-1" in record.getMessage()
-    assert record.__dict__["sentid"] == "req-1"
+    assert record.__dict__["request_id"] == "req-1"
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "out of stock"
