@@ -176,7 +176,7 @@ def introduce(dialled: socket.socket, secret: bytes = SECRET) -> None:
 class Served:
     """One replica that a test has started."""
 
-    def __init__(self, server: ReplicaServer, address: Address, folder: Path) -> None:
+    def __init__(self, server: ReplicaServer, address: Address, folder: Path = Path()) -> None:
         self.server = server
         self.address = address
         self.folder = folder

@@ -1,223 +1,239 @@
-"""Handlers and their slots when the client disconnects."""
+"""Handlers and their slots when the client disconnects, and at the deadline of the request."""
 
 import asyncio
-import random
-import socket
+import gc
+import json
+import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
+from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, WebSocket
+from fastapi.sse import EventSourceResponse
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import StreamingResponse
+from websockets.frames import Frame, Opcode
 
 from app_toolkit import ConfigError, on_disconnect
 from app_toolkit.core.disconnect import stops
+from app_toolkit.observability.context import deadline
 from app_toolkit.replica.admission import live_sets
 from app_toolkit.replica.admission.client import KEPT, ClientMessages
-from app_toolkit.replica.admission.replica import ReplicaStatistics
-from app_toolkit.types import Message, OnDisconnect
-from tests.patience import PATIENCE_S
+from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
+from app_toolkit.types import Message, OnDisconnect, Receive, Scope, Send
+from tests.patience import PATIENCE_S, until
 
-from .client import Connection, Serve, Served, dial, field, wait_until
+from .talking import Talking, handshake, head
 
-SWEEP_S = 0.05
-"""Some more often than replicas look by themselves; how soon that is, is asked of both engines, and of a system."""
+pytestmark = pytest.mark.anyio
 
-NOTICED_S = 30.0
-"""Generous: it is noticed within two sweeps, but a busy machine may stand still for seconds."""
+SWEEP_S = 0.01
 
-APP = """
-    import time
-    from collections.abc import AsyncIterable
-    from contextlib import contextmanager
-    from fastapi import APIRouter
-    from fastapi.sse import EventSourceResponse
-    from starlette.middleware.base import BaseHTTPMiddleware
-    from starlette.responses import StreamingResponse
-    from app_toolkit import on_disconnect
 
-    app = FastAPI()
+class Visit:
+    """One client of an app that notes what happens to its handlers, which wait until `go` is set."""
 
-    def note(event):
-        with (FOLDER / "ledger").open("a") as ledger:
-            ledger.write(event + "\\n")
+    def __init__(self, on_disconnect: OnDisconnect = "auto") -> None:
+        self.notes: list[str] = []
+        self.go, self.read, self.clean = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.thread_goes = threading.Event()
+        self.talking = Talking(app_of(self), on_disconnect=on_disconnect)
 
     @contextmanager
-    def noted():
-        note("began")
+    def noted(self) -> Iterator[None]:
+        self.notes.append("began")
         try:
             yield
         except asyncio.CancelledError:
-            note("cancelled")
+            self.notes.append("cancelled")
             raise
-        note("ended")
+        self.notes.append("ended")
+
+    async def hold(self) -> None:
+        with self.noted():
+            await self.go.wait()
+
+    @property
+    def statistics(self) -> ReplicaStatistics:
+        return self.talking.replica.statistics()
+
+    async def ask(self, path: str, method: str = "GET", *fields: tuple[bytes, bytes], **of_hop: Any) -> None:
+        """Send a request, and wait until its handler has begun."""
+        self.talking.say(head(method, path.encode(), [(b"host", b"shop"), *fields], **of_hop))
+        await until(lambda: "began" in self.notes)
+
+    async def leave(self, path: str, method: str = "GET", *fields: tuple[bytes, bytes]) -> None:
+        """Send a request, and disconnect when its handler has begun."""
+        await self.ask(path, method, *fields)
+        self.talking.leave()
+
+    async def notes_are(self, *notes: str) -> None:
+        await until(lambda: self.notes == list(notes))
+
+    async def watched(self) -> None:
+        """Wait until the replica watches for the disconnect of the client."""
+        live = self.talking.replica.live
+        await until(lambda: any(each.watcher is not None for each in (*live.ongoing, *live.websockets)))
+
+    async def still(self, *notes: str) -> None:
+        """Check that nothing is noted in a time in which a disconnect would be noticed."""
+        await asyncio.sleep(5 * SWEEP_S)
+        assert self.notes == list(notes)
+
+    def response(self) -> tuple[int, bytes]:
+        start, _, body = self.talking.wire.said.partition(b"\r\n\r\n")
+        return int(start.split()[1]), body
+
+
+def app_of(visit: Visit) -> FastAPI:
+    app, marked, mounted, behind = FastAPI(), APIRouter(), FastAPI(), FastAPI()
 
     @app.api_route("/async", methods=["GET", "POST"])
-    async def in_the_loop():
-        with noted():
-            await hold_until("go")
+    @behind.get("/async")
+    async def in_the_loop() -> None:
+        await visit.hold()
 
+    @behind.get("/def")
     @app.get("/def")
-    def in_a_thread():
-        with noted():
-            while not (FOLDER / "go").exists():
-                time.sleep(0.005)
+    def in_a_thread() -> None:
+        with visit.noted():
+            visit.thread_goes.wait(PATIENCE_S)
 
     @app.api_route("/stream", methods=["GET", "POST"])
-    async def stream():
-        async def body():
-            with noted():
+    async def stream() -> StreamingResponse:
+        async def body() -> AsyncIterator[bytes]:
+            with visit.noted():
                 yield b"first"
-                await hold_until("go")
+                await visit.go.wait()
+
         return StreamingResponse(body())
 
     @app.post("/sse", response_class=EventSourceResponse)
     async def events() -> AsyncIterable[int]:
-        with noted():
+        with visit.noted():
             yield 1
-            await hold_until("go")
+            await visit.go.wait()
 
     @app.get("/receives")
-    async def receives(request: Request):
-        with noted():
-            note((await request.receive())["type"])
-            note((await request.receive())["type"])
-            await hold_until("go")
+    async def receives(request: Request) -> None:
+        with visit.noted():
+            visit.notes.append((await request.receive())["type"])
+            visit.notes.append((await request.receive())["type"])
+            await visit.go.wait()
 
     @app.post("/late")
-    async def reads_late(request: Request):
-        note("began")
-        await hold_until("read")
-        note(str(len(await request.body())))
+    async def reads_late(request: Request) -> None:
+        visit.notes.append("began")
+        await visit.read.wait()
+        visit.notes.append(str(len(await request.body())))
 
     @app.get("/background")
-    async def background(tasks: BackgroundTasks):
-        async def afterwards():
-            with noted():
-                await hold_until("go")
-        tasks.add_task(afterwards)
+    async def background(tasks: BackgroundTasks) -> str:
+        tasks.add_task(visit.hold)
         return "done"
 
     @app.get("/stubborn")
-    async def stubborn():
-        note("began")
+    async def stubborn() -> str:
+        visit.notes.append("began")
         try:
-            await hold_until("go")
+            await visit.go.wait()
         except asyncio.CancelledError:
-            note("cleaning up")
-        await hold_until("clean")
-        note("ended")
+            visit.notes.append("cleaning up")
+        await visit.clean.wait()
+        visit.notes.append("ended")
+        return "too late"
 
     @app.get("/fails")
-    async def fails():
-        note("began")
+    async def fails() -> None:
+        visit.notes.append("began")
         try:
-            await hold_until("go")
+            await visit.go.wait()
         finally:
             raise ValueError("while it was stopped")
 
     @app.websocket("/listens")
-    async def listens(ws: WebSocket):
+    async def listens(ws: WebSocket) -> None:
         await ws.accept()
-        note("began")
+        visit.notes.append("began")
         async for text in ws.iter_text():
-            note(text)
-            await hold_until("go")
-        note("heard")
+            visit.notes.append(text)
+            await visit.go.wait()
+        visit.notes.append("heard")
 
-    marked = APIRouter()
+    @app.get("/due")
+    async def due(tasks: BackgroundTasks) -> float | None:
+        tasks.add_task(lambda: visit.notes.append(f"then {deadline()}"))
+        visit.notes.append("began")
+        return deadline()
+
+    @app.get("/own")
+    async def own() -> None:
+        visit.notes.append("began")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await visit.go.wait()
+        raise TimeoutError("of the handler's own")
 
     @marked.get("/continues")
     @on_disconnect("continue")
-    async def continues(request: Request):
-        async def listen():
+    async def continues(request: Request) -> None:
+        async def listen() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
-            note("disconnected")
+            visit.notes.append("disconnected")
+
         listening = asyncio.create_task(listen())
-        with noted():
-            await hold_until("go")
-        listening.cancel()
+        try:
+            await visit.hold()
+        finally:
+            listening.cancel()
 
     @marked.post("/cancels")
     @on_disconnect("cancel")
-    async def cancels():
-        with noted():
-            await hold_until("go")
+    async def cancels() -> None:
+        await visit.hold()
 
     @marked.post("/unfinished")
     @on_disconnect("continue")
-    async def unfinished(request: Request):
-        note("began")
+    async def unfinished(request: Request) -> None:
+        visit.notes.append("began")
         try:
             await request.body()
         except Exception as error:
-            note(type(error).__name__)
-
-    app.include_router(marked)
-    mounted = FastAPI()
-    mounted.include_router(marked)
-    app.mount("/mounted", mounted)
+            visit.notes.append(type(error).__name__)
 
     class Passes(BaseHTTPMiddleware):
-        async def dispatch(self, request, call_next):
+        async def dispatch(self, request: Request, call_next: Any) -> Any:
             return await call_next(request)
 
-    behind = FastAPI()
-    behind.include_router(marked)
-    behind.add_middleware(Passes)
-    for path, endpoint in {"/async": in_the_loop, "/def": in_a_thread, "/stream": stream}.items():
-        behind.get(path)(endpoint)
-    app.mount("/behind", behind)
-
-    async def copying(scope, receive, send):
+    async def copying(scope: Scope, receive: Receive, send: Send) -> None:
         await mounted(dict(scope), receive, send)
 
+    for router in (app, mounted, behind):
+        router.include_router(marked)
+    behind.add_middleware(Passes)
+    app.mount("/mounted", mounted)
+    app.mount("/behind", behind)
     app.mount("/copied", copying)
-"""
-
-
-class Visit:
-    """Requests of clients that hang up, and what the app notes of its handlers."""
-
-    def __init__(self, served: Served) -> None:
-        self.served = served
-
-    @property
-    def notes(self) -> list[str]:
-        ledger = self.served.folder / "ledger"
-        return ledger.read_text().splitlines() if ledger.exists() else []
-
-    @property
-    def statistics(self) -> ReplicaStatistics:
-        assert self.served.server.replica is not None
-        return self.served.server.replica.statistics()  # also once it has ended
-
-    def noted(self, *notes: str) -> None:
-        wait_until(lambda: self.notes == list(notes), f"{list(notes)} was noted", NOTICED_S)
-
-    def ask(self, path: str, method: str = "GET", *more: tuple[str, str]) -> Connection:
-        connection = self.served.connect()
-        connection.send_head(method, path, [field(), *more])
-        wait_until(lambda: "began" in self.notes, "the handler began")
-        return connection
-
-    def idle(self) -> None:
-        wait_until(lambda: self.statistics == ReplicaStatistics(0, 0, 0, draining=False), "nobody is inside")
+    return app
 
 
 @pytest.fixture(autouse=True)
-def _it_looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _replicas_look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_sets, "SWEEP_S", SWEEP_S)
 
 
 @pytest.fixture
-def visit(serve: Serve) -> Iterator[Visit]:
-    visit = Visit(serve(APP))
+async def visit() -> AsyncIterator[Visit]:
+    visit = Visit()
     yield visit
-    visit.idle()
+    await visit.talking.idle()
 
 
-# What stops
+# Handlers that are stopped
 
 
 @pytest.mark.parametrize(
@@ -231,193 +247,254 @@ def visit(serve: Serve) -> Iterator[Visit]:
         ("POST", "/behind/cancels"),
     ],
 )
-def test_a_handler_is_cancelled_when_its_client_has_gone(visit: Visit, method: str, path: str) -> None:
-    connection = visit.ask(path, method)
+async def test_a_handler_is_cancelled_when_its_client_has_gone(
+    visit: Visit, method: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await visit.ask(path, method)
     assert visit.statistics.running == 1
-    connection.close()
-    visit.noted("began", "cancelled")
-    visit.idle()
-
-
-@pytest.mark.parametrize("path", ["/def", "/behind/def"])
-def test_a_thread_holds_its_slot_until_it_ends(visit: Visit, path: str) -> None:
-    watched = visit.served.server.replica
-    assert watched is not None
-    connection = visit.ask(path)
-    connection.close()
-    wait_until(lambda: any(e.ending is not None for e in watched.live.ongoing), "the hang-up is noticed", NOTICED_S)
-    for _ in range(5):  # turns of its loop, in which a cancellation would have ended it
-        visit.served.server.probe(1)
-    assert visit.statistics.ongoing == 1
-    visit.served.release("go")
-    visit.noted("began", "ended")
-
-
-def test_a_handler_that_receives_the_disconnect_is_not_cancelled(visit: Visit) -> None:
-    visit.ask("/receives").close()
-    visit.noted("began", "http.request", "http.disconnect")
-    visit.served.release("go")
-    visit.noted("began", "http.request", "http.disconnect", "ended")
-
-
-def test_a_handler_that_cleans_up_holds_its_slot_meanwhile(visit: Visit) -> None:
-    visit.ask("/stubborn").close()
-    visit.noted("began", "cleaning up")
-    assert visit.statistics.ongoing == 1
-    visit.served.release("clean")
-    visit.noted("began", "cleaning up", "ended")
-
-
-def test_a_handler_that_fails_while_it_is_stopped_is_logged(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
-    visit.ask("/fails").close()
-    visit.idle()
-    assert visit.served.server.stop(PATIENCE_S)
-    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["while it was stopped"]
-
-
-def test_a_handler_that_is_stopped_is_no_error(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
-    visit.ask("/async").close()
-    visit.noted("began", "cancelled")
-    assert visit.served.server.stop(PATIENCE_S)
+    visit.talking.leave()
+    await visit.notes_are("began", "cancelled")
+    await visit.talking.idle()
     assert caplog.records == []
 
 
-def test_a_server_shutdown_is_not_taken_for_a_disconnect(
-    visit: Visit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", ["/def", "/behind/def"])
+async def test_a_thread_holds_its_slot_until_it_ends(visit: Visit, path: str) -> None:
+    await visit.leave(path)
+    await visit.still("began")
+    assert visit.statistics.ongoing == 1
+    visit.thread_goes.set()
+    await visit.notes_are("began", "ended")
+
+
+async def test_a_handler_that_receives_the_disconnect_is_not_cancelled(visit: Visit) -> None:
+    await visit.leave("/receives")
+    await visit.notes_are("began", "http.request", "http.disconnect")
+    visit.go.set()
+    await visit.notes_are("began", "http.request", "http.disconnect", "ended")
+
+
+async def test_a_handler_that_cleans_up_holds_its_slot_meanwhile(visit: Visit) -> None:
+    await visit.leave("/stubborn")
+    await visit.notes_are("began", "cleaning up")
+    assert visit.statistics.ongoing == 1
+    visit.clean.set()
+    await visit.notes_are("began", "cleaning up", "ended")
+
+
+async def test_a_handler_that_fails_while_it_is_stopped_is_logged(
+    visit: Visit, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(live_sets, "SWEEP_S", 60.0)  # it ends before anybody waits for a hang-up
-    visit.ask("/async")
-    assert visit.served.server.stop(0)
-    assert visit.notes == ["began", "cancelled"]
-    assert any("CancelledError" in str(r.exc_info) for r in caplog.records), "uvicorn says whom it has cancelled"
+    await visit.leave("/fails")
+    await visit.talking.idle()
+    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["while it was stopped"]
 
 
-def test_clients_that_disconnect_at_any_moment_leave_no_handler(visit: Visit) -> None:
-    rng = random.Random(8)
-    name, value = field()
-    head = b"%b: %b\r\nhost: a\r\n\r\n" % (name.encode(), value)
-    leaving: list[tuple[int, int, socket.socket]] = []
-    for number in range(200):
-        raw = dial(visit.served.address)
-        raw.sendall(b"GET %b HTTP/1.1\r\n" % rng.choice([b"/async", b"/stream", b"/behind/async"]) + head)
-        leaving.append((number + rng.randrange(100), number, raw))
-        while leaving and min(leaving)[0] <= number:
-            leaving.remove(earliest := min(leaving))
-            earliest[-1].close()
-    wait_until(lambda: visit.notes.count("began") > 10, "some handlers began")
-    for *_, raw in leaving:
-        raw.close()
-    wait_until(lambda: visit.notes.count("began") == visit.notes.count("cancelled"), "all of them were cancelled")
-
-
-# What goes on
+# Handlers that continue
 
 
 @pytest.mark.parametrize("path", ["/mounted/continues", "/behind/continues"])
-def test_a_handler_marked_continue_gets_no_disconnect(visit: Visit, path: str) -> None:
-    visit.ask(path).close()
-    still(visit, "began")
-    visit.served.release("go")
-    visit.noted("began", "ended")
+async def test_a_handler_marked_continue_gets_no_disconnect(visit: Visit, path: str) -> None:
+    await visit.leave(path)
+    await visit.still("began")
+    visit.go.set()
+    await visit.notes_are("began", "ended")
 
 
-def test_the_option_of_the_ingress_applies_if_a_middleware_copies_the_scope(visit: Visit) -> None:
-    visit.ask("/copied/continues").close()
-    visit.noted("began", "disconnected")
-    visit.served.release("go")
-    visit.noted("began", "disconnected", "ended")
+async def test_the_option_of_the_ingress_applies_if_a_middleware_copies_the_scope(visit: Visit) -> None:
+    await visit.leave("/copied/continues")
+    await visit.notes_are("began", "disconnected")
+    visit.go.set()
+    await visit.notes_are("began", "disconnected", "ended")
 
 
-def test_a_handler_marked_continue_gets_a_disconnect_if_its_body_is_incomplete(visit: Visit) -> None:
-    visit.ask("/unfinished", "POST", ("content-length", "10")).close()
-    visit.noted("began", "ClientDisconnect")
+async def test_a_handler_marked_continue_gets_a_disconnect_if_its_body_is_incomplete(visit: Visit) -> None:
+    await visit.leave("/unfinished", "POST", (b"content-length", b"10"))
+    await visit.notes_are("began", "ClientDisconnect")
+
+
+@pytest.mark.parametrize(("option", "method", "end"), [("continue", "GET", "ended"), ("cancel", "POST", "cancelled")])
+async def test_on_disconnect_of_an_ingress_applies_to_all_its_routes(
+    option: OnDisconnect, method: str, end: str
+) -> None:
+    visit = Visit(option)
+    await visit.leave("/async", method)
+    if option == "continue":
+        await visit.still("began")
+        visit.go.set()
+    await visit.notes_are("began", end)
+    await visit.talking.idle()
+
+
+async def test_background_tasks_run_on(visit: Visit) -> None:
+    await visit.leave("/background")
+    assert visit.response() == (200, b'"done"')
+    await visit.still("began")
+    visit.go.set()
+    await visit.notes_are("began", "ended")
+
+
+async def test_a_body_that_is_read_late_arrives_whole() -> None:
+    visit = Visit("cancel")
+    await visit.ask("/late", "POST", (b"content-length", b"1000000"))
+    await visit.watched()
+    visit.talking.say(*[bytes(50_000)] * 20)
+    visit.read.set()
+    await visit.notes_are("began", "1000000")
+    await visit.talking.idle()
+
+
+async def test_a_watch_asks_for_no_body_that_waits_for_a_100() -> None:
+    visit = Visit("cancel")
+    await visit.ask("/late", "POST", (b"expect", b"100-continue"), (b"content-length", b"3"))
+    await visit.still("began")
+    assert visit.talking.wire.said == b""
+    visit.read.set()
+    await until(lambda: visit.talking.wire.said == b"HTTP/1.1 100 Continue\r\n\r\n")
+    visit.talking.say(b"abc")
+    await visit.notes_are("began", "3")
+    await visit.talking.idle()
+
+
+async def test_a_websocket_receives_all_messages_before_the_disconnect(visit: Visit) -> None:
+    visit.talking.say(handshake(b"/listens"))
+    await until(lambda: visit.notes == ["began"])
+    websocket = visit.talking.wire.protocol
+    for text in (b"one", b"two", b"three"):
+        websocket.data_received(Frame(Opcode.TEXT, text).serialize(mask=True))
+    await until(lambda: "one" in visit.notes)
+    await visit.watched()
+    websocket.connection_lost(None)
+    visit.go.set()
+    await visit.notes_are("began", "one", "two", "three", "heard")
+
+
+# Deadlines
 
 
 @pytest.mark.parametrize(
-    ("wish", "method", "notes"),
-    [("continue", "GET", ["began", "ended"]), ("cancel", "POST", ["began", "cancelled"])],
+    ("method", "path", "timeout_ms"), [("GET", "/async", 50), ("POST", "/async", 50), ("GET", "/continues", 0)]
 )
-def test_on_disconnect_of_an_ingress_applies_to_all_its_routes(
-    serve: Serve, wish: Any, method: str, notes: list[str]
-) -> None:
-    visit = Visit(serve(APP, on_disconnect=wish))
-    visit.ask("/async", method).close()
-    if wish == "continue":
-        still(visit, "began")
-        visit.served.release("go")
-    visit.noted(*notes)
-    visit.idle()
+async def test_a_handler_is_cancelled_at_its_deadline(visit: Visit, method: str, path: str, timeout_ms: int) -> None:
+    began = time.monotonic()
+    await visit.ask(path, method, timeout_ms=timeout_ms)
+    await visit.notes_are("began", "cancelled")
+    assert time.monotonic() - began >= timeout_ms / 1_000
+    status, body = visit.response()
+    assert status == 504
+    assert json.loads(body) == {
+        "error": "deadline_exceeded",
+        "detail": "the deadline of this request passed while its handler ran",
+        "request_id": "req-1",
+    }
 
 
-def test_background_tasks_run_on(visit: Visit) -> None:
-    connection = visit.served.connect()
-    assert connection.ask("/background").read() == b'"done"'
-    visit.noted("began")
-    connection.close()
-    still(visit, "began")
-    visit.served.release("go")
-    visit.noted("began", "ended")
+async def test_a_handler_knows_its_deadline_and_background_tasks_have_none(visit: Visit) -> None:
+    began = time.monotonic()
+    await visit.ask("/due", timeout_ms=10_000)
+    await visit.notes_are("began", "then None")
+    due = json.loads(visit.response()[1])
+    assert began + 10 <= due <= time.monotonic() + 10
+    visit.talking.say(head(target=b"/due", fields=[(b"host", b"shop")]))
+    await until(lambda: visit.talking.wire.said.endswith(b"null"))
 
 
-def test_a_body_that_is_read_late_arrives_whole(serve: Serve) -> None:
-    visit = Visit(serve(APP, on_disconnect="cancel"))
-    body = bytes(1_000_000)
-    connection = visit.served.connect()
-    connection.send_head("POST", "/late", [field(), ("content-length", str(len(body)))])
-    connection.sock.settimeout(PATIENCE_S)
-    wait_until(lambda: visit.notes == ["began"], "the handler began")
-    watched(visit)
-    visit.served.release("read")
-    connection.send(body)
-    assert connection.getresponse().status == 200
-    assert visit.notes == ["began", str(len(body))]
-    visit.idle()
+async def test_a_response_that_has_begun_is_cut_at_its_deadline(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
+    await visit.ask("/stream", timeout_ms=50)
+    await visit.notes_are("began", "cancelled")
+    await visit.talking.idle()
+    assert visit.response() == (200, b"5\r\nfirst\r\n"), "without the last chunk, which would make it complete"
+    await until(lambda: visit.talking.wire.ended == "closed")
+    assert caplog.records == []
 
 
-def test_a_watch_asks_for_no_body_that_waits_for_a_100(serve: Serve) -> None:
-    visit = Visit(serve(APP, on_disconnect="cancel"))
-    with dial(visit.served.address) as raw:
-        name, value = field()
-        head = b"%b: %b\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n" % (name.encode(), value)
-        raw.sendall(b"POST /late HTTP/1.1\r\n" + head)
-        wait_until(lambda: visit.notes == ["began"], "the handler began")
-        raw.settimeout(3 * SWEEP_S)
-        with pytest.raises(TimeoutError):
-            raw.recv(1)
-        raw.settimeout(PATIENCE_S)
-        visit.served.release("read")
-        assert raw.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        raw.sendall(b"abc")
-        assert raw.recv(1000).startswith(b"HTTP/1.1 200 OK")
-    assert visit.notes == ["began", "3"]
+async def test_a_thread_holds_its_slot_beyond_the_deadline_and_its_client_does_not_wait(visit: Visit) -> None:
+    await visit.ask("/def", timeout_ms=50)
+    await until(lambda: b"504 Gateway Timeout" in visit.talking.wire.said)
+    assert visit.statistics.ongoing == 1
+    visit.thread_goes.set()
+    await visit.notes_are("began", "ended")
 
 
-# WebSockets
+async def test_a_late_handler_is_answered_with_504_and_its_own_response_is_dropped(visit: Visit) -> None:
+    await visit.ask("/stubborn", timeout_ms=50)
+    await visit.notes_are("began", "cleaning up")
+    assert visit.response()[0] == 504
+    assert visit.statistics.ongoing == 1
+    visit.talking.say(head(target=b"/nowhere", fields=[(b"host", b"shop")]))
+    await until(lambda: b"404 Not Found" in visit.talking.wire.said)  # on the same connection
+    visit.clean.set()
+    await visit.talking.idle()
+    assert b"too late" not in visit.talking.wire.said
 
 
-def test_a_websocket_receives_all_messages_before_the_disconnect(visit: Visit) -> None:
-    client = visit.served.websocket("/listens")
-    for text in ("one", "two", "three"):
-        client.send(text)
-    wait_until(lambda: "one" in visit.notes, "the first message arrived")
-    watched(visit)
-    client.close()
-    visit.served.release("go")
-    visit.noted("began", "one", "two", "three", "heard")
+async def test_a_timeout_of_the_handler_is_no_deadline(visit: Visit, caplog: pytest.LogCaptureFixture) -> None:
+    await visit.ask("/own", timeout_ms=10_000)
+    await visit.talking.idle()
+    assert visit.response()[0] == 500
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["of the handler's own"]
 
 
-def still(visit: Visit, *notes: str) -> None:
-    """The hang-up has been there for longer than it takes to notice one, and nothing came of it."""
-    with pytest.raises(AssertionError):
-        wait_until(lambda: visit.notes != list(notes), "something else was noted", 3 * SWEEP_S)
+async def test_a_deadline_does_not_end_background_tasks(visit: Visit) -> None:
+    await visit.ask("/background", timeout_ms=50)
+    await asyncio.sleep(0.1)
+    await visit.still("began")
+    visit.go.set()
 
 
-def watched(visit: Visit) -> None:
-    """Wait until somebody waits for the client to hang up."""
-    replica = visit.served.server.replica
-    assert replica is not None
-    inside = replica.live.ongoing, replica.live.websockets
-    wait_until(lambda: any(e.watcher is not None for some in inside for e in list(some)), "it is watched", NOTICED_S)
+async def test_a_cancellation_by_the_caller_is_not_taken_for_a_deadline() -> None:
+    cleaning = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await asyncio.Event().wait()
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("nobody should ask")
+
+    replica = Replica(app, name="r", max_ongoing_requests=1)
+    scope: Scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    task = asyncio.create_task(replica.admit(scope, receive, send, timeout=0.2))
+    await cleaning.wait()
+    assert sent[0]["status"] == 504
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
+
+
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("between", range(4))
+async def test_a_response_that_begins_to_the_moment_of_the_deadline_is_whole(before: int, between: int) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(before):
+            await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(between):
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"whole"})
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    replica = Replica(app, name="hasty", max_ongoing_requests=1)
+    await replica.admit({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send, timeout=0)
+    start, body = sent
+    assert (start["status"], body["body"] == b"whole") in ((200, True), (504, False))
+    assert replica.statistics() == ReplicaStatistics(0, 0, 0, False)
 
 
 # The decision
@@ -481,7 +558,6 @@ def body(data: bytes, more: bool = True) -> Message:
     return {"type": "http.request", "body": data, "more_body": more}
 
 
-@pytest.mark.anyio
 async def test_the_app_joins_the_watcher_and_gets_everything_in_order() -> None:
     server, said = Server(), []
     client = ClientMessages(server.receive)
@@ -500,7 +576,6 @@ async def test_the_app_joins_the_watcher_and_gets_everything_in_order() -> None:
     assert (client.whole, client.gone, client.watchable) == (True, True, False)
 
 
-@pytest.mark.anyio
 async def test_no_more_is_kept_than_its_bound_and_the_app_reads_on() -> None:
     server = Server()
     client = ClientMessages(server.receive)
@@ -515,7 +590,6 @@ async def test_no_more_is_kept_than_its_bound_and_the_app_reads_on() -> None:
     assert client.watchable
 
 
-@pytest.mark.anyio
 async def test_an_error_of_receive_is_raised_in_the_app() -> None:
     async def receive() -> Message:
         raise OSError("broken")
@@ -526,158 +600,110 @@ async def test_an_error_of_receive_is_raised_in_the_app() -> None:
         await client.receive()
 
 
-CLASS = """
-    from fastapi import Request
-    from app_toolkit.replica.objects.calls import Calls
-    from app_toolkit.replica.objects.http import http_app
-    from app_toolkit.replica.objects.hosted_object import HostedObject
+# Generators
 
-    def note(event):
-        with (FOLDER / "ledger").open("a") as ledger:
-            ledger.write(event + "\\n")
-
-    class Front:
-        async def __call__(self, request: Request) -> str:
-            note("began")
-            try:
-                await hold_until("go")
-            except asyncio.CancelledError:
-                note("cancelled")
-                raise
-            note("ended")
-            return "done"
-
-    instance = HostedObject(Front, name="front")
-    app = Calls(instance, http=http_app(Front, instance.respond))
-"""
+ENDLESS = b"x" * 65_536
 
 
-@pytest.mark.parametrize(("wish", "end"), [("auto", "ended"), ("cancel", "cancelled")])
-def test_a_class_that_answers_http_keeps_to_on_disconnect(serve: Serve, wish: OnDisconnect, end: str) -> None:
-    visit = Visit(serve(CLASS, on_disconnect=wish))
-    visit.ask("/", "POST").close()
-    if wish == "auto":
-        visit.served.release("go")
-    visit.noted("began", end)
-    visit.idle()
+async def test_a_generator_that_waits_at_its_yield_is_closed_without_the_garbage_collector() -> None:
+    closed: list[str] = []
+    go, continued = asyncio.Event(), asyncio.Event()
+    working: list[asyncio.Task[None]] = []
 
+    async def body(name: str) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield ENDLESS
+        finally:
+            closed.append(name)
 
-def test_a_generator_that_waits_at_its_yield_is_closed_without_the_garbage_collector(serve: Serve) -> None:
-    served = serve(
-        """
-        import gc
-        from starlette.responses import StreamingResponse
-
-        gc.disable()
-        app = FastAPI()
-
-        @app.get("/firehose/{number}")
-        async def firehose(number: int):
-            async def body():
-                try:
-                    while True:
-                        yield b"x" * 65_536
-                finally:
-                    mark(f"closed-{number}")
-
-            return StreamingResponse(body())
-
-        @app.get("/handed-over")
-        async def handed_over():
-            async def body():
-                try:
-                    while True:
-                        yield b"x" * 65_536
-                finally:
-                    mark("handed-over-closed")
-
-            async def work(stream):
-                await anext(stream)
-                await hold_until("go")
-                await anext(stream)
-                mark("went-on")
-
-            global working
-            working = asyncio.create_task(work(body()))
-            return StreamingResponse(body())
-        """
-    )
-    for number in range(20):
-        connection = served.connect()
-        connection.send_head("GET", f"/firehose/{number}", [field()])
-        connection.sock.recv(100)
-        connection.sock.close()
-    connection = served.connect()
-    connection.send_head("GET", "/handed-over", [field()])
-    connection.sock.recv(100)
-    connection.sock.close()
-    wait_until(lambda: all(served.marked(f"closed-{number}") for number in range(20)), "their finally blocks ran")
-    wait_until(lambda: served.server.statistics().running == 0, "the handlers have ended")
-    served.release("go")
-    wait_until(lambda: served.marked("went-on"), "a task that goes on keeps its generator")
-
-
-SHARED = """
-    from contextlib import AsyncExitStack, asynccontextmanager
+    async def work(stream: AsyncIterator[bytes]) -> None:
+        await anext(stream)
+        await go.wait()
+        await anext(stream)
+        continued.set()
 
     app = FastAPI()
-    stack = AsyncExitStack()
-    feeds = []
+
+    @app.get("/")
+    async def firehose() -> StreamingResponse:
+        working.append(asyncio.create_task(work(body("of a task"))))
+        return StreamingResponse(body("of a response"))
+
+    talking = Talking(app)
+    gc.disable()
+    try:
+        talking.say(head(fields=[(b"host", b"shop")]))
+        await until(lambda: len(talking.wire.said) > len(ENDLESS))
+        talking.talker.pause_writing()
+        await asyncio.sleep(0)
+        talking.leave()
+        await until(lambda: closed == ["of a response"])
+        await talking.idle()
+        go.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await continued.wait()
+    finally:
+        gc.enable()
+    assert closed == ["of a response"], "a task that continues keeps its generator"
+
+
+async def test_a_context_that_all_requests_share_stays_open_when_the_request_that_opened_it_is_cancelled() -> None:
+    began, closed = asyncio.Event(), list[str]()
+    app, stack = FastAPI(), AsyncExitStack()
 
     @asynccontextmanager
-    async def connect():
+    async def connect() -> AsyncIterator[None]:
         try:
-            yield "connected"
+            yield
         finally:
-            mark("client-closed")
+            closed.append("connection")
 
-    @app.get("/connects")
-    async def connects():
+    @app.get("/")
+    async def connects() -> None:
         await stack.enter_async_context(connect())
-        mark("began")
-        await hold_until("go")
+        began.set()
+        await asyncio.Event().wait()
 
-    @app.get("/served")
-    async def served(request: Request, tasks: BackgroundTasks):
-        async def feed():
-            try:
-                while True:
-                    yield 1
-            finally:
-                mark("feed-closed")
+    talking = Talking(app)
+    talking.say(head(fields=[(b"host", b"shop")]))
+    await began.wait()
+    talking.leave()
+    await talking.idle()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert closed == []
+    await stack.aclose()
 
-        async def listen():
+
+async def test_a_generator_of_a_request_that_was_served_to_its_end_stays_open() -> None:
+    feeds: list[Any] = []
+    closed: list[str] = []
+    app = FastAPI()
+
+    async def feed() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.append("feed")
+
+    @app.get("/")
+    async def served(request: Request, tasks: BackgroundTasks) -> str:
+        async def listen() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
-            mark("heard")
 
         feeds.append(feed())
         await anext(feeds[0])
         tasks.add_task(listen)
         return "done"
 
-    @app.get("/turn")
-    async def turn():
-        for _ in range(5):
-            await asyncio.sleep(0)
-"""
-
-
-def test_a_client_that_all_requests_share_stays_open_when_the_request_that_opened_it_breaks_off(serve: Serve) -> None:
-    served = serve(SHARED)
-    connection = served.connect()
-    connection.send_head("GET", "/connects", [field()])
-    wait_until(lambda: served.marked("began"), "the handler began")
-    connection.close()
-    wait_until(lambda: served.server.statistics().running == 0, "the handler has ended")
-    served.connect().ask("/turn")
-    assert not served.marked("client-closed")
-
-
-def test_a_generator_of_a_request_that_was_served_to_its_end_stays_open(serve: Serve) -> None:
-    served = serve(SHARED)
-    served.connect().ask("/served")
-    wait_until(lambda: served.marked("heard"), "the background task hears that the request is over")
-    wait_until(lambda: served.server.statistics().running == 0, "the background task has ended")
-    served.connect().ask("/turn")
-    assert not served.marked("feed-closed")
+    talking = Talking(app)
+    talking.say(head(fields=[(b"host", b"shop")]))
+    await until(lambda: bool(feeds))
+    await talking.idle()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert closed == []
+    await feeds[0].aclose()

@@ -11,7 +11,7 @@ import pytest
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.transport.pool import IDLE_S, Pool, PooledConnection, ResponseHead
 from app_toolkit.types import Address
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.transport.answering import SECRET, Answering
 
 pytestmark = pytest.mark.anyio
@@ -80,34 +80,35 @@ async def the_loop_looks() -> None:
         await asyncio.sleep(0)
 
 
-async def exchange(
-    folder: Path, reply: bytes, *, head_only: bool = False, decode: bool = False, close: bool = False
-) -> Notes:
-    """What a listener hears where a replica says this; byte by byte, and all at once, it must be the same."""
+class Wire(asyncio.Transport):
+    """A transport to a replica that reads everything."""
+
+    closed = False
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def write(self, data: object) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+async def exchange(reply: bytes, *, decode: bool = False, close: bool = False) -> Notes:
+    """What a listener hears of a reply. It must be the same byte by byte, and all at once."""
     heard = []
     for size in (len(reply), 1):
-
-        async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size: int = size) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            for start in range(0, len(reply), size):
-                writer.write(reply[start : start + size])
-                await writer.drain()
-                await asyncio.sleep(0)
-            if not close:
-                await reader.read()
-            writer.close()
-
-        pool = Pool()
-        async with listening(folder, say) as address:
-            pool.allow(address, 1)
-            connection = await dialled(pool, address)
-            notes = Notes()
-            connection.begin(notes, head_only=head_only, decode=decode)
-            connection.write(b"GET / HTTP/1.1\r\n\r\n")
-            async with asyncio.timeout(PATIENCE_S):
-                await notes.over.wait()
-            connection.close()
-            await pool.aclose()
+        connection, wire, notes = PooledConnection(Address("unix:/r"), lambda lost: None), Wire(), Notes()
+        connection.connection_made(wire)
+        connection.begin(notes, decode=decode)
+        for start in range(0, len(reply), size):
+            if not wire.closed:
+                connection.data_received(reply[start : start + size])
+        if close or wire.closed:
+            connection.connection_lost(None)
+        assert notes.over.is_set()
         heard.append(notes)
     whole, in_bytes = heard
     assert (whole.events, whole.body, whole.answer) == (in_bytes.events, in_bytes.body, in_bytes.answer)
@@ -135,22 +136,20 @@ async def exchange(
         ),
     ],
 )
-async def test_a_response_ends_at_its_announced_end(
-    tmp_path: Path, reply: bytes, events: list[object], body: bytes
-) -> None:
-    notes = await exchange(tmp_path, reply)
+async def test_a_response_ends_at_its_announced_end(reply: bytes, events: list[object], body: bytes) -> None:
+    notes = await exchange(reply)
     assert notes.events == events
     assert notes.body == body
 
 
-async def test_a_chunked_response_is_decoded_on_request(tmp_path: Path) -> None:
+async def test_a_chunked_response_is_decoded_on_request() -> None:
     reply = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n1\r\n!\r\n0\r\nx: 1\r\n\r\n"
-    notes = await exchange(tmp_path, reply, decode=True)
+    notes = await exchange(reply, decode=True)
     assert (notes.body, notes.events) == (b"hi!", [200, "reusable"])
 
 
-async def test_a_response_without_an_announced_end_ends_with_its_connection(tmp_path: Path) -> None:
-    notes = await exchange(tmp_path, b"HTTP/1.1 200 OK\r\n\r\nall of it", close=True)
+async def test_a_response_without_an_announced_end_ends_with_its_connection() -> None:
+    notes = await exchange(b"HTTP/1.1 200 OK\r\n\r\nall of it", close=True)
     assert (notes.body, notes.events) == (b"all of it", [200, "ended"])
 
 
@@ -163,8 +162,8 @@ async def test_a_response_without_an_announced_end_ends_with_its_connection(tmp_
         b"SMTP ready\r\n\r\n",
     ],
 )
-async def test_a_response_that_breaks_off_is_lost(tmp_path: Path, reply: bytes) -> None:
-    notes = await exchange(tmp_path, reply, close=True)
+async def test_a_response_that_breaks_off_is_lost(reply: bytes) -> None:
+    notes = await exchange(reply, close=True)
     assert notes.events[-1] == "lost"
 
 
@@ -185,9 +184,8 @@ async def test_data_from_a_tunnel_is_read_although_a_write_failed(tmp_path: Path
     await pool.aclose()
 
 
-async def test_fields_of_the_hop_are_sorted_out(tmp_path: Path) -> None:
+async def test_fields_of_the_hop_are_sorted_out() -> None:
     notes = await exchange(
-        tmp_path,
         b"HTTP/1.1 503 Busy\r\nX-App-Toolkit-Refused: busy\r\nx-app-toolkit-ongoing: 3\r\n"
         b"Connection: keep-alive\r\n"
         b"Keep-Alive: timeout=5\r\nX-Own: 1\r\ncontent-length: 0\r\n\r\n",
@@ -199,41 +197,26 @@ async def test_fields_of_the_hop_are_sorted_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"500 Oh", b"504 Late"])
-async def test_only_a_503_is_a_refusal(tmp_path: Path, status: bytes) -> None:
-    notes = await exchange(
-        tmp_path, b"HTTP/1.1 " + status + b"\r\nx-app-toolkit-refused: busy\r\ncontent-length: 0\r\n\r\n"
-    )
+async def test_only_a_503_is_a_refusal(status: bytes) -> None:
+    notes = await exchange(b"HTTP/1.1 " + status + b"\r\nx-app-toolkit-refused: busy\r\ncontent-length: 0\r\n\r\n")
     assert notes.answer is not None
     assert notes.answer.refusal is None
     assert all(name != b"x-app-toolkit-refused" for name, _ in notes.answer.fields)
 
 
 async def test_a_byte_after_the_response_ends_the_connection(tmp_path: Path) -> None:
-    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-        await writer.drain()
-        await asyncio.wait_for(idle.wait(), PATIENCE_S)
-        writer.write(b"H")
-        await reader.read()
-        writer.close()
-        gone.set()
-
-    idle, gone = asyncio.Event(), asyncio.Event()
-    pool = Pool()
-    async with listening(tmp_path, say) as address:
-        pool.allow(address, 1)
-        connection = await dialled(pool, address)
-        notes = Notes()
-        connection.begin(notes)
-        connection.write(b"GET / HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(notes.over.wait(), PATIENCE_S)
+    pool, notes = Pool(), Notes()
+    connection, replica = await met(pool, tmp_path)
+    pool.allow(connection.address, 1)
+    connection.begin(notes)
+    with replica:
+        replica.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await until(notes.over.is_set)
         pool.give_back(connection)
         assert pool.idle == 1
-        idle.set()
-        await asyncio.wait_for(gone.wait(), PATIENCE_S)
-        assert pool.idle == 0
-        assert pool.take(address) is None
+        replica.sendall(b"H")
+        await until(lambda: pool.idle == 0)
+    assert pool.take(connection.address) is None
     await pool.aclose()
 
 

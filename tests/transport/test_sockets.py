@@ -1,85 +1,67 @@
 """What the sockets between two processes are told."""
 
 import asyncio
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
+import uvloop
 
 from app_toolkit.errors import ReplicaGone
-from app_toolkit.transport.pool import SMALL, PooledConnection, ResponseHead, connect
+from app_toolkit.transport.pool import SMALL, Pool, PooledConnection, ResponseHead, connect
 from app_toolkit.transport.preface import respond
 from app_toolkit.types import Address
+from tests.forked import forked_child
 from tests.patience import PATIENCE_S
 from tests.transport.answering import SECRET, Answering
 
-CALLER = """
-    import asyncio, os, sys, time
-    import uvloop
-    from app_toolkit.transport.pool import Pool
 
-    async def dialled(pool, address):
-        reached = asyncio.get_running_loop().create_future()
-        pool.dial(address, reached.set_result, reached.set_exception)
-        return await reached
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_a_forked_child_keeps_no_connection_to_a_replica(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def caller() -> None:
+        pool, in_use, accepted = Pool(SECRET), list[PooledConnection](), list[socket.socket]()
+        for family, place in (socket.AF_UNIX, str(tmp_path / "r.sock")), (socket.AF_INET, ("127.0.0.1", 0)):
+            with socket.socket(family) as listener:
+                listener.bind(place)
+                listener.listen()
+                at = f"unix:{place}" if family == socket.AF_UNIX else f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+                address = Address(at)
+                pool.allow(address, 10)
+                used, idle = [await connection(pool, address, listener, accepted) for _ in range(2)]
+                pool.give_back(idle)
+                in_use.append(used)
+        with forked_child():
+            for used in in_use:
+                used.abort()
+            await pool.aclose()
+            for each in accepted:
+                with each:
+                    each.settimeout(PATIENCE_S)
+                    assert each.recv(1024) == b""
 
-    async def main(*addresses):
-        pool = Pool(b"secret")
-        kept = []
-        for address in addresses:
-            pool.allow(address, 10)
-            used, idle = await dialled(pool, address), await dialled(pool, address)
-            pool.give_back(idle)
-            kept.append(used)
-        child = os.fork()
-        if child == 0:
-            time.sleep(60)
-            os._exit(0)
-        print(child, flush=True)
-        await asyncio.Event().wait()
-
-    with asyncio.Runner(loop_factory=getattr(sys.modules[sys.argv[1]], "new_event_loop")) as runner:
-        runner.run(main(*sys.argv[2:]))
-"""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(caller())
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_a_forked_child_keeps_no_connection_to_a_replica(tmp_path: Path, loop: str) -> None:
-    with ExitStack() as stack:
-        unix, tcp = (stack.enter_context(socket.socket(family)) for family in (socket.AF_UNIX, socket.AF_INET))
-        unix.bind(str(tmp_path / "r.sock"))
-        tcp.bind(("127.0.0.1", 0))
-        unix.listen()
-        tcp.listen()
-        addresses = f"unix:{tmp_path}/r.sock", f"tcp:127.0.0.1:{tcp.getsockname()[1]}"
-        caller = subprocess.Popen([sys.executable, "-c", dedent(CALLER), loop, *addresses], stdout=subprocess.PIPE)
-        child = None
-        try:
-            assert caller.stdout is not None
-            connections = [stack.enter_context(listener.accept()[0]) for listener in (unix, unix)]
-            for _ in range(2):
-                connections.append(connection := stack.enter_context(tcp.accept()[0]))
-                said, expected = respond(SECRET, connection.recv(65_536), connection.getsockname())
-                connection.sendall(said)
-                assert connection.recv(len(expected), socket.MSG_WAITALL) == expected
-            child = int(caller.stdout.readline())
-            caller.kill()
-            caller.wait(PATIENCE_S)
-            for connection in connections:
-                connection.settimeout(PATIENCE_S)
-                assert connection.recv(1024) == b""
-        finally:
-            if child is not None:
-                os.kill(child, signal.SIGKILL)
-            caller.kill()
-            caller.communicate()
+async def connection(
+    pool: Pool, address: Address, listener: socket.socket, accepted: list[socket.socket]
+) -> PooledConnection:
+    """A connection of the pool, whose other end is added to `accepted`."""
+    reached: asyncio.Future[PooledConnection] = asyncio.get_running_loop().create_future()
+    pool.dial(address, reached.set_result, reached.set_exception)
+    there, _ = await asyncio.to_thread(listener.accept)
+    accepted.append(there)
+    if listener.family == socket.AF_INET:
+        response, proof = respond(SECRET, await asyncio.to_thread(there.recv, 65_536), there.getsockname())
+        there.sendall(response)
+        assert await asyncio.to_thread(there.recv, len(proof), socket.MSG_WAITALL) == proof
+    return await reached
 
 
 @pytest.mark.anyio

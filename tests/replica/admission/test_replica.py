@@ -1,423 +1,282 @@
 """A replica admits requests: the scope of the app, peers without the secret, slots and failures."""
 
-import logging
-import socket
-from collections.abc import Iterator
+import asyncio
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from app_toolkit.errors import ReplicaBusy
 from app_toolkit.observability.context import request_id
-from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
-from app_toolkit.types import Message, Receive, Scope, Send
-from tests.replica.client import Serve, Served, dial, field, wait_until
+from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.transport import hop
+from app_toolkit.transport.frames import close_frame
+from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+from tests.patience import until
+from tests.replica.client import Serve, field
+from tests.replica.talking import HANDSHAKE, Talking, handshake, head
 
-ECHO = """
-    from app_toolkit.observability.context import request_id
+pytestmark = pytest.mark.anyio
 
-    app = FastAPI()
-
-    def seen(scope):
-        return {
-            "client": scope["client"],
-            "server": scope["server"],
-            "scheme": scope["scheme"],
-            "http_version": scope["http_version"],
-            "root_path": scope["root_path"],
-            "path": scope["path"],
-            "headers": [name.decode() for name, _ in scope["headers"]],
-            "extension": scope.get("extensions", {}).get("app_toolkit"),
-            "request_id": request_id(),
-        }
-
-    @app.api_route("/echo", methods=["GET", "POST"], name="echo")
-    async def echo(request: Request):
-        return {**seen(request.scope), "url": str(request.url), "url_for": str(request.url_for("echo"))}
-
-    @app.websocket("/ws")
-    async def talk(ws: WebSocket):
-        await ws.accept()
-        await ws.send_json({**seen(ws.scope), "url": str(ws.url)})
-        await ws.close()
-"""
-
-SLOW = """
-    app = FastAPI()
-
-    @app.get("/")
-    async def root():
-        return "root"
-
-    @app.post("/slow")
-    async def slow(request: Request):
-        mark("entered")
-        await hold_until("go")
-        return len(await request.body())
-
-"""
-
-FAILING = """
-    app = FastAPI()
-
-    @app.get("/before")
-    async def before():
-        raise ValueError("nothing was sent")
-
-    @app.get("/fine")
-    async def fine():
-        return "fine"
-
-    @app.websocket("/ws")
-    async def talk(ws: WebSocket):
-        await ws.accept()
-        raise ValueError("in a socket")
-
-    @app.websocket("/denied")
-    async def denied(ws: WebSocket):
-        await ws.close()
-        raise ValueError("after the denial")
-
-    async def bare(scope, receive, send):
-        if scope["type"] == "lifespan":
-            return await app(scope, receive, send)
-        raise ValueError("nobody answers for a bare app")
-"""
+HOST = (b"host", b"shop.example")
 
 
-@pytest.fixture(scope="module")
-def echo() -> Iterator[Served]:
-    """A replica that keeps nothing, so all tests may ask it."""
-    serving = Serve()
-    yield serving(ECHO)
-    serving.close()
+async def response_of(
+    app: ASGIApp,
+    path: str = "/",
+    *fields: tuple[bytes, bytes],
+    method: str = "GET",
+    root_path: str = "",
+    **of_hop: Any,
+) -> httpx.Response:
+    talking = Talking(app, root_path=root_path)
+    talking.say(head(method, path.encode(), [*fields, HOST], **of_hop))
+    return await talking.response()
+
+
+async def denial_of(app: ASGIApp, path: bytes = b"/ws", root_path: str = "", **of_hop: Any) -> httpx.Response:
+    """The response to a handshake that opens no WebSocket."""
+    talking = Talking(app, root_path=root_path)
+    talking.say(handshake(path, **of_hop))
+    return await talking.response()
 
 
 # The scope
 
-
-def test_the_app_sees_the_client_and_the_server_of_the_proxy(echo: Served) -> None:
-    answer = echo.connect().ask("/echo")
-    assert answer.status == 200
-    seen = json(answer)
-    assert seen["client"] == ["203.0.113.9", 40_000]
-    assert seen["server"] == ["shop.example", 443]
-    assert seen["scheme"] == "https"
-    assert seen["http_version"] == "1.1"
-    assert seen["url"] == "https://shop.example/echo"
-    assert seen["extension"] == {"request_id": "req-1"}
-    assert seen["request_id"] == "req-1"
+echo = FastAPI()
 
 
-def test_an_unknown_client_and_an_old_version_pass_as_they_are(echo: Served) -> None:
-    connection = echo.connect()
-    origin = field(version=b"1.0", client=None, server=None, scheme="http")
-    seen = json(connection.ask("/echo", hop=origin))
-    assert (seen["client"], seen["server"]) == (None, None)
-    assert (seen["scheme"], seen["http_version"]) == ("http", "1.0")
-    # What the client speaks is not what the hop speaks: the connection stays.
-    assert connection.ask("/echo").status == 200
+def seen(request: Request | WebSocket) -> dict[str, Any]:
+    scope = request.scope
+    return {
+        **{name: scope[name] for name in ("client", "server", "scheme", "http_version", "root_path", "path")},
+        "headers": [name.decode() for name, _ in scope["headers"]],
+        "extension": scope.get("extensions", {}).get("app_toolkit"),
+        "request_id": request_id(),
+        "url": str(request.url),
+        "url_for": str(request.url_for("echo")),
+    }
 
 
-def test_the_path_contains_the_root_path(serve: Serve) -> None:
-    seen = json(serve(ECHO, root_path="/shop").connect().ask("/shop/echo"))
-    assert (seen["root_path"], seen["path"]) == ("/shop", "/shop/echo")
-    assert seen["url_for"] == "https://shop.example/shop/echo"
+@echo.api_route("/echo", methods=["GET", "POST"], name="echo")
+async def answer(request: Request) -> dict[str, Any]:
+    return seen(request)
 
 
-def test_the_callers_own_fields_do_not_reach_the_app_and_others_keep_their_order(echo: Served) -> None:
-    more = [("X-App-Toolkit-Anything", "1"), ("b", "1"), ("a", "1"), ("b", "2")]
-    seen = json(echo.connect().ask("/echo", *more))
-    assert seen["headers"] == ["b", "a", "b", "host"]
+@echo.websocket("/ws")
+async def deny(ws: WebSocket) -> None:
+    await ws.send_denial_response(JSONResponse(seen(ws)))
 
 
-def test_an_expectation_of_the_caller_is_kept_from_the_app_and_met(serve: Serve) -> None:
-    served = serve(SLOW)
-    served.release("go")
-    with dial(served.address) as raw:
-        name, value = field()
-        head = [
-            f"{name}: {value.decode()}",
-            "x-app-toolkit-expect: 1",
-            "expect: 100-continue",
-            "content-length: 3",
-        ]
-        raw.sendall("\r\n".join(["POST /slow HTTP/1.1", *head, "host: a", "", ""]).encode())
-        assert raw.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        raw.sendall(b"abc")
-        assert read_to(raw, b"3").startswith(b"HTTP/1.1 200 OK\r\n")
+async def test_the_app_sees_the_client_and_the_server_of_the_proxy() -> None:
+    found = (await response_of(echo, "/echo")).json()
+    assert found["client"] == ["203.0.113.9", 40_000]
+    assert found["server"] == ["shop.example", 443]
+    assert (found["scheme"], found["http_version"]) == ("https", "1.1")
+    assert found["url"] == "https://shop.example/echo"
+    assert found["extension"] == {"request_id": "req-1"}
+    assert found["request_id"] == "req-1"
+
+
+async def test_an_unknown_client_and_an_old_version_pass_as_they_are() -> None:
+    response = await response_of(echo, "/echo", version=b"1.0", client=None, server=None, scheme="http")
+    found = response.json()
+    assert (found["client"], found["server"]) == (None, None)
+    assert (found["scheme"], found["http_version"]) == ("http", "1.0")
+    assert "connection" not in response.headers, "the version of the client is not that of the hop"
+
+
+async def test_the_path_contains_the_root_path() -> None:
+    found = (await response_of(echo, "/shop/echo", root_path="/shop")).json()
+    assert (found["root_path"], found["path"]) == ("/shop", "/shop/echo")
+    assert found["url_for"] == "https://shop.example/shop/echo"
 
 
 @pytest.mark.parametrize(
-    ("more", "left"),
+    ("sent", "left"),
     [
-        ([("x-app-toolkit-expect", "1"), ("expect", "100-continue")], ["content-length", "host"]),
-        ([("expect", "100-continue")], ["expect", "content-length", "host"]),
+        (["X-App-Toolkit-Anything", "b", "a", "b"], ["b", "a", "b", "host"]),
+        (["x-app-toolkit-expect", "expect"], ["host"]),
+        (["expect"], ["expect", "host"]),
     ],
+    ids=["internal fields", "an expectation that the caller added", "an expectation of the client"],
 )
-def test_only_an_expectation_that_the_caller_added_is_removed(
-    echo: Served, more: list[tuple[str, str]], left: list[str]
+async def test_the_fields_of_the_caller_do_not_reach_the_app_and_others_keep_their_order(
+    sent: list[str], left: list[str]
 ) -> None:
-    answer = echo.connect().ask("/echo", *more, method="POST", body=b"")
-    assert json(answer)["headers"] == left
+    fields = [(name.encode(), b"100-continue") for name in sent]
+    assert (await response_of(echo, "/echo", *fields, method="POST")).json()["headers"] == left
 
 
-def test_a_websocket_sees_the_client_and_the_server_of_the_proxy(serve: Serve) -> None:
-    socket = serve(ECHO, root_path="/shop").websocket("/shop/ws")
-    seen = httpx.Response(200, text=socket.receive()).json()
-    assert seen["client"] == ["203.0.113.9", 40_000]
-    assert seen["url"] == "wss://shop.example/shop/ws"
-    assert seen["root_path"] == "/shop"
-    assert seen["request_id"] == "req-1"
-    assert "x-app-toolkit-hop" not in seen["headers"]
+async def test_an_expectation_of_the_caller_is_met() -> None:
+    app = FastAPI()
+
+    @app.post("/")
+    async def length(request: Request) -> int:
+        return len(await request.body())
+
+    talking = Talking(app)
+    expect = [(hop.EXPECT, b"1"), (b"expect", b"100-continue"), (b"content-length", b"3")]
+    talking.say(head("POST", fields=[*expect, HOST]))
+    await until(lambda: talking.wire.said == b"HTTP/1.1 100 Continue\r\n\r\n")
+    talking.say(b"abc")
+    await until(lambda: talking.wire.said.endswith(b"\r\n\r\n3"))
+
+
+async def test_a_websocket_sees_the_client_and_the_server_of_the_proxy() -> None:
+    found = (await denial_of(echo, b"/shop/ws", root_path="/shop")).json()
+    assert found["client"] == ["203.0.113.9", 40_000]
+    assert (found["scheme"], found["root_path"], found["request_id"]) == ("wss", "/shop", "req-1")
+    assert "x-app-toolkit-hop" not in found["headers"]
 
 
 # Who is trusted
 
 
-def test_a_request_without_a_hop_over_a_unix_socket_is_served_without_internal_fields(echo: Served) -> None:
-    path = echo.address.removeprefix("unix:")
-    with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://debug") as client:
-        answer = client.get("/echo", headers={"x-app-toolkit-hop": "not first, so no hop"})
-    assert answer.status_code == 200
-    assert not [name for name in answer.headers if name.startswith("x-app-toolkit")]
-    assert not [name for name in answer.json()["headers"] if name.startswith("x-app-toolkit")]
-    assert answer.json()["request_id"] is None
+def test_a_sentwithout_a_hop_over_a_unix_socket_is_served_without_internal_fields(serve: Serve) -> None:
+    served = serve(
+        """
+        app = FastAPI()
+
+        @app.get("/")
+        async def headers(request: Request):
+            return list(request.headers)
+        """
+    )
+    response = served.connect().ask("/", ("b", "1"), ("x-app-toolkit-hop", "not first, so no hop"), hop=None)
+    assert (response.status, response.read()) == (200, b'["b","host"]')
+    assert not [name for name, _ in response.getheaders() if name.startswith("x-app-toolkit")]
 
 
-def test_over_tcp_a_request_without_a_hop_is_refused(serve: Serve) -> None:
-    served = serve(ECHO, address="tcp:127.0.0.1:0")
-    with httpx.Client(base_url=served.address.replace("tcp:", "http://", 1), trust_env=False) as client:
-        answer = client.get("/echo")
-    assert answer.status_code == 503
-    assert answer.headers["x-app-toolkit-refused"] == "secret"
-    assert served.connect().ask("/echo").status == 200
+HOP, VALUE = field()
 
 
 @pytest.mark.parametrize(
-    ("origin", "reason"),
+    ("value", "reason"),
     [
-        (field(b"fedcba9876543210"), "secret"),
-        (field(b""), "secret"),
-        (("x-app-toolkit-hop", b"2" + field()[1][1:]), "protocol"),
-        (("x-app-toolkit-hop", b""), "protocol"),
-        (("x-app-toolkit-hop", field()[1] + b" one-more"), "protocol"),
+        (field(b"fedcba9876543210")[1], "secret"),
+        (field(b"")[1], "secret"),
+        (b"2" + VALUE[1:], "protocol"),
+        (b"", "protocol"),
+        (VALUE + b" one-more", "protocol"),
     ],
 )
-def test_a_wrong_hop_is_refused_with_its_reason(echo: Served, origin: tuple[str, bytes], reason: str) -> None:
-    answer = echo.connect().ask("/echo", hop=origin)
-    assert (answer.status, answer.getheader("x-app-toolkit-refused")) == (503, reason)
-    socket = echo.websocket("/ws", hop=origin)
-    assert socket.answer.status_code == 503
-    assert socket.answer.headers["x-app-toolkit-refused"] == reason
+async def test_a_wrong_hop_is_refused_with_its_reason(value: bytes, reason: str) -> None:
+    for request in (head(target=b"/echo"), handshake(b"/ws")):
+        talking = Talking(echo)
+        talking.say(request.replace(VALUE, value))
+        refused = await talking.response()
+        assert (refused.status_code, refused.headers[hop.REFUSED.decode()]) == (503, reason)
 
 
-def test_without_a_secret_every_hop_is_refused(serve: Serve) -> None:
+async def test_without_a_secret_every_hop_is_refused() -> None:
     sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def unreached(*_: object) -> Message:
+        raise AssertionError("nothing is read, and no user code runs")
+
     replica = Replica(unreached, name="r", max_ongoing_requests=1, trusted_without_hop=True)
     name, value = field(b"")
-    scope: Scope = {"type": "http", "headers": [(name.encode(), value)]}
-    finish(replica(scope, nothing, collector(sent)))
+    await replica({"type": "http", "headers": [(name.encode(), value)]}, unreached, send)
     assert (b"x-app-toolkit-refused", b"secret") in sent[0]["headers"]
 
 
 # Admission
 
 
-FAKING = """
-    from fastapi.responses import PlainTextResponse
-
+async def test_user_code_cannot_deny_a_websocket_with_the_field_of_a_refusal() -> None:
     app = FastAPI()
 
-    @app.post("/{status}")
-    async def fake(status: int):
-        fields = {"x-app-toolkit-refused": "busy", "X-App_Toolkit-Refused": "busy", "x-own": "1"}
-        return PlainTextResponse("ran", status, fields)
-
     @app.websocket("/ws")
-    async def deny(ws: WebSocket):
-        await ws.send_denial_response(PlainTextResponse("ran", 503, {"x-app-toolkit-refused": "websockets"}))
-"""
+    async def deny(ws: WebSocket) -> None:
+        fields = {"x-app-toolkit-refused": "websockets", "X-App_Toolkit-Refused": "busy", "x-own": "1"}
+        await ws.send_denial_response(PlainTextResponse("ran", 503, fields))
+
+    denied = await denial_of(app)
+    assert (denied.status_code, denied.text, denied.headers["x-own"]) == (503, "ran", "1")
+    assert "refused" not in str(denied.headers).lower()
 
 
-def test_user_code_cannot_send_the_field_of_a_refusal(serve: Serve) -> None:
-    served = serve(FAKING)
-    answer = served.connect().ask("/503", method="POST", body=b"")
-    assert (answer.status, answer.read(), answer.getheader("x-own")) == (503, b"ran", "1")
-    assert "refused" not in str(answer.headers).lower()
-    denied = served.websocket("/ws").answer
-    assert denied.status_code == 503
-    assert "x-app-toolkit-refused" not in denied.headers
+async def test_a_full_replica_refuses_before_user_code_and_admits_again_after() -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
 
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        await release.wait()
+        await Response()(scope, receive, send)
 
-def test_a_full_replica_refuses_before_user_code_and_admits_again_after(serve: Serve) -> None:
-    served = serve(SLOW, max_ongoing_requests=1)
-    held = served.connect()
-    held.send_head("POST", "/slow", [field(), ("content-length", "0")])
-    wait_until(lambda: served.marked("entered"), "the handler runs")
-    connection = served.connect()
-    refused = connection.ask("/", method="POST", body=b"unread")
-    assert refused.status == 503
-    assert refused.getheaders()[0] == ("x-app-toolkit-refused", "busy")
-    assert refused.read() == b""
-    assert repr(served.server.replica) == "<Replica shop/chat-1-1 [1 ongoing, 0 streams, 0 websockets]>"
-    served.release("go")
-    assert held.getresponse().status == 200
-    answer = connection.ask("/")  # the refusal kept the connection
-    assert (answer.status, answer.getheader("x-app-toolkit-refused")) == (200, None)
+    talking = Talking(app, max_ongoing_requests=1)
+    held, refused = talking.beside(), talking.beside()
+    held.say(head(fields=[HOST]))
+    await entered.wait()
+    refused.say(head("POST", fields=[(b"content-length", b"6"), HOST]), b"unread")
+    response = await refused.response()
+    assert (response.status_code, response.headers.multi_items()[0], response.content) == (
+        503,
+        ("x-app-toolkit-refused", "busy"),
+        b"",
+    )
+    assert repr(talking.replica) == "<Replica r [1 ongoing, 0 streams, 0 websockets]>"
+    release.set()
+    assert (await held.response()).status_code == 200
+    refused.say(head(fields=[HOST]))  # the refusal kept the connection
+    await until(lambda: b"HTTP/1.1 200 OK" in refused.wire.said)
 
 
 # Failures of the app
 
+failing = FastAPI()
 
-def test_a_failure_before_the_response_is_a_500_and_is_logged_once(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+
+@failing.get("/before")
+async def before() -> None:
+    raise ValueError("out of stock")
+
+
+@failing.websocket("/ws")
+async def talk(ws: WebSocket) -> None:
+    await ws.accept()
+    raise ValueError("out of stock")
+
+
+@failing.websocket("/denied")
+async def denied(ws: WebSocket) -> None:
+    await ws.close()
+    raise ValueError("out of stock")
+
+
+async def bare(scope: Scope, receive: Receive, send: Send) -> None:
+    raise ValueError("out of stock")
+
+
+CLOSED = close_frame(1011, "")
+
+
+@pytest.mark.parametrize(
+    ("app", "sent", "begin", "end"),
+    [
+        (failing, head(target=b"/before", fields=[HOST]), b"HTTP/1.1 500 ", b"\r\n\r\nInternal Server Error"),
+        (bare, head(fields=[HOST]), b"HTTP/1.1 500 ", b"\r\n\r\nInternal Server Error"),
+        (bare, HANDSHAKE, b"HTTP/1.1 500 ", b"\r\n\r\nInternal Server Error"),
+        (failing, handshake(b"/ws"), b"HTTP/1.1 101 ", CLOSED),
+        (failing, handshake(b"/denied"), b"HTTP/1.1 403 ", b""),
+    ],
+    ids=["of a handler", "of a bare app", "of a bare app in a handshake", "in a websocket", "after a denial"],
+)
+async def test_a_failure_is_answered_and_logged_once(
+    app: ASGIApp, sent: bytes, begin: bytes, end: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served = serve(FAILING)
-    connection = served.connect()
-    answer = connection.ask("/before")
-    assert (answer.status, answer.read()) == (500, b"Internal Server Error")
-    assert connection.ask("/fine").status == 200
-    assert_logged_once(served, caplog, "nothing was sent")
-
-
-def test_a_bare_app_that_fails_is_answered_as_uvicorn_would(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    served = serve(FAILING, attribute="bare")
-    answer = served.connect().ask("/")
-    assert (answer.status, answer.read()) == (500, b"Internal Server Error")
-    assert answer.getheader("content-type") == "text/plain; charset=utf-8"
-    socket = served.websocket("/ws")
-    assert socket.answer.status_code == 500
-    # uvicorn complains, too, where the client had left before the denial was written.
-    assert len([record for record in errors(caplog) if record.name == "app_toolkit.replica"]) == 2
-
-
-HINTING = """
-    from starlette.responses import Response
-
-    app = FastAPI()
-
-    @app.get("/")
-    async def hint():
-        return Response(status_code=103)
-"""
-
-
-def test_an_interim_status_as_a_response_is_a_failure(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    served = serve(HINTING)
-    assert served.connect().ask("/").status == 500
-    sentence = "the app responded with status 103: a final response must have a status from 200 to 599"
-    assert_logged_once(served, caplog, sentence)
-
-
-def test_a_failure_in_a_websocket_ends_it_with_1011_and_is_logged_once(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
-    served = serve(FAILING)
-    assert served.websocket("/ws").closed_with() == 1011
-    assert_logged_once(served, caplog, "in a socket")
-
-
-def test_a_failure_after_a_denial_leaves_the_denial(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    served = serve(FAILING)
-    assert served.websocket("/denied").answer.status_code == 403
-    assert_logged_once(served, caplog, "after the denial")
-
-
-def assert_logged_once(served: Served, caplog: pytest.LogCaptureFixture, message: str) -> None:
-    assert served.server.stop(5)  # so that whoever had something to log has done so
-    (record,) = errors(caplog)
+    talking = Talking(app)
+    talking.say(sent)
+    await until(lambda: talking.wire.said.startswith(begin) and talking.wire.said.endswith(end))
+    await talking.idle()
+    (record,) = [each for each in caplog.records if each.exc_info]
     assert record.name == "app_toolkit.replica"
     assert "req-1" in record.getMessage()
     assert record.__dict__["request_id"] == "req-1"
     assert record.exc_info is not None
-    assert str(record.exc_info[1]) == message
-
-
-def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.levelno >= logging.ERROR]
-
-
-# In one process
-
-
-@pytest.mark.anyio
-async def test_admit_runs_the_app_in_the_scope_it_is_given() -> None:
-    seen: list[Any] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append((scope["root_path"], request_id()))
-        await send({"type": "http.response.start", "status": 200})
-        await send({"type": "http.response.body"})
-
-    sent: list[Message] = []
-    replica = Replica(app, name="r", max_ongoing_requests=1)
-    await replica.admit(request(request_id="inside"), nothing, collector(sent))
-    assert seen == [("/outer", "inside")]
-    assert sent[0] == {"type": "http.response.start", "status": 200, "headers": []}
-    assert request_id() is None
-
-
-@pytest.mark.anyio
-async def test_admit_raises_busy_before_user_code_runs() -> None:
-    replica: Replica
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        with pytest.raises(ReplicaBusy, match="the replica runs 1 requests"):
-            await replica.admit(request(), nothing, collector([]))
-
-    replica = Replica(app, name="r", max_ongoing_requests=1)
-    await replica.admit(request(), nothing, collector([]))
-    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
-
-
-@pytest.mark.anyio
-async def test_admit_passes_failures_of_the_app_and_gives_the_slot_back() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        raise ValueError("mine")
-
-    replica = Replica(app, name="r", max_ongoing_requests=1)
-    with pytest.raises(ValueError, match="mine"):
-        await replica.admit(request(), nothing, collector([]))
-    assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
-
-
-def request(**extension: str) -> Scope:
-    return {"type": "http", "root_path": "/outer", "headers": [], "extensions": {"app_toolkit": extension}}
-
-
-async def unreached(scope: Scope, receive: Receive, send: Send) -> None:
-    raise AssertionError("user code ran")
-
-
-async def nothing() -> Message:
-    raise AssertionError("nobody should ask")
-
-
-def collector(sent: list[Message]) -> Send:
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    return send
-
-
-def finish(coroutine: Any) -> None:
-    with pytest.raises(StopIteration):
-        coroutine.send(None)
-
-
-# Bytes
-
-
-def json(answer: Any) -> Any:
-    return httpx.Response(200, content=answer.read()).json()
-
-
-def read_to(raw: socket.socket, end: bytes) -> bytes:
-    read = b""
-    while not read.endswith(end):
-        data = raw.recv(65_536)
-        assert data, read
-        read += data
-    return read
+    assert str(record.exc_info[1]) == "out of stock"

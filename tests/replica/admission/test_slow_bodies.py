@@ -42,7 +42,8 @@ APP = """
 @pytest.fixture
 def served(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Served:
     """A replica with two slots, of which slow bodies may hold one."""
-    monkeypatch.setattr("app_toolkit.replica.admission.admitted_request.PROMPT", MinimumRate(64 * 1024, 0.5))
+    monkeypatch.setattr("app_toolkit.replica.admission.admitted_request.PROMPT", MinimumRate(64 * 1024, 0.25))
+    monkeypatch.setattr("app_toolkit.replica.admission.live_sets.SWEEP_S", 0.02)
     return serve(APP, max_ongoing_requests=2)
 
 

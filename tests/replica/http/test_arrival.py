@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from app_toolkit.replica.admission.replica import Replica
-from app_toolkit.replica.http.arrival import MOMENT_S, UNAUTHENTICATED, UnauthenticatedConnection, UnauthenticatedPeers
+from app_toolkit.replica.http import arrival
+from app_toolkit.replica.http.arrival import UNAUTHENTICATED, UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.preface import (
     BEGINNING,
@@ -32,6 +33,7 @@ from app_toolkit.transport.preface import (
 from app_toolkit.types import Address, Receive, Scope, Send
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served, field
+from tests.replica.talking import Wire
 
 pytestmark = pytest.mark.anyio
 
@@ -195,7 +197,8 @@ async def door(unauthenticated: UnauthenticatedPeers) -> AsyncIterator[Door]:
     assert len(unauthenticated) == 0
 
 
-async def test_a_peer_without_a_proof_is_closed_after_a_short_time() -> None:
+async def test_a_peer_without_a_proof_is_closed_after_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrival, "MOMENT_S", 0.1)
     async with door(UnauthenticatedPeers(shown_s=0.05)) as at:
         for said, answered in (b"", 0), (BEGINNING, 0), (first_line(), RESPONSE):
             reader, writer = await at.knock(said)
@@ -232,8 +235,10 @@ async def test_callers_that_come_all_at_once_come_in() -> None:
 
 @pytest.mark.parametrize(("shown_s", "most"), [(0.05, 64), (60.0, 0)], ids=["late", "one too many"])
 def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_unauthenticated_peers(
-    shown_s: float, most: int
+    shown_s: float, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(arrival, "MOMENT_S", 0.1)
+
     async def keep() -> None:
         unauthenticated = UnauthenticatedPeers(shown_s, most)
         loop = asyncio.get_running_loop()
@@ -246,7 +251,7 @@ def test_a_loop_that_is_kept_from_listening_does_not_take_callers_for_unauthenti
                 def handle() -> None:
                     here.recv(1)
                     caller.sendall(says.pop(0)())
-                    time.sleep(2 * MOMENT_S + 0.1)  # a handler that keeps the loop, for longer than a stranger has
+                    time.sleep(2 * arrival.MOMENT_S + 0.1)  # longer than an unauthenticated peer has
 
                 await until(lambda: bool(unauthenticated))
                 loop.add_reader(here, handle)
@@ -300,7 +305,7 @@ def test_only_the_unchanged_proof_opens_a_connection(change: tuple[int, int] | N
         asked = first_line()
         say(asked, 0)
         if not wire.ended:
-            nonce = wire.written[:NONCE]
+            nonce = wire.said[:NONCE]
             say(prove(SECRET, "caller", asked, wire.get_extra_info("sockname"), nonce) + b"\n", len(asked))
         became = "stranger" if wire.protocol is talking else "known"
         talking.connection_lost(None)
@@ -308,28 +313,3 @@ def test_only_the_unchanged_proof_opens_a_connection(change: tuple[int, int] | N
         return "refused" if wire.ended else became
 
     assert asyncio.run(become()) == ("known" if change is None else "refused")
-
-
-class Wire(asyncio.Transport):
-    """What a talker writes on."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.protocol: Any = None
-        self.written = b""
-        self.ended = False
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.ended
-
-    def close(self) -> None:
-        self.ended = True
-
-    def abort(self) -> None:
-        self.ended = True

@@ -7,120 +7,26 @@ import logging
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 from weakref import ref
 
 import pytest
-import uvicorn
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.observability.context import DEADLINE, TRACE
-from app_toolkit.replica.admission.replica import Replica
-from app_toolkit.replica.http.connection import HIGH_WATER, CallerConnection
-from app_toolkit.replica.http.websocket import BoundedWebSocket
+from app_toolkit.replica.http.connection import HIGH_WATER
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import PooledConnection, ResponseHead
-from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
+from app_toolkit.types import Address, Message, Receive, Scope, Send
 from tests.patience import until
-from tests.replica.client import SECRET
-from tests.replica.client import field as hop_field
+from tests.replica.talking import HANDSHAKE, Talking, Wire, get, head, post
 
 pytestmark = pytest.mark.anyio
 
 USERS: ContextVar[str] = ContextVar("users", default="")
 """What an app may set."""
-
-
-class Wire(asyncio.Transport):
-    """What a talker writes on, which takes everything."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
-        self.written: list[bytes] = []
-        self.ended = ""
-        self.reading = True
-        self.protocol: Any = None
-
-    def write(self, data: Any) -> None:
-        if not self.ended:
-            self.written.append(bytes(data))
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return bool(self.ended)
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def close(self) -> None:
-        self.ended = self.ended or "closed"
-
-    def abort(self) -> None:
-        self.ended = "aborted"
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    @property
-    def said(self) -> bytes:
-        return b"".join(self.written)
-
-
-class Talking:
-    """One caller, and an app behind a replica."""
-
-    def __init__(self, app: ASGIApp, *, ours: bool = True) -> None:
-        """`ours`: over our own connection, not uvicorn's."""
-        self.replica = Replica(app, name="r", max_ongoing_requests=10, secret=SECRET)
-        config = uvicorn.Config(
-            self.replica, ws=BoundedWebSocket, lifespan="off", log_config=None, server_header=False, date_header=False
-        )
-        config.load()
-        self.state = ServerState()
-        self.wire = Wire()
-        self.ended = ""
-        make = partial(CallerConnection, self.replica) if ours else HttpToolsProtocol
-        self.talker: Any = cast(Any, make)(config, self.state, {"app": "state"})
-        self.talker.connection_made(self.wire)
-
-    def say(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            self.talker.data_received(piece)
-
-    async def settle(self) -> None:
-        """Until nothing runs, or what runs waits for its caller, which then leaves."""
-        for _ in range(50):
-            await asyncio.sleep(0)
-        self.ended = self.wire.ended  # uvicorn closes what was lost, too
-        self.talker.connection_lost(None)
-        await until(lambda: not self.state.tasks)
-        await asyncio.sleep(0)  # who hears of a task's end is told in the next turn
-        assert (self.replica.statistics().ongoing, self.replica.statistics().running) == (0, 0)
-        assert not self.state.connections
-
-
-def head(method: str = "GET", target: bytes = b"/", fields: Sequence[tuple[bytes, bytes]] = (), **of_hop: Any) -> bytes:
-    name, value = hop_field(**of_hop)
-    lines = [b"%b %b HTTP/1.1" % (method.encode(), target), b"%b: %b" % (name.encode(), value)]
-    return b"\r\n".join([*lines, *(b"%b: %b" % each for each in fields), b"", b""])
-
-
-def get(path: bytes = b"/") -> bytes:
-    return head(target=path, fields=[(b"host", b"shop")])
-
-
-def post(body: bytes, *fields: tuple[bytes, bytes]) -> bytes:
-    return head("POST", fields=[(b"host", b"shop"), (b"content-length", b"%d" % len(body)), *fields]) + body
 
 
 @dataclass
@@ -566,27 +472,6 @@ async def test_the_next_request_begins_when_the_body_of_the_first_has_arrived() 
     assert [scope["path"] for scope in script.met] == ["/", "/2"]
 
 
-async def test_an_app_that_runs_after_its_response_is_not_disturbed_by_the_next_request() -> None:
-    last = asyncio.Event()
-    done: list[str] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await Script(HI)(scope, receive, send)
-        if scope["path"] == "/1":
-            await last.wait()
-        done.append(scope["path"])
-
-    talking = Talking(app)
-    talking.say(get(b"/1"))
-    await until(lambda: talking.wire.said == ANSWER)
-    talking.say(get(b"/2"))
-    await until(lambda: done == ["/2"])
-    last.set()
-    await talking.settle()
-    assert done == ["/2", "/1"]
-    assert (talking.wire.said, talking.ended) == (2 * ANSWER, "")
-
-
 MALFORMED = {
     "length": b"GET / HTTP/1.1\r\ncontent-length: two\r\n\r\n",
     "negative": b"GET / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
@@ -819,17 +704,6 @@ async def test_a_connection_closes_if_the_version_or_the_request_says_so(version
     assert (ended == "closed") is closes
     assert said.endswith(b"\r\nhi")
     assert (b"connection: close\r\n" in said) is closes
-
-
-HANDSHAKE = head(
-    fields=[
-        (b"host", b"shop"),
-        (b"connection", b"keep-alive, Upgrade"),
-        (b"upgrade", b"WebSocket"),
-        (b"sec-websocket-version", b"13"),
-        (b"sec-websocket-key", b"dGhlIHNhbXBsZSBub25jZQ=="),
-    ]
-)
 
 
 @pytest.mark.parametrize("cut", [1, 40, len(HANDSHAKE) - 1, len(HANDSHAKE)])

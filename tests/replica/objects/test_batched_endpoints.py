@@ -140,30 +140,6 @@ async def test_forms_and_uploads() -> None:
     assert [answer.json() for answer in answers] == ["a: first", "b: second"]
 
 
-async def test_the_requests_themselves() -> None:
-    app = FastAPI()
-
-    @app.get("/{name}")
-    @batch(**OF_TWO)
-    async def paths(requests: list[Request]) -> list[Response]:
-        return [Response(request.url.path, media_type="text/plain") for request in requests]
-
-    answers = await both(app, lambda c: c.get("/a"), lambda c: c.get("/b"))
-    assert [answer.text for answer in answers] == ["/a", "/b"]
-
-
-async def test_a_def_function_runs_in_a_thread() -> None:
-    app = FastAPI()
-
-    @app.get("/half")
-    @batch(**OF_TWO)
-    def half(n: list[int]) -> list[float]:
-        return [each / 2 for each in n]
-
-    answers = await both(app, lambda c: c.get("/half?n=1"), lambda c: c.get("/half?n=3"))
-    assert [answer.json() for answer in answers] == [0.5, 1.5]
-
-
 async def test_an_exception_in_the_result_is_the_response_of_its_request() -> None:
     app = FastAPI()
 

@@ -106,32 +106,6 @@ async def test_an_object_is_constructed_started_configured_and_closed_in_this_or
             await ask
 
 
-async def test_a_class_without_any_of_that_needs_none() -> None:
-    class Plain:
-        async def ask(self) -> str:
-            return "yes"
-
-    async with running(Plain) as instance:
-        await instance.check_health()
-        assert await instance.call("ask", (), {}) == "yes"
-
-
-async def test_all_that_is_not_async_shares_one_thread() -> None:
-    class Model:
-        def __init__(self) -> None:
-            self.threads = [threading.current_thread()]
-
-        def predict(self) -> int:
-            self.threads.append(threading.current_thread())
-            return len(set(self.threads))
-
-        def aclose(self) -> None:
-            assert self.predict() == 1
-
-    async with running(Model) as instance:
-        assert [await instance.call("predict", (), {}) for _ in range(3)] == [1, 1, 1]
-
-
 async def test_async_methods_run_on_the_loop_and_def_methods_on_a_thread() -> None:
     notes: list[str] = []
     async with running(lambda: Writer(notes)) as instance:
@@ -177,29 +151,6 @@ async def test_a_cancelled_call_cancels_an_async_method() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert notes[-1] == "stopped on the loop"
-
-
-async def test_a_cancelled_call_of_a_def_method_ends_with_it() -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    class Slow:
-        ended = False
-
-        def work(self) -> None:
-            begun.set()
-            assert go.wait(PATIENCE_S)
-            Slow.ended = True
-
-    async with running(Slow) as instance:
-        task = asyncio.create_task(instance.call("work", (), {}))
-        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-        task.cancel()
-        await asyncio.sleep(0.01)
-        assert not task.done()
-        go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert Slow.ended
 
 
 async def test_a_generator_that_is_cancelled_in_a_step_is_closed_behind_that_step() -> None:
@@ -367,15 +318,6 @@ async def test_a_health_check_fails_when_the_hook_raises(is_async: bool) -> None
         Model.well = False
         with pytest.raises(RuntimeError, match="out of memory"):
             await instance.check_health()
-
-
-async def test_a_user_config_is_applied_to_a_running_object() -> None:
-    writer = Writer([])
-    async with running(lambda: writer) as instance:
-        await instance.reconfigure({"size": 2})
-        assert writer.config == {"size": 2}
-    with pytest.raises(RuntimeError, match="writer does not run"):
-        await instance.reconfigure({"size": 3})
 
 
 async def test_replica_context_is_set_in_all_hooks_and_nowhere_else() -> None:
