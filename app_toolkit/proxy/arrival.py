@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -185,14 +184,14 @@ class RefusedConnection(asyncio.Protocol):
 
     def __init__(self, limiter: ConnectionLimiter) -> None:
         self._limiter = limiter
-        self._since = time.monotonic()
+        self._since = limiter.proxy.clock()
         self._transport: asyncio.Transport | None = None
         self._dropped = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
-        self._since = time.monotonic()
+        self._since = self._limiter.proxy.clock()
         self._limiter.track(self, admitted=False)
         transport.write(self._response())
         if transport.can_write_eof():

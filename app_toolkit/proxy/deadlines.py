@@ -2,15 +2,15 @@
 
 import asyncio
 import math
-import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Protocol
 
 
 class Bounded(Protocol):
     """A request that has a deadline."""
 
-    def expire(self, timeout: float) -> None: ...
+    def expire(self) -> None: ...
 
 
 class Deadlines:
@@ -20,20 +20,21 @@ class Deadlines:
     timer is set for the first deadline, and set again only when it fires.
     """
 
-    def __init__(self, timeout: float) -> None:
-        """`timeout`: seconds that each request may take."""
+    def __init__(self, timeout: float, clock: Callable[[], float]) -> None:
+        """`timeout`: seconds that each request may take. `clock` returns the current time in seconds."""
         self.timeout = timeout
+        self._clock = clock
         self._due: OrderedDict[Bounded, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, request: Bounded, due: float) -> None:
-        """Call `request.expire` when `time.monotonic()` reaches `due`, unless the request is discarded before.
+        """Call `request.expire` when the clock reaches `due`, unless the request is discarded before.
 
         Requests must be added in the order of their deadlines.
         """
         self._due[request] = due
         if self._timer is None:
-            self._set(due - time.monotonic())
+            self._set(due - self._clock())
 
     def discard(self, request: Bounded) -> None:
         self._due.pop(request, None)
@@ -55,12 +56,12 @@ class Deadlines:
         self._timer = None
         while self._due:
             request, due = next(iter(self._due.items()))
-            left = due - time.monotonic()
+            left = due - self._clock()
             if left > 0:
                 self._set(left)
                 return
             del self._due[request]
-            request.expire(self.timeout)
+            request.expire()
 
 
 class Deadline:
@@ -73,7 +74,7 @@ class Deadline:
 
         Parameters:
             request: The request that expires.
-            at: The deadline, a time of `time.monotonic()`.
+            at: The deadline, a time of the proxy's clock.
             seconds: The timeout: the time from the arrival of the request to its deadline.
             shared: The deadlines that share a timer. None: this deadline has its own timer.
         """
@@ -85,11 +86,11 @@ class Deadline:
         if shared is not None:
             shared.add(request, at)
         else:
-            self._timer = asyncio.get_running_loop().call_later(seconds, request.expire, seconds)
+            self._timer = asyncio.get_running_loop().call_later(seconds, request.expire)
 
-    def left_ms(self) -> int:
+    def left_ms(self, now: float) -> int:
         """Return the remaining milliseconds, at least 1."""
-        return max(math.ceil((self.at - time.monotonic()) * 1_000), 1)
+        return max(math.ceil((self.at - now) * 1_000), 1)
 
     def cancel(self) -> None:
         if self._shared is not None:

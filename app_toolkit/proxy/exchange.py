@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from functools import partial
 
 from app_toolkit.core.attempts import Action
@@ -82,7 +81,7 @@ class Exchange:
         self._proxy = proxy
         self._client = client
         self.request = request
-        self._dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, time.monotonic())
+        self._dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, proxy.clock())
         self._ingress_state = proxy.unowned
         self._max_body: int | None = None
         self._response = ClientResponse(request, client)
@@ -107,11 +106,6 @@ class Exchange:
     def waits(self) -> bool:
         """Whether the request waits for its body, or for a permit."""
         return self._dispatcher.stage is Stage.IDLE or self._dispatcher.stage is Stage.WAITING
-
-    @property
-    def has_deadline(self) -> bool:
-        """Whether a deadline is set."""
-        return self._deadline is not None
 
     @property
     def wants_body(self) -> bool:
@@ -202,8 +196,8 @@ class Exchange:
         else:
             self.fail(NoReplica("the proxy is shutting down"))
 
-    def expire(self, timeout: float) -> None:
-        """End the exchange because its deadline, `timeout` seconds after the request arrived, has passed."""
+    def expire(self) -> None:
+        """End the exchange because its deadline has passed."""
         self.fail(self._dispatcher.late())
 
     def fail(self, error: Exception) -> None:
@@ -215,7 +209,7 @@ class Exchange:
         self._release()
         ingress_state = self._ingress_state
         failed = _as_request_error(self._dispatcher.explain(error))
-        now = time.monotonic()
+        now = self._proxy.clock()
         if failed.retry_after_s is not None and ingress_state is not self._proxy.unowned:
             waiting = self._dispatcher.router.waiting
             failed.retry_after_s = retry_after_s(waiting, ingress_state.responses.rate(now))
@@ -266,14 +260,14 @@ class Exchange:
         """Find out whether the body arrives slowly, while or when the proxy stops reading it."""
         request = self.request
         if request.held:
-            self._slow = is_slow(request.body.received, request.missing, time.monotonic() - self._dispatcher.began)
+            self._slow = is_slow(request.body.received, request.missing, self._proxy.clock() - self._dispatcher.began)
 
     def _body_is_here(self) -> None:
         """Ask for a permit, because enough of the body has arrived or the proxy stops waiting for it."""
         self._forget_arrival()
         dispatcher = self._dispatcher
         if dispatcher.attempts.count == 0:
-            dispatcher.attempts.since = time.monotonic()
+            dispatcher.attempts.since = self._proxy.clock()
         # Its ingress may have been removed while the body arrived.
         if dispatcher.router is not self._proxy.registry.routers.get(self._ingress_state.name):
             try:
@@ -325,7 +319,7 @@ class Exchange:
 
     def _unreached(self, gone: ReplicaGone) -> None:
         if self._dispatcher.stage is Stage.CONNECTING:
-            self._attempt_ended(self._dispatcher.lost(gone, time.monotonic()), gone)
+            self._attempt_ended(self._dispatcher.lost(gone, self._proxy.clock()), gone)
 
     def _send(self, connection: PooledConnection, permit: RoutePermit) -> None:
         request, client, proxy = self.request, self._client, self._proxy
@@ -337,7 +331,7 @@ class Exchange:
         if not client.writable:
             connection.pause_reading()
         # The deadline of a WebSocket applies to its handshake only, and the proxy alone enforces it.
-        left_ms = None if self._deadline is None or request.websocket else self._deadline.left_ms()
+        left_ms = None if self._deadline is None or request.websocket else self._deadline.left_ms(proxy.clock())
         identity = hop.encode(proxy.token, request.id, request.version.encode(), client.peers, left_ms)
         if permit.redeem():
             identity += proxy.wait_queues.redeem
@@ -356,7 +350,7 @@ class Exchange:
             self._client.regulate()
 
     def _attempt_refused(self, word: bytes) -> None:
-        self._attempt_ended(self._dispatcher.refused(word.decode("latin-1"), time.monotonic()))
+        self._attempt_ended(self._dispatcher.refused(word.decode("latin-1"), self._proxy.clock()))
 
     def _attempt_ended(self, step: Action | Exception, error: ReplicaGone | None = None) -> None:
         """Begin another attempt, or fail, after one that ended before any response was sent to the client."""
@@ -432,7 +426,7 @@ class Exchange:
             permit = self._dispatcher.permit
             if permit is not None and not isinstance(error, ResponseUnreadable):
                 self._proxy.pool.distrust(permit.endpoint.address)
-            step = self._dispatcher.lost(error, time.monotonic(), head_only=self._holding)
+            step = self._dispatcher.lost(error, self._proxy.clock(), head_only=self._holding)
             self._attempt_ended(step, error)
 
     def writing_paused(self, paused: bool) -> None:
@@ -545,7 +539,7 @@ class Exchange:
         """Record the end of the request. Its client may then send another one."""
         proxy, request, response, dispatcher = self._proxy, self.request, self._response, self._dispatcher
         head, ingress_state = response.response_head, self._ingress_state
-        now = time.monotonic()
+        now = proxy.clock()
         if proxy.clients is not None:
             proxy.clients.leave(self._client.host, self)
         if head is not None and outcome == OK:

@@ -1,7 +1,7 @@
 """The state of the requests of one ingress at a proxy."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from app_toolkit.core.attempts import RetryBudget
 from app_toolkit.core.recent import Recent
@@ -20,6 +20,7 @@ class IngressState:
     """The requests of one ingress: retry budget, rate of responses, and open streams and WebSockets."""
 
     __slots__ = (
+        "_clock",
         "_deadlines",
         "_logged",
         "_newest",
@@ -30,8 +31,9 @@ class IngressState:
         "websockets",
     )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name = name
+        self._clock = clock
         self.budget = RetryBudget()
         self.responses = Recent()
         #: The exchanges that are open WebSockets.
@@ -46,7 +48,7 @@ class IngressState:
     def deadlines(self, timeout: float) -> Deadlines:
         """Return the shared deadlines of the requests with this timeout, in seconds."""
         if self._deadlines is None or self._deadlines.timeout != timeout:
-            self._deadlines = Deadlines(timeout)
+            self._deadlines = Deadlines(timeout, self._clock)
         return self._deadlines
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ import socket
 import struct
 import sys
 import termios
-import time
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -115,7 +114,7 @@ class ClientConnection(asyncio.Protocol):
         self._leaving = False
         self._left_over = 0
         # Timeouts
-        self._since = time.monotonic()
+        self._since = proxy.clock()
         self._served = False
         self._head_since: float | None = None
         self._body_period: Period | None = None
@@ -241,7 +240,7 @@ class ClientConnection(asyncio.Protocol):
         self._state.total_requests += 1
         self._exchange = None
         self._served = True
-        self._since = time.monotonic()
+        self._since = self._proxy.clock()
         if self._head_since is not None:
             self._head_since = self._since
         if not keep or self._stopping:
@@ -259,7 +258,7 @@ class ClientConnection(asyncio.Protocol):
     def cut(self, reset: bool) -> None:
         self._exchange = None
         self._leaving = True
-        self._since = time.monotonic()
+        self._since = self._proxy.clock()
         if self.transport is None:
             return
         if not reset:
@@ -298,7 +297,7 @@ class ClientConnection(asyncio.Protocol):
         if start < length and not self._leaving:
             self._unparsed = data[start:]
         if parser.in_head and self._head_since is None:
-            self._head_since = time.monotonic()
+            self._head_since = self._proxy.clock()
 
     def _advance(self) -> None:
         """Pass on the new bytes of the current request, and begin the next request if there is no current one."""
@@ -339,7 +338,7 @@ class ClientConnection(asyncio.Protocol):
         """Discard the body of a request that has been answered, up to `DISCARDED_BODY` bytes."""
         if request.complete:
             self._discarded = None
-            self._since = time.monotonic()
+            self._since = self._proxy.clock()
             if not request.keep_alive:  # the trailers contained `connection: close`
                 self._leave(unread=False)
         elif request.error is not None or request.body.received - self._left_over > DISCARDED_BODY:
@@ -354,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
         self._leaving = True
         self._discarded = None
         self._left_over = 0
-        self._since = time.monotonic()
+        self._since = self._proxy.clock()
         unread = unread or bool(self._unparsed) or bool(self._parser.requests)
         self._unparsed = b""
         self._parser.close()
@@ -384,7 +383,7 @@ class ClientConnection(asyncio.Protocol):
     # Timeouts
 
     def sweep(self, now: float) -> None:
-        """Enforce the timeouts. `now` is a time of `time.monotonic()`."""
+        """Enforce the timeouts. `now` is a time of the proxy's clock."""
         transport = self.transport
         if transport is None:
             return

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import resource
 import socket
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -166,7 +165,7 @@ class ProxyServer:
         await self._serving
 
     def sweep(self, now: float) -> None:
-        """Enforce all timeouts. It runs every `SWEEP_S`. `now` is a time of `time.monotonic()`."""
+        """Enforce all timeouts. It runs every `SWEEP_S`. `now` is a time of the proxy's clock."""
         self.proxy.sweep(now)
         for connection in self.connections():
             connection.sweep(now)
@@ -193,7 +192,7 @@ class ProxyServer:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                self.sweep(time.monotonic())
+                self.sweep(self.proxy.clock())
             except Exception:  # without the sweeper, no timeout would be enforced any more
                 log.exception("a sweep of the proxy failed")
 

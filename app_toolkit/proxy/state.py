@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+import time
 from collections.abc import Callable
 
 from app_toolkit.core.reports import Loads
@@ -32,6 +33,7 @@ class ProxyState:
             wait while there is no replica.
         node: The node of this proxy.
         access: Records every request at its end. None: there is no access log.
+        clock: The current time in seconds, for all timeouts and records.
 
     Raises:
         ValueError: The secret is empty or contains a space.
@@ -43,11 +45,13 @@ class ProxyState:
         new_router: Callable[[str, Join, Callable[[], None]], IngressRouter],
         node: NodeId = NodeId(""),
         access: AccessLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not secret or b" " in secret:
             raise ValueError("the secret of a proxy must not be empty and must not contain spaces")
+        self.clock = clock
         self.token = hop.token(secret)
-        self.pool = Pool(secret)
+        self.pool = Pool(secret, clock)
         self.wait_queues = WaitQueues(self.pool, self.token)
         self.reports = Reports(self.loads)
         join, unserved = self.wait_queues.join, self.reports.unserved
@@ -66,7 +70,7 @@ class ProxyState:
         if access is not None:
             self.records.subscribe(access.add)
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
-        self.unowned = IngressState(NOT_OWNED)
+        self.unowned = IngressState(NOT_OWNED, clock)
         self._ingress_states: dict[str, IngressState] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
@@ -75,7 +79,7 @@ class ProxyState:
         """Return the state of the requests of an ingress. It is kept as long as the router of the ingress."""
         ingress_state = self._ingress_states.get(name)
         if ingress_state is None:
-            ingress_state = self._ingress_states[name] = IngressState(name)
+            ingress_state = self._ingress_states[name] = IngressState(name, self.clock)
         return ingress_state
 
     def _forget_ingress(self, name: str) -> None:
@@ -110,7 +114,7 @@ class ProxyState:
     def sweep(self, now: float) -> None:
         """Enforce the timeouts of the queues and of the pool, and write the access log.
 
-        `now` is a time of `time.monotonic()`.
+        `now` is a time of `clock`.
         """
         self.registry.expire(now)
         self.pool.expire(now)

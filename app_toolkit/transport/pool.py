@@ -439,9 +439,10 @@ class Pool:
     Not thread-safe.
     """
 
-    def __init__(self, secret: bytes = b"") -> None:
-        """`secret` authenticates TCP connections to replicas."""
+    def __init__(self, secret: bytes = b"", clock: Callable[[], float] = time.monotonic) -> None:
+        """`secret` authenticates TCP connections to replicas. `clock` returns the current time in seconds."""
         self._secret = secret
+        self._clock = clock
         self._replicas: dict[Address, _Idle] = {}
         self._dials: set[asyncio.Task[None]] = set()
         self._dialled: WeakSet[PooledConnection] = WeakSet()
@@ -479,7 +480,7 @@ class Pool:
         if idle is None or not connection.usable or len(idle.connections) >= idle.most:
             connection.close()
             return
-        connection.idle_since = time.monotonic()
+        connection.idle_since = self._clock()
         idle.connections.append(connection)
 
     def dial(self, address: Address, reached: "Reached", failed: "Failed") -> None:
@@ -492,7 +493,7 @@ class Pool:
         task.add_done_callback(self._dials.discard)
 
     def expire(self, now: float) -> None:
-        """Close the connections that have been idle for more than `IDLE_S`. `now` is a time of `time.monotonic()`."""
+        """Close the connections that have been idle for more than `IDLE_S`. `now` is a time of its clock."""
         for idle in self._replicas.values():
             idle.expire(now - IDLE_S)
 

@@ -3,9 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app_toolkit.transport import pool
+
+from .wire import ManualLoop, Wire
 from .world import CALM, RunningProxy, World, eventually
 
 
@@ -57,3 +61,28 @@ def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
     world = World(RunningProxy(CALM), tmp_path)
     yield world
     put_away(world)
+
+
+@pytest.fixture
+def new_wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Wire]]:
+    """Creates a proxy without sockets, with options of its own."""
+    loop = ManualLoop()
+    made: list[Wire] = []
+
+    def new_wire(**options: Any) -> Wire:
+        wire = Wire(loop, **options)
+        monkeypatch.setattr(pool, "connect", wire.connect)
+        made.append(wire)
+        return wire
+
+    yield new_wire
+    try:
+        for wire in made:
+            wire.close()
+    finally:
+        loop.close()
+
+
+@pytest.fixture
+def wire(new_wire: Callable[..., Wire]) -> Wire:
+    return new_wire()

@@ -19,6 +19,7 @@ from app_toolkit.core.publication import PublishedReplica
 from tests import published
 from tests.patience import PATIENCE_S
 
+from .wire import Received, Wire, detail
 from .world import Killable, Raw, World, eventually, later
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -234,40 +235,42 @@ def test_a_tcp_address_is_dialled_too(world: World) -> None:
 # Deaths: the replica had accepted
 
 
-def test_a_get_whose_replica_dies_is_tried_once_more(world: World) -> None:
-    replicas = world.killable()
-    world.route(*(each.endpoint() for each in replicas))
-    with world.raw() as raw:
-        got = raw.send(GET % b"/die/at-once").answer()
-        assert (got.status, got.body) == (200, b"survived")
-    assert attempts(replicas) == 2
-
-
-def test_a_put_whose_replica_dies_is_sent_again_with_its_body(world: World) -> None:
-    replicas = world.killable()
-    world.route(*(each.endpoint() for each in replicas))
-    got = httpx.put(world.url + "/die/at-once", content=b"p" * 50_000)
-    assert got.content == b"p" * 50_000
-    assert attempts(replicas) == 2
-
-
-def test_a_put_whose_body_is_not_held_any_more_is_not_sent_again(world: World) -> None:
-    replicas = world.killable()
-    world.route(*(each.endpoint() for each in replicas))
-    got = httpx.put(world.url + "/die/at-once", content=b"p" * 500_000)
-    assert got.status_code == 502
-    assert attempts(replicas) == 1
-
-
-def test_a_post_whose_replica_dies_is_never_sent_twice(world: World) -> None:
-    replicas = world.killable()
-    world.route(*(each.endpoint() for each in replicas))
-    with world.raw() as raw:
-        got = raw.send(POST % b"/die/at-once").answer()
-        assert (got.status, got.error) == (502, "replica_lost")
-        assert "the outcome of this POST is unknown" in got.json()["detail"]
-        assert raw.send(GET % b"/hello").answer().status == 200
-    assert attempts(replicas) == 1
+@pytest.mark.parametrize(
+    ("method", "size", "losses", "before", "status", "attempts"),
+    [
+        ("GET", 0, 1, b"", 200, 2),
+        ("GET", 0, 1, b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n", 200, 2),
+        ("GET", 0, 2, b"", 502, 2),
+        ("PUT", 50_000, 1, b"", 200, 2),
+        ("PUT", 500_000, 1, b"", 502, 1),
+        ("POST", 2, 1, b"", 502, 1),
+    ],
+    ids=["GET", "after the head", "two losses", "PUT", "a PUT whose body is not retained", "POST"],
+)
+def test_a_lost_request_is_sent_once_more_if_it_may_run_twice(
+    wire: Wire, method: str, size: int, losses: int, before: bytes, status: int, attempts: int
+) -> None:
+    replicas = [wire.replica() for _ in range(3)]
+    wire.route(*replicas)
+    head = f"{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\n\r\n".encode()
+    client = wire.client().send(head + b"p" * size)
+    lost: list[Received] = []
+    for _ in range(losses):
+        (current,) = [each.last for each in replicas if each.received and each.last not in lost]
+        current.respond(before + (b"HTTP/1.1 100 Continue\r\n\r\n" if size > 100_000 else b""))
+        current.lose()
+        lost.append(current)
+    received = [each for replica in replicas for each in replica.received]
+    assert len(received) == attempts
+    assert {len(each.body) for each in received} == {size}
+    if status == 200:
+        received[0 if received[0] not in lost else 1].respond(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+    got = client.response()
+    assert got.status == status
+    if status == 502:
+        assert got.error == "replica_lost"
+    if method == "POST":
+        assert "the outcome of this POST is unknown" in detail(got)
 
 
 def test_the_time_that_a_request_ran_is_no_waiting(world: World) -> None:
@@ -358,22 +361,6 @@ def test_a_death_after_which_nothing_is_served_leaves_the_outcome_unknown(world:
         detail = got.json()["detail"]
         assert "the router of shop/web is closed" in detail
         assert detail.endswith("; the outcome is unknown")
-
-
-def test_a_request_that_has_seen_two_deaths_is_not_tried_again(world: World) -> None:
-    replicas = world.killable(3)
-    world.route(*(each.endpoint() for each in replicas))
-    with world.raw() as raw:
-        got = raw.send(GET % b"/die/at-once?times=9").answer()
-        assert (got.status, got.error) == (502, "replica_lost")
-    assert attempts(replicas) == 2
-
-
-def test_a_death_between_head_and_body_is_hidden(world: World) -> None:
-    replicas = world.killable()
-    world.route(*(each.endpoint() for each in replicas))
-    with world.raw() as raw:
-        assert raw.send(GET % b"/die/after-head").answer().body == b"survived"
 
 
 @pytest.mark.parametrize("running", [("the-blocker", "another"), None])

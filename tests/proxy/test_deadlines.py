@@ -1,66 +1,71 @@
 """One timer for the deadlines of many requests."""
 
-import asyncio
-import time
+from collections.abc import Iterator
 
 import pytest
 
 from app_toolkit.proxy.deadlines import Deadlines
-from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.anyio
+from .wire import ManualLoop
 
 
 class Request:
     def __init__(self) -> None:
-        self.expired = asyncio.Event()
-        self.timeouts: list[float] = []
+        self.expired = 0
 
-    def expire(self, timeout: float) -> None:
-        self.timeouts.append(timeout)
-        self.expired.set()
+    def expire(self) -> None:
+        self.expired += 1
 
 
-async def test_each_entry_expires_once_when_its_time_is_up() -> None:
-    deadlines = Deadlines(0.05)
-    began = time.monotonic()
+@pytest.fixture
+def loop() -> Iterator[ManualLoop]:
+    loop = ManualLoop()
+    yield loop
+    loop.close()
+
+
+def advance(loop: ManualLoop, seconds: float) -> None:
+    loop.now += seconds
+    loop.call(lambda: None)
+
+
+def test_each_entry_expires_once_when_its_time_is_up(loop: ManualLoop) -> None:
+    deadlines = Deadlines(1.0, loop.time)
     requests = [Request() for _ in range(3)]
-    for number, request in enumerate(requests):
-        deadlines.add(request, began + 0.05 + number * 0.05)
-    for number, request in enumerate(requests):
-        await asyncio.wait_for(request.expired.wait(), PATIENCE_S)
-        assert time.monotonic() >= began + 0.05 + number * 0.05
-        assert [each.timeouts for each in requests[number + 1 :]] == [[]] * (2 - number)
-    assert [request.timeouts for request in requests] == [[0.05]] * 3
+    for number, request in enumerate(requests, 1):
+        loop.call(lambda request=request, number=number: deadlines.add(request, loop.now + number))  # type: ignore[misc]
+    for number in range(1, 4):
+        advance(loop, 1.0)
+        assert [request.expired for request in requests] == [1] * number + [0] * (3 - number)
     assert len(deadlines) == 0
 
 
-async def test_a_discarded_entry_does_not_expire() -> None:
-    deadlines = Deadlines(0.05)
-    due = time.monotonic() + 0.05
+def test_a_discarded_entry_does_not_expire(loop: ManualLoop) -> None:
+    deadlines = Deadlines(1.0, loop.time)
     first, second = Request(), Request()
-    deadlines.add(first, due)
-    deadlines.add(second, due + 0.01)
+    loop.call(lambda: deadlines.add(first, loop.now + 1.0))
+    loop.call(lambda: deadlines.add(second, loop.now + 1.5))
     deadlines.discard(first)
     deadlines.discard(first)
-    await asyncio.wait_for(second.expired.wait(), PATIENCE_S)
-    assert first.timeouts == []
+    advance(loop, 2.0)
+    assert (first.expired, second.expired) == (0, 1)
 
 
-async def test_an_entry_added_to_an_idle_queue_expires() -> None:
-    deadlines = Deadlines(0.02)
+def test_an_entry_added_after_all_others_have_expired_expires(loop: ManualLoop) -> None:
+    deadlines = Deadlines(1.0, loop.time)
     for _ in range(2):
         request = Request()
-        deadlines.add(request, time.monotonic() + 0.02)
-        await asyncio.wait_for(request.expired.wait(), PATIENCE_S)
+        loop.call(lambda request=request: deadlines.add(request, loop.now + 1.0))  # type: ignore[misc]
+        advance(loop, 1.0)
+        assert request.expired == 1
 
 
-async def test_no_entry_expires_after_the_end() -> None:
-    deadlines = Deadlines(0.01)
+def test_no_entry_expires_after_the_end(loop: ManualLoop) -> None:
+    deadlines = Deadlines(1.0, loop.time)
     request, later = Request(), Request()
-    deadlines.add(request, time.monotonic() + 0.01)
+    loop.call(lambda: deadlines.add(request, loop.now + 1.0))
     deadlines.close()
     assert len(deadlines) == 0
-    deadlines.add(later, time.monotonic() + 0.02)
-    await asyncio.wait_for(later.expired.wait(), PATIENCE_S)
-    assert request.timeouts == []
+    loop.call(lambda: deadlines.add(later, loop.now + 2.0))
+    advance(loop, 3.0)
+    assert (request.expired, later.expired) == (0, 1)

@@ -7,6 +7,7 @@ import socket
 import httpx
 import pytest
 
+from .wire import Wire
 from .world import Raw, World, eventually
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -31,50 +32,50 @@ CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n
     ],
 )
 def test_a_response_without_a_body_leaves_both_connections_for_the_next_one(
-    world: World, method: str, bodyless: bytes
+    wire: Wire, method: str, bodyless: bytes
 ) -> None:
-    replica = world.says(bodyless, OK)
-    with world.raw() as raw:
-        raw.send(f"{method} / HTTP/1.1\r\nhost: a\r\n\r\n".encode())
-        assert raw.answer(method).status == int(bodyless[9:12])
-        assert raw.send(GET % b"/").answer().body == b"ok"
-    assert replica.connections == 1
+    replica = wire.one(bodyless, OK)
+    client = wire.client()
+    client.send(f"{method} / HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+    assert client.response(method).status == int(bodyless[9:12])
+    assert client.send(GET % b"/").response().body == b"ok"
+    assert len(replica.connections) == 1
 
 
 # Interim is_serving
 
 
-def test_early_hints_reach_a_client_of_1_1_without_our_fields_and_no_client_of_1_0(world: World) -> None:
-    world.says(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\nx-app-toolkit-ongoing: 1\r\n\r\n" + OK)
-    with world.raw() as raw:
-        hint = raw.send(GET % b"/").answer()
-        assert (hint.status, hint.headers) == (103, [("link", "</x>")])
-        assert raw.answer().body == b"ok"
-        assert raw.send(GET % b"/").answer().status == 103
-        assert raw.answer().body == b"ok"
-    with world.raw() as raw:
-        assert raw.send(OLD).answer().status == 200
+def test_early_hints_reach_a_client_of_1_1_without_our_fields_and_no_client_of_1_0(wire: Wire) -> None:
+    wire.one(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\nx-app-toolkit-ongoing: 1\r\n\r\n" + OK)
+    client = wire.client()
+    hint = client.send(GET % b"/").response()
+    assert (hint.status, hint.headers) == (103, [("link", "</x>")])
+    assert client.response().body == b"ok"
+    assert client.send(GET % b"/").response().status == 103
+    assert client.response().body == b"ok"
+    client = wire.client()
+    assert client.send(OLD).response().status == 200
 
 
-def test_an_unexpected_100_is_not_passed_on(world: World) -> None:
-    world.says(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
-    with world.raw() as raw:
-        assert raw.send(POST).answer().status == 200
+def test_an_unexpected_100_is_not_passed_on(wire: Wire) -> None:
+    wire.one(b"HTTP/1.1 100 Continue\r\n\r\n" + OK)
+    client = wire.client()
+    assert client.send(POST).response().status == 200
 
 
 # Chunks and trailers
 
 
-def test_trailers_of_a_response_pass_to_clients_that_get_chunks(world: World) -> None:
-    replica = world.says(CHUNKS + b"x-sum: 7\r\n\r\n")
-    with world.raw() as raw:
-        for _ in range(2):
-            assert raw.send(GET % b"/").until(b"0\r\nx-sum: 7\r\n\r\n")
-    with world.raw() as raw:
-        got = raw.send(OLD).answer()
-        assert (got.body, got.header("transfer-encoding")) == (b"ok", None)
-        assert raw.closed()
-    assert replica.connections == 1
+def test_trailers_of_a_response_pass_to_clients_that_get_chunks(wire: Wire) -> None:
+    replica = wire.one(CHUNKS + b"x-sum: 7\r\n\r\n")
+    client = wire.client()
+    for _ in range(2):
+        assert client.send(GET % b"/").until(b"0\r\nx-sum: 7\r\n\r\n")
+    client = wire.client()
+    got = client.send(OLD).response()
+    assert (got.body, got.header("transfer-encoding")) == (b"ok", None)
+    assert client.closed()
+    assert len(replica.connections) == 1
 
 
 def test_a_trailer_that_closes_ends_the_connection_also_behind_an_early_response(world: World) -> None:
@@ -89,13 +90,13 @@ def test_a_trailer_that_closes_ends_the_connection_also_behind_an_early_response
 # Connections to replicas
 
 
-def test_a_replica_that_closes_behind_its_answer_costs_the_client_nothing(world: World) -> None:
-    replica = world.says(OK[:-6] + b"\r\nconnection: close\r\n\r\nok", close=True)
-    with world.raw() as raw:
-        for _ in range(3):
-            got = raw.send(POST).answer()
-            assert (got.body, got.header("connection")) == (b"ok", None)
-    assert replica.connections == 3
+def test_a_replica_that_closes_behind_its_answer_costs_the_client_nothing(wire: Wire) -> None:
+    replica = wire.one(OK[:-6] + b"\r\nconnection: close\r\n\r\nok", close=True)
+    client = wire.client()
+    for _ in range(3):
+        got = client.send(POST).response()
+        assert (got.body, got.header("connection")) == (b"ok", None)
+    assert len(replica.connections) == 3
 
 
 def test_a_replica_that_closes_without_a_word_costs_nothing_either(world: World) -> None:
@@ -152,12 +153,12 @@ def test_a_response_without_a_length_ends_both_connections(world: World) -> None
     ],
     ids=["nonsense", "two lengths", "a head without end", "an answer too many", "a switch"],
 )
-def test_an_invalid_response_is_not_passed_on(world: World, said: bytes) -> None:
-    world.says(said)
-    with world.raw() as raw:
-        got = raw.send(POST).answer()
-        assert (got.status, got.error) == (502, "bad_response")
-        assert raw.send(GET % b"/-/healthz").answer().status == 200
+def test_an_invalid_response_is_not_passed_on(wire: Wire, said: bytes) -> None:
+    wire.one(said)
+    client = wire.client()
+    got = client.send(POST).response()
+    assert (got.status, got.error) == (502, "bad_response")
+    assert client.send(GET % b"/-/healthz").response().status == 200
 
 
 # Answers that break off, and what is none

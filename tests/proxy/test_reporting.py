@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
 from app_toolkit.config.models import Route
 from app_toolkit.interfaces import REPLICAS, ROUTES, Snapshot, Version
@@ -14,7 +14,9 @@ from app_toolkit.router.router import Router
 from app_toolkit.types import NodeId
 from tests import published
 
-from .world import Killable, World, eventually
+from .test_outcomes import SWITCHING, WS
+from .wire import Client, Received, Wire
+from .world import World
 
 pytestmark = pytest.mark.anyio
 
@@ -64,26 +66,21 @@ async def test_the_proxy_reports_loads_and_requests_that_wait_for_the_first_repl
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(lambda ws, replica: ws.close(), id="its client closes it"),
-        pytest.param(lambda ws, replica: ws.socket.close(), id="its client goes"),
-        pytest.param(lambda ws, replica: ws.send("bye"), id="the app closes it"),
-        pytest.param(lambda ws, replica: replica.stop(), id="its replica dies"),
+        pytest.param(lambda client, request: client.leave(), id="its client leaves"),
+        pytest.param(lambda client, request: client.leave(ConnectionResetError()), id="its client is lost"),
+        pytest.param(lambda client, request: request.lose(), id="its replica is lost"),
     ],
 )
 def test_a_websocket_is_in_the_report_from_its_handshake_until_its_end(
-    world: World, end: Callable[[ClientConnection, Killable], None]
+    wire: Wire, end: Callable[[Client, Received], None]
 ) -> None:
-    (replica,) = world.killable(1)
-    world.route(replica.endpoint())
-    with connect(f"ws://127.0.0.1:{world.port}/ws") as other, connect(f"ws://127.0.0.1:{world.port}/ws") as ws:
-        for each in (other, ws):
-            each.send("hello")
-            assert each.recv() == "ws:hello"
-        assert world.load() == (0, 0, 2, 0), "it holds no permit"
-        other.close()
-        eventually(lambda: world.load() == (0, 0, 1, 0))
-        end(ws, replica)
-        eventually(lambda: world.load() == (0, 0, 0, 0))
+    replica = wire.one(SWITCHING)
+    other, client = wire.client().send(WS), wire.client().send(WS)
+    assert wire.load == (0, 0, 2, 0), "it holds no permit"
+    other.leave()
+    assert wire.load == (0, 0, 1, 0)
+    end(client, replica.last)
+    assert wire.load == (0, 0, 0, 0)
 
 
 def test_a_handshake_that_is_refused_is_no_websocket(world: World) -> None:

@@ -2,14 +2,14 @@
 
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
 
 from tests.patience import PATIENCE_S
 
-from .world import Killable, World, eventually
+from .wire import Client, Received, Wire
+from .world import World, eventually
 
 
 class Stream:
@@ -30,27 +30,28 @@ class Stream:
         self.connection.close()
 
 
+STREAM = b"HTTP/1.1 200 OK\r\nx-app-toolkit-stream: open\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n"
+GET = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(lambda stream, replica: stream.leave(), id="its client goes"),
-        pytest.param(lambda stream, replica: replica.stop(), id="its replica dies"),
+        pytest.param(lambda client, request: client.leave(), id="its client leaves"),
+        pytest.param(lambda client, request: request.lose(), id="its replica is lost"),
     ],
 )
 def test_a_stream_is_in_the_report_from_its_head_until_its_end(
-    world: World, end: Callable[[Stream, Killable], None]
+    wire: Wire, end: Callable[[Client, Received], None]
 ) -> None:
-    (replica,) = world.killable(1)
-    world.route(replica.endpoint())
-    with ExitStack() as streams:
-        for _ in range(2):
-            stream = Stream(world)
-            streams.callback(stream.close)
-        assert world.load() == (0, 0, 0, 2)
-        assert not [name for name, _ in stream.response.getheaders() if name.lower().startswith("x-app-toolkit")]
-        end(stream, replica)
-        streams.close()
-        eventually(lambda: world.load() == (0, 0, 0, 0))
+    replica = wire.one(STREAM)
+    other, client = wire.client().send(GET), wire.client().send(GET)
+    assert wire.load == (0, 0, 0, 2)
+    assert b"x-app-toolkit" not in client.buffer
+    end(client, replica.last)
+    assert wire.load == (0, 0, 0, 1)
+    other.leave()
+    assert wire.load == (0, 0, 0, 0)
 
 
 def test_a_stream_that_ends_is_reported_no_more_and_its_connection_serves_the_next_request(world: World) -> None:
@@ -69,14 +70,11 @@ def test_a_stream_that_ends_is_reported_no_more_and_its_connection_serves_the_ne
 @pytest.mark.parametrize(
     "framing", ["content-length: 4\r\n\r\nlast", "transfer-encoding: chunked\r\n\r\n4\r\nlast\r\n0\r\n\r\n"]
 )
-def test_the_internal_field_of_a_stream_does_not_reach_clients(world: World, version: str, framing: str) -> None:
-    world.says(f"HTTP/1.1 200 OK\r\nx-app-toolkit-stream: open\r\n{framing}".encode())
-    for _ in range(3):
-        with socket.create_connection(("127.0.0.1", world.port), timeout=PATIENCE_S) as client:
-            client.sendall(f"GET / {version}\r\nhost: shop\r\nconnection: close\r\n\r\n".encode())
-            answer = b""
-            while data := client.recv(65_536):
-                answer += data
-        assert b"last" in answer
-        assert b"x-app-toolkit" not in answer.lower()
-    eventually(lambda: world.load() == (0, 0, 0, 0))
+def test_the_internal_field_of_a_stream_does_not_reach_clients(wire: Wire, version: str, framing: str) -> None:
+    wire.one(f"HTTP/1.1 200 OK\r\nx-app-toolkit-stream: open\r\n{framing}".encode())
+    client = wire.client().send(f"GET / {version}\r\nhost: shop\r\nconnection: close\r\n\r\n".encode())
+    response = client.rest()
+    assert b"last" in response
+    assert b"x-app-toolkit" not in response.lower()
+    assert client.closed()
+    assert wire.load == (0, 0, 0, 0)
