@@ -20,7 +20,7 @@ CLIENT_GONE = "client_gone"
 """The outcomes of a request. A request that ends with an error has the error's `reason` as its outcome instead."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""The status in a record if the client disconnects before the response begins. It is never sent."""
+"""The status in a record if the client disconnects before the response is complete. It is never sent."""
 
 
 class Record(NamedTuple):
@@ -35,9 +35,9 @@ class Record(NamedTuple):
     deployment: str
     """`APPLICATION/DEPLOYMENT`, and only `DEPLOYMENT` in one process. `NOT_OWNED`: no ingress owned the request."""
     replica: str
-    """The replica of the last attempt; `-`: no replica received it. In one process, always the only replica."""
+    """The replica of the last attempt; `-`: there was no attempt."""
     tries: int
-    """The number of attempts. A request in one process always has 1."""
+    """The number of attempts."""
     outcome: str
     """`OK`, `CUT`, `CLIENT_GONE`, or the reason of an error."""
     method: bytes
@@ -50,7 +50,7 @@ class Record(NamedTuple):
     path: bytes = b""
     """The first `LONGEST_PATH` bytes of the path with its query."""
     status: int = 0
-    """The status of the response; `CLIENT_CLOSED_REQUEST`: the client left before it began."""
+    """The status of the response; `CLIENT_CLOSED_REQUEST`: the client left before its end."""
     size: int = 0
     """Bytes of the body of the response."""
 
