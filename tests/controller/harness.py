@@ -77,9 +77,9 @@ class Harness:
         self.controllers = []
         self.tasks = []
 
-    async def controller_starts(self):
+    async def controller_starts(self, **options):
         self.controller = Controller(self.store, SimulatedLauncher(self.world), self.clock)
-        await self.controller.start()
+        await self.controller.start(**options)
         self.run = asyncio.create_task(self.controller.run())
         self.controllers.append(self.controller)
         self.tasks.append(self.run)
