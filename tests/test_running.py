@@ -1,17 +1,90 @@
-"""The connection that the functions of one process share, without a cluster."""
+"""`deploy`, `status` and others in a process that has run nothing, on an engine that follows a script."""
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from fastapi import Request
 
 import app_toolkit
 from app_toolkit import ConfigError
 from app_toolkit.client.client import Client, Driver
-from app_toolkit.client.commands import Command
+from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.engines import select
 from app_toolkit.interfaces import Deployable
-from tests.client.scripted import OneInstance
+from tests.client.scripted import PROXY, STARTING, UP, OneInstance
+from tests.patience import PATIENCE_S
+
+
+async def hello(request: Request) -> str:
+    return "hello"
+
+
+class Starting(OneInstance):
+    """An instance whose application is up after `go`."""
+
+    def __init__(self) -> None:
+        self.connected = 0
+        self.most_connected = 0
+        self.waited_for = threading.Event()
+        self.go = threading.Event()
+        self.addresses: list[str | None] = []
+
+    def connect(self, address: str | None) -> Client:
+        self.connected += 1
+        self.most_connected = max(self.most_connected, self.connected)
+        self.addresses.append(address)
+        return self
+
+    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+        return self.connect(address)
+
+    def close(self) -> None:
+        self.connected -= 1
+
+    def execute(self, command: Command[Any]) -> Any:
+        match command:
+            case GetApplications():
+                return {}, HTTPOptions()
+            case Deploy():
+                return 1
+            case GetStatus(after=after):
+                if after >= 0:
+                    self.waited_for.set()
+                    self.go.wait(0.05)
+                group = UP if self.go.is_set() else STARTING
+                shop = ApplicationStatus("shop", "starting", "/shop", (group,), 1)
+                return InstanceStatus(1, after + 1, "starting", (shop,), (PROXY,), ())
+            case _:
+                raise AssertionError(f"{command} was not expected")
+
+
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Starting]:
+    engine = Starting()
+    monkeypatch.setattr(select, "engine", lambda: engine)
+    yield engine
+    assert engine.connected == 0
+
+
+def test_status_does_not_wait_until_a_deployment_of_another_thread_is_up(starting: Starting) -> None:
+    with ThreadPoolExecutor() as threads:
+        deployed = threads.submit(app_toolkit.deploy, hello, name="shop", route_prefix="/shop")
+        try:
+            assert starting.waited_for.wait(PATIENCE_S)
+            status = threads.submit(app_toolkit.status).result(PATIENCE_S)
+            assert (status.applications[0].status, deployed.done()) == ("starting", False)
+            other = threads.submit(app_toolkit.status, address="127.0.0.1:6379")
+        finally:
+            starting.go.set()
+        deployed.result(PATIENCE_S)
+        other.result(PATIENCE_S)
+    assert starting.addresses == ["auto", "127.0.0.1:6379"]
+    assert starting.most_connected == 1, "a process belongs to one cluster at a time"
 
 
 class OneCluster(OneInstance, Driver):
