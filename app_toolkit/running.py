@@ -49,8 +49,8 @@ _driver: Driver | None = None
 _lock = threading.Condition()
 """Held while this process joins or leaves a cluster and while a command is planned, but not while a client waits. The
 driver of `run` and `get_handle` starts after the commands that use `_connection` have ended."""
-_connection: tuple[Client, str | None] | None = None
-"""The client and the address of commands in progress, if there is no driver. Its last user disconnects it."""
+_connection: tuple[Client, str] | None = None
+"""The client and the named cluster of commands in progress, if there is no driver. Its last user disconnects it."""
 _users: list[int] = []
 """The threads that use the client of `_driver` or `_connection`, once for each use. `shutdown` waits for those of other
 threads."""
@@ -339,13 +339,17 @@ def _client(given: str | None, default: str | None = None, *, begin: bool = Fals
     """Yield the client of this process's driver, or one that is connected to the address while the context is open.
 
     `begin`: start an instance if none runs there. Threads share the connection, because a process belongs to one
-    cluster at a time: a command for another address waits until the others have ended.
+    cluster at a time: a command for another address waits until the others have ended. Raises `ConfigError` if `given`
+    is another cluster than that of the driver.
     """
     global _connection
+    named = given or default or read_settings().address or "auto"
     with ExitStack() as stack:
         with _lock:
-            _lock.wait_for(lambda: _connection is None or (given or "auto") in ("auto", _connection[1]))
+            _lock.wait_for(lambda: _connection is None or named in ("auto", _connection[1]))
             if _driver is not None:
+                if given is not None:
+                    select.engine().connect(given)  # raises `ConfigError` if this is another cluster
                 client = _driver.client
             else:
                 if _connection is None:
@@ -354,7 +358,7 @@ def _client(given: str | None, default: str | None = None, *, begin: bool = Fals
                         client = engine.start(address=address or "auto", with_lease=False)
                     else:
                         client = engine.connect(address)
-                    _connection = client, address
+                    _connection = client, named
                 client, _ = _connection
             stack.enter_context(_used(client))
         yield client

@@ -1,7 +1,7 @@
 """`deploy`, `status` and others in a process that has run nothing, on an engine that follows a script."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,11 +9,13 @@ import pytest
 from fastapi import Request
 
 import app_toolkit
-from app_toolkit.client.client import Client
+from app_toolkit import ConfigError
+from app_toolkit.client.client import Client, Driver
 from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.engines import select
+from app_toolkit.interfaces import Deployable
 from tests.client.scripted import PROXY, STARTING, UP, OneInstance
 from tests.patience import PATIENCE_S
 
@@ -83,3 +85,36 @@ def test_status_does_not_wait_until_a_deployment_of_another_thread_is_up(startin
         other.result(PATIENCE_S)
     assert starting.addresses == ["auto", "127.0.0.1:6379"]
     assert starting.most_connected == 1, "a process belongs to one cluster at a time"
+
+
+class OneCluster(OneInstance, Driver):
+    """An engine with one cluster, whose client and driver do nothing."""
+
+    def __init__(self) -> None:
+        self.client: Client = self
+
+    def connect(self, address: str | None) -> Client:
+        if address not in (None, "auto", "10.0.0.1:6379"):
+            raise ConfigError(f"this process cannot join {address}")
+        return self
+
+    def drive(self, client: Client) -> Driver:
+        return self
+
+    def execute(self, command: Command[Any]) -> Any:
+        return {}
+
+    def serve(self, application: str, deployments: Iterable[Deployable]) -> None: ...
+
+
+def test_command_for_another_cluster_than_that_of_the_handles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = OneCluster()
+    monkeypatch.setattr(select, "engine", lambda: engine)
+    app_toolkit.get_handle("shop", "writer", address="10.0.0.1:6379")
+    try:
+        app_toolkit.status(address="10.0.0.1:6379")
+        app_toolkit.status()
+        with pytest.raises(ConfigError, match=r"cannot join 10\.0\.0\.2:6379"):
+            app_toolkit.status(address="10.0.0.2:6379")
+    finally:
+        app_toolkit.shutdown()

@@ -185,6 +185,9 @@ class Forget(Command[None]):
 class Shutdown(Command[None]):
     """Drain all replicas and proxies, and end the controller."""
 
+    discard: bool = False
+    """Whether a desired state that cannot be read is deleted. Otherwise the command raises `CorruptValue`."""
+
     async def perform(self, controller: "Controller") -> None:
         await controller.shutdown()
 

@@ -42,7 +42,7 @@ def corrupt(key: str, why: str) -> CorruptValue:
     """Return the error for a value that cannot be read. `why` must not quote the content, which may be secret."""
     return CorruptValue(
         f"the value of {key!r} in the state store cannot be read: {why}; what runs goes on without a controller: "
-        "use the version of app_toolkit that wrote the value, or restart the Ray cluster and deploy again"
+        "use the version of app_toolkit that wrote the value, or shut down the instance and deploy again"
     )
 
 

@@ -78,16 +78,17 @@ class Controller:
 
     # Lifecycle
 
-    async def start(self) -> None:
+    async def start(self, *, discard: bool = False) -> None:
         """Take the next epoch, read the desired state from the state store, and find the running replicas.
 
+        `discard`: delete the desired state instead, which cannot be read. Only `shutdown` may follow.
         Raises `CorruptValue` if a stored value cannot be read.
         """
         self.epoch = await self.state_store.take_epoch()
         self.publisher = Publisher(self.epoch, self._clock)
         self.inbox = Inbox(self._clock)
         self._replica_sets = ReplicaSets(self.epoch, self.event_log, self._changes)
-        stored = await self.state_store.read()
+        stored = await (self.state_store.discard() if discard else self.state_store.read())
         self._launcher.listen(self.inbox.put, self.epoch)
         found: dict[str, list[ReplicaId]] = {}
         for id in await self._launcher.found():

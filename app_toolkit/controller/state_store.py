@@ -119,6 +119,12 @@ class StateStore:
         for key in (*await self.store.keys(APPLICATIONS), *await self.store.keys(CODE), LEASES, PORT):
             await self._delete(key)
 
+    async def discard(self) -> StoredState:
+        """Delete the desired state without reading it, and return that nothing is stored."""
+        await self.delete_all()
+        await self._delete(HTTP)
+        return StoredState()
+
     # Values
 
     async def _read(self, key: str, parse: Callable[[bytes], T]) -> T | None:

@@ -21,7 +21,7 @@ class RecordedCall:
 
     __slots__ = ("_arrived", "_deployment", "_dispatcher", "_records")
 
-    def __init__(self, records: Records, dispatcher: Dispatcher[Any], deployment: str) -> None:
+    def __init__(self, records: Records[Record], dispatcher: Dispatcher[Any], deployment: str) -> None:
         """`deployment`: its name in the record."""
         self._records = records
         self._dispatcher = dispatcher

@@ -143,46 +143,66 @@ class Registry(Generic[R]):
             try:
                 await self.receive(watch)
             except Exception:  # requests and calls go on with the last known snapshots
-                logger.exception("published snapshots could not be received or applied; the last ones stay in use")
+                logger.exception("published snapshots could not be received; the last ones stay in use")
                 await asyncio.sleep(AGAIN_S)
 
     async def receive(self, watch: Watch) -> None:
         """Wait for new snapshots and apply them. Return early if another key is followed from now on.
 
-        The snapshots that were applied before are acknowledged.
+        The snapshots that were applied before are acknowledged. If a snapshot could not be applied, or if the watch was
+        cancelled elsewhere, return after `AGAIN_S`: the next watch may return at once.
         """
-        self._watching = asyncio.ensure_future(watch(dict(self._versions), tuple(self._prefixes)))
+        prefixes = tuple(self._prefixes)
+        self._watching = asyncio.ensure_future(watch(dict(self._versions), prefixes))
         try:
             await asyncio.wait((self._watching,))
-            if not self._watching.cancelled():
-                self.update(self._watching.result())
+            if self._watching.cancelled():
+                again = len(self._prefixes) == len(prefixes)
+            else:
+                again = not self.update(self._watching.result())
         finally:
             self._watching.cancel()
+        if again:
+            await asyncio.sleep(AGAIN_S)
 
     def follow_replica_set(self, name: str) -> None:
         """Follow the snapshots of a replica set, too."""
         if name in self._snapshots:
             self._apply(name)
-        self._prefixes.add(f"{REPLICAS}{name}/")  # the slash excludes other names
+        prefix = f"{REPLICAS}{name}/"  # the slash excludes other names
+        if prefix in self._prefixes:
+            return
+        self._prefixes.add(prefix)
         self._followed.set()
         if self._watching is not None:
             self._watching.cancel()
 
-    def update(self, snapshots: Mapping[str, Snapshot]) -> None:
-        """Apply new snapshots, replica sets before routes, so that a new route has its replicas at once."""
+    def update(self, snapshots: Mapping[str, Snapshot]) -> bool:
+        """Apply new snapshots, replica sets before routes, so that a new route has its replicas at once.
+
+        Return False if one of them could not be applied. It is logged and will not be acknowledged.
+        """
+        all_applied = True
         for key, snapshot in sorted(snapshots.items(), key=lambda item: item[0] == ROUTES):
             seen = self._versions.get(key)
             if seen is not None and snapshot.version <= seen:
                 continue
-            if key == ROUTES:
-                self._take_routes(snapshot.value)
-            elif key.startswith(REPLICAS):
-                self._take_replica_set(key.removeprefix(REPLICAS), snapshot.value)
-            self._versions[key] = snapshot.version
+            try:
+                if key == ROUTES:
+                    self._take_routes(snapshot.value)
+                elif key.startswith(REPLICAS):
+                    self._take_replica_set(key.removeprefix(REPLICAS), snapshot.value)
+            except Exception as error:
+                why = " ".join(str(error).split())
+                logger.error("the published value of %r cannot be applied, the last one stays in use: %s", key, why)
+                all_applied = False
+            else:
+                self._versions[key] = snapshot.version
         for name in self.routers.keys() - self.routes.replica_sets - self._called - self._snapshots.keys():
             self._addresses.pop(name, None)
             self.routers.pop(name).close()
             self._closed(name)
+        return all_applied
 
     def _take_routes(self, value: Any) -> None:
         if value is None:

@@ -27,16 +27,18 @@ from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import REPLICA
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
-from app_toolkit.replica.admission.admitted_request import RESPONSE_MESSAGES
+from app_toolkit.replica.admission.admitted_request import BODIES, RESPONSE_MESSAGES
 from app_toolkit.replica.admission.client import ClientMessages
 from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport.hop import STREAM, is_internal
-from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+from app_toolkit.types import ASGIApp, Message, Receive, ReplicaId, Scope, Send
 from app_toolkit.userapp.graph import find
 
 logger = logging.getLogger("app_toolkit.replica")
+
+SWITCHING_PROTOCOLS, FORBIDDEN = 101, 403
 
 LATE = "the deadline of {request} passed while it waited for {deployment}"
 """The error of a request whose deadline has passed before it ran."""
@@ -177,31 +179,40 @@ class Ingress(Local):
             ours["trace"] = trace
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         loop = asyncio.get_running_loop()
-        arrived, status, size, outcome = time.monotonic(), 0, 0, CLIENT_GONE
+        dispatcher: Dispatcher[Permit] = Dispatcher(RetainedRequest("this request", request_id, LATE), loop.time())
+        status, size, outcome = 0, 0, CLIENT_GONE
         outer = REPLICA.get()
         REPLICA.set(self._context)
 
         async def send_named(message: Message) -> None:
             nonlocal status, size, outcome
             if message["type"] in RESPONSE_MESSAGES:
-                status = message.get("status", 101)
+                status = message.get("status", SWITCHING_PROTOCOLS)
                 self._responses.note(loop.time())
                 headers = list(message.get("headers", ()))
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
                     headers.append((b"x-request-id", request_id.encode()))
                 message["headers"] = headers
+            elif message["type"] == "websocket.close" and not status:
+                status = FORBIDDEN  # the ASGI server responds
             await send(message)
-            if message["type"] == "http.response.body":
-                size += len(message.get("body", b""))
+            if message["type"] in BODIES:
+                if scope.get("method") != "HEAD":
+                    size += len(message.get("body", b""))
                 if not message.get("more_body", False):
                     outcome = OK
 
         try:
-            if scope["type"] == "websocket":  # it counts as no ongoing request, and needs no permit
-                await self._accepted(scope, receive, send_named)
+            timeout = self._timeout_s(scope)
+            if timeout is not None:
+                dispatcher.attempts.deadline = dispatcher.began + timeout
+            if scope["type"] == "websocket":
+                await self._accepted(scope, receive, send_named, timeout)
                 outcome = OK
             else:
-                await self._bounded(scope, receive, send_named, request_id)
+                replaced = await self._bounded(scope, receive, send_named, dispatcher)
+                if isinstance(replaced, DeadlineExceeded):
+                    outcome = replaced.reason
         except RequestError as error:
             if status:
                 outcome = OK if outcome == OK else CUT
@@ -210,7 +221,9 @@ class Ingress(Local):
             if error.retry_after_s is not None:
                 rate = self._responses.rate(loop.time())
                 error.retry_after_s = retry_after_s(self.router.waiting, rate)
-            await _error_response(error, request_id)(scope, receive, send)
+            response = _error_response(error, request_id)
+            size = 0 if scope.get("method") == "HEAD" else len(response.body)
+            await response(scope, receive, send)
         except Exception:
             if outcome != OK:
                 outcome, status = (CUT, status) if status else (OK, 500)
@@ -219,22 +232,29 @@ class Ingress(Local):
             raise
         finally:
             REPLICA.set(outer)
-            self._record(scope, request_id, arrived, status or CLIENT_CLOSED_REQUEST, outcome, size)
+            self._record(scope, dispatcher, status, outcome, size)
 
-    def _record(self, scope: Scope, request_id: str, arrived: float, status: int, outcome: str, size: int) -> None:
-        """Record the end of a request."""
+    def _record(self, scope: Scope, dispatcher: Dispatcher[Permit], status: int, outcome: str, size: int) -> None:
+        """Record the end of a request, as the proxy does (`Exchange._record`)."""
         client = scope.get("client")
+        replica, tries = dispatcher.replica, dispatcher.attempts.count
+        if scope["type"] == "websocket":  # it needs no permit, and waits for none
+            replica, tries = ReplicaId(self.replica.name), 1
+        if status == SWITCHING_PROTOCOLS:
+            outcome = OK
+        elif outcome == CLIENT_GONE:
+            status = CLIENT_CLOSED_REQUEST
         IN_PROCESS.records.add(
             Record(
-                arrived,
-                time.monotonic() - arrived,
-                "websocket" if status == 101 else "http",
+                dispatcher.began,
+                time.monotonic() - dispatcher.began,
+                "websocket" if status == SWITCHING_PROTOCOLS else "http",
                 self.router.name,
-                self.replica.name,
-                1,
+                replica,
+                tries,
                 outcome,
                 scope.get("method", "GET").encode(),
-                request_id.encode(),
+                dispatcher.request.request_id.encode(),
                 b"- 0" if client is None else f"{client[0]} {client[1]}".encode(),
                 scope["path"].encode("latin-1", "replace")[:LONGEST_PATH],
                 status,
@@ -246,9 +266,8 @@ class Ingress(Local):
         asked = [value for name, value in scope["headers"] if name == TIMEOUT_FIELD]
         return timeout_s(b", ".join(asked) if asked else None, self.router.policy.request_timeout_s)
 
-    async def _accepted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket. Its deadline applies only to the handshake."""
-        timeout = self._timeout_s(scope)
+    async def _accepted(self, scope: Scope, receive: Receive, send: Send, timeout: float | None) -> None:
+        """Serve a WebSocket. The timeout applies only to the handshake."""
         deadline = asyncio.timeout(timeout)
 
         async def send_in_time(message: Message) -> None:
@@ -265,9 +284,10 @@ class Ingress(Local):
         if deadline.expired():
             raise DeadlineExceeded(f"the WebSocket was not accepted within its {timeout:g} s")
 
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        """Serve a request within its deadline and `max_body_size`."""
-        since, timeout = asyncio.get_running_loop().time(), self._timeout_s(scope)
+    async def _bounded(
+        self, scope: Scope, receive: Receive, send: Send, dispatcher: Dispatcher[Permit]
+    ) -> RequestError | None:
+        """Serve a request within its deadline and `max_body_size`. Return what `Replica.admit` returns."""
         most, body = self.router.policy.max_body_size, None
         if most is not None:
             length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
@@ -276,10 +296,8 @@ class Ingress(Local):
                 receive, send = body.receive, body.send
             elif length > most:
                 raise _too_large(length, most)
-        request = RetainedRequest("this request", request_id, LATE)
-        dispatcher: Dispatcher[Permit] = Dispatcher(request, since, None if timeout is None else since + timeout)
         try:
-            await self.dispatch(dispatcher, scope, receive, partial(self._pass_on, send), name=scope["path"])
+            return await self.dispatch(dispatcher, scope, receive, partial(self._pass_on, send), name=scope["path"])
         finally:
             if body is not None:
                 body.check()

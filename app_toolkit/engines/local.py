@@ -18,11 +18,11 @@ from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.dispatch.recorded_call import RecordedCall
-from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, StartupError
+from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, RequestError, StartupError
 from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.observability.counts import Counters
-from app_toolkit.observability.records import Records
+from app_toolkit.observability.records import Record, Records
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.admission.wait_queue import Position
 from app_toolkit.replica.objects.calls import Calls
@@ -97,8 +97,10 @@ class Local:
         *,
         name: str,
         affinity: str | None = None,
-    ) -> None:
-        """Run a request or call with a permit. Raise a `RequestError` if it did not run.
+    ) -> RequestError | None:
+        """Run a request or call with a permit, and return what `Replica.admit` returns.
+
+        Return None if the client disconnects before it runs. Raise a `RequestError` if it cannot run.
 
         `send`: takes the messages of the response, with the permit. `name`: names the request in warnings.
         """
@@ -110,7 +112,7 @@ class Local:
                 if permit is None:
                     permit, receive = await self._wait(dispatcher, receive, affinity)
                     if permit is None:
-                        return
+                        return None
                     dispatcher.granted(permit)
                 permit.request = name
                 deadline = dispatcher.attempts.deadline
@@ -118,8 +120,7 @@ class Local:
                 caller = CALLER if permit.redeem() else None
                 dispatcher.sent()
                 try:
-                    await self.replica.admit(scope, receive, partial(send, permit), left, caller=caller)
-                    return
+                    return await self.replica.admit(scope, receive, partial(send, permit), left, caller=caller)
                 except ReplicaBusy:
                     step = dispatcher.refused("busy", now())
                 if isinstance(step, Exception):
@@ -301,10 +302,15 @@ class InProcess:
         self._homes: list[asyncio.AbstractEventLoop] = []
         self._own: OwnLoop | None = None
         self.counters = Counters()
-        #: The records of the requests and calls that have ended.
-        self.records = Records(self.counters.add)
+        self._counting = threading.Lock()
+        #: The records of the requests and calls that have ended. Each event loop adds those that end on it.
+        self.records = Records(self._count)
         #: The lines that have been logged by `list_unapplied`, so that each is logged once.
         self.listed: set[str] = set()
+
+    def _count(self, record: Record) -> None:
+        with self._counting:
+            self.counters.add(record)
 
     def list_unapplied(self, ingresses: Iterable[DeploymentConfig], classes: Iterable[Deployable]) -> None:
         """Log in one line which options of these deployments have no effect in one process. List each only once."""

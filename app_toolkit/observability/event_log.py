@@ -2,39 +2,32 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from app_toolkit.observability.records import ControllerRecord, Records
 
 KEPT = 5_000
 LONGEST_CAUSE = 4_000
 """Maximum length of a cause in characters. The end is kept, because the end of a traceback is more useful."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedEvent:
-    at: float
-    """Time of the event on the clock of the `EventLog`."""
-    subject: str
-    replica: str | None
-    what: str
-    """The name of the event or the action."""
-    cause: str | None
-
-
 class EventLog:
-    """A ring buffer of the last `size` entries. A new entry replaces the oldest one."""
+    """Creates the records of the controller, and keeps the last `size` of them. A new one replaces the oldest one."""
 
     def __init__(self, now: Callable[[], float], size: int = KEPT) -> None:
         self._now = now
-        self._entries: deque[LoggedEvent] = deque(maxlen=size)
+        self._entries: deque[ControllerRecord] = deque(maxlen=size)
+        #: Passes each record to its subscribers, of which the log itself is the first.
+        self.records = Records(self._entries.append)
 
-    def append(self, subject: str, what: str, *, replica: str | None = None, cause: str | None = None) -> None:
+    def append(self, subject: str, name: str, *, replica: str | None = None, cause: str | None = None) -> None:
+        """Record an action or an event. All actions of the controller are recorded here."""
         if cause is not None and len(cause) > LONGEST_CAUSE:
             cause = "… " + cause[-LONGEST_CAUSE:]
-        self._entries.append(LoggedEvent(self._now(), subject, replica, what, cause))
+        self.records.add(ControllerRecord(self._now(), subject, name, replica, cause))
 
     def entries(
         self, *, subject: str | None = None, replica: str | None = None, last: int | None = None
-    ) -> list[LoggedEvent]:
+    ) -> list[ControllerRecord]:
         """Return the entries, oldest first. `subject` may be an application: then all of its replica sets match."""
         found = [
             entry

@@ -1,10 +1,12 @@
-"""One record for each request and each call that has ended, and those that subscribe to the records.
+"""One record for each request and each call that has ended, one for each action of the controller, and those that
+subscribe to the records.
 
-The access log and the counters subscribe. Metrics and traces subscribe in the same way.
+The access log, the counters and the event log subscribe. Metrics and traces subscribe in the same way.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 LONGEST_PATH = 2_000
 """Bytes of a path that a record has."""
@@ -18,7 +20,7 @@ CLIENT_GONE = "client_gone"
 """The outcomes of a request. A request that ends with an error has the error's `reason` as its outcome instead."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""The status in a record if the client disconnects before the response begins. It is never sent."""
+"""The status in a record if the client disconnects before the response is complete. It is never sent."""
 
 
 class Record(NamedTuple):
@@ -33,9 +35,9 @@ class Record(NamedTuple):
     deployment: str
     """`APPLICATION/DEPLOYMENT`, and only `DEPLOYMENT` in one process. `NOT_OWNED`: no ingress owned the request."""
     replica: str
-    """The replica of the last attempt; `-`: no replica received it. In one process, always the only replica."""
+    """The replica of the last attempt; `-`: there was no attempt."""
     tries: int
-    """The number of attempts. A request in one process always has 1."""
+    """The number of attempts."""
     outcome: str
     """`OK`, `CUT`, `CLIENT_GONE`, or the reason of an error."""
     method: bytes
@@ -48,30 +50,46 @@ class Record(NamedTuple):
     path: bytes = b""
     """The first `LONGEST_PATH` bytes of the path with its query."""
     status: int = 0
-    """The status of the response; `CLIENT_CLOSED_REQUEST`: the client left before it began."""
+    """The status of the response; `CLIENT_CLOSED_REQUEST`: the client left before its end."""
     size: int = 0
     """Bytes of the body of the response."""
 
 
-Subscriber = Callable[[Record], object]
-"""Receives each record on the thread that creates it, and returns at once."""
+@dataclass(frozen=True, slots=True)
+class ControllerRecord:
+    """An action of the controller, or an event that it has taken."""
+
+    at: float
+    """When it happened, on the clock of the controller."""
+    subject: str
+    """The name of the application or of the replica set; empty: the instance."""
+    name: str
+    """The name of the action or the event, such as `Applied`, `Scaled`, `Retire` or `Exited`."""
+    replica: str | None
+    cause: str | None
 
 
-class Records:
-    """The records of one process, or of one proxy: each goes to all subscribers."""
+R = TypeVar("R", Record, ControllerRecord)
 
-    def __init__(self, *subscribers: Subscriber) -> None:
-        self._subscribers = list(subscribers)
 
-    def subscribe(self, subscriber: Subscriber) -> None:
+class Records(Generic[R]):
+    """The records of one process, one proxy or one controller: each goes to all subscribers.
+
+    A subscriber receives each record on the thread that creates it, and returns at once.
+    """
+
+    def __init__(self, *subscribers: Callable[[R], object]) -> None:
+        self._subscribers: list[Callable[[R], object]] = list(subscribers)
+
+    def subscribe(self, subscriber: Callable[[R], object]) -> None:
         """Pass all records from now on to `subscriber`."""
         self._subscribers.append(subscriber)
 
-    def unsubscribe(self, subscriber: Subscriber) -> None:
+    def unsubscribe(self, subscriber: Callable[[R], object]) -> None:
         """Pass no more records to `subscriber`."""
         self._subscribers.remove(subscriber)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: R) -> None:
         """Pass a record to all subscribers."""
         for subscriber in self._subscribers:
             subscriber(record)

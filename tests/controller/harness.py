@@ -77,9 +77,9 @@ class Harness:
         self.controllers = []
         self.tasks = []
 
-    async def controller_starts(self):
+    async def controller_starts(self, **options):
         self.controller = Controller(self.store, SimulatedLauncher(self.world), self.clock)
-        await self.controller.start()
+        await self.controller.start(**options)
         self.run = asyncio.create_task(self.controller.run())
         self.controllers.append(self.controller)
         self.tasks.append(self.run)
@@ -143,7 +143,7 @@ class Harness:
         return self.world.processes[id].location.address.rpartition(":")[2]
 
     def logged(self, what, **where):
-        return [entry for entry in self.controller.event_log.entries(**where) if entry.what == what]
+        return [entry for entry in self.controller.event_log.entries(**where) if entry.name == what]
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def harness(*, deployed=None, caller=True):
             await harness.until_healthy()
         yield harness
         for controller in harness.controllers:
-            assert not [e for e in controller.event_log.entries() if e.what in ("Quarantined", "TickFailed")]
+            assert not [e for e in controller.event_log.entries() if e.name in ("Quarantined", "TickFailed")]
     finally:
         for task in harness.tasks:
             task.cancel()

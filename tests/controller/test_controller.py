@@ -287,7 +287,7 @@ async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
         await h.until(shutdown.done, within_s=40)
         assert h.world.processes == {}
         assert not h.performed(Kill)
-        event_log = [(entry.what, entry.replica in proxies) for entry in h.controller.event_log.entries()]
+        event_log = [(entry.name, entry.replica in proxies) for entry in h.controller.event_log.entries()]
         assert event_log.index(("Drained", True)) < event_log.index(("Retire", False)), "they serve until no proxy asks"
         last = len(event_log) - 1 - event_log[::-1].index(("Exited", False))
         assert last < event_log.index(("Stop", True)), "what passes through a proxy ends before it does"

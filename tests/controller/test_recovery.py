@@ -1,5 +1,6 @@
 """A controller restarts and finds values that are foreign, incomplete or missing."""
 
+import asyncio
 import itertools
 from collections import Counter
 from contextlib import suppress
@@ -44,6 +45,21 @@ async def test_a_controller_does_not_start_if_a_value_cannot_be_read_and_everyth
         await h.controller_starts()
         await h.until_healthy()
         assert h.world.processes == processes
+
+
+@pytest.mark.parametrize("key", [KEY, "http", "port", "lease"])
+async def test_a_shutdown_ends_everything_although_a_value_cannot_be_read(key):
+    async with harness() as h:
+        await h.controller.apply(application(), HTTPOptions(port=0), owner="a terminal")
+        await h.until_healthy()
+        await h.clock.advance(1.0)
+        await h.controller_dies()
+        flip(h, key)
+        await h.controller_starts(discard=True)
+        shutdown = asyncio.create_task(h.controller.shutdown())
+        await h.until(shutdown.done)
+        assert h.world.processes == {}
+        assert h.store.values.keys() == {"epoch"}
 
 
 async def test_a_running_controller_changes_nothing_while_the_epoch_cannot_be_read():

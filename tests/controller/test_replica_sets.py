@@ -34,7 +34,7 @@ class Bench:
         return orders
 
     def logged(self, what):
-        return [entry for entry in self.event_log.entries() if entry.what == what]
+        return [entry for entry in self.event_log.entries() if entry.name == what]
 
     def comes_up(self, id, now):
         assert self.replica_sets.take(Placed(id), now)
@@ -172,7 +172,7 @@ def test_found_replica_recovers_and_is_left_over_without_spec(b):
     b.replica_sets.take(Found(id, WEB, "v1", "running", Location(Address("unix:/a"), HOME), LIVE), 1.0)
     b.replica_sets.plan(1.0)
     assert b.orders() == [], "to retire somebody is no order to a launcher"
-    assert [entry.what for entry in b.event_log.entries()][-1] == Retire.__name__
+    assert [entry.name for entry in b.event_log.entries()][-1] == Retire.__name__
     assert b.replica_sets.known[WEB].record.replica(id).phase is Phase.DRAINING
 
 

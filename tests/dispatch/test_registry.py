@@ -104,3 +104,64 @@ async def test_a_snapshot_is_acknowledged_only_after_it_was_applied(monkeypatch:
     await asyncio.gather(following, return_exceptions=True)
     assert acknowledged == [{}, {}, {ROUTES: Version(1, 1)}]
     await pool.aclose()
+
+
+async def test_a_snapshot_that_cannot_be_applied_delays_no_other_and_is_not_acknowledged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pool = Pool(b"secret")
+    registry = Registry(Router, pool, HERE)
+    values = {f"{REPLICAS}shop/web": {"replicas": 3}, ROUTES: published.routes(published.application())}
+    assert not registry.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
+    assert registry.find("http", "GET", "/") == "shop/web"
+    [record] = caplog.records
+    assert record.getMessage().startswith("the published value of 'replicas/shop/web' cannot be applied")
+    served = published.replica_set(published.replica("r", "tcp:127.0.0.1:1", node=HERE))
+    assert registry.update({f"{REPLICAS}shop/web": Snapshot(Version(1, 1), served)})
+    assert registry.routers["shop/web"].try_acquire() is not None
+    await pool.aclose()
+
+
+@pytest.mark.parametrize("value", [None, {"applications": "none"}], ids=["cancelled", "unreadable"])
+async def test_a_watch_that_brings_nothing_new_at_once_is_not_repeated_at_once(
+    monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    pauses: list[float] = []
+    pool = Pool(b"secret")
+    registry = Registry(Router, pool)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
+        if value is None:
+            raise asyncio.CancelledError
+        return {ROUTES: Snapshot(Version(1, 1), value)}
+
+    monkeypatch.setattr(registry_module.asyncio, "sleep", sleep)
+    await registry.receive(watch)
+    assert pauses == [registry_module.AGAIN_S]
+    monkeypatch.undo()
+    await pool.aclose()
+
+
+async def test_the_watch_begins_again_without_a_pause_if_another_replica_set_is_followed() -> None:
+    pool = Pool(b"secret")
+    registry = Registry(Router, pool, prefixes=())
+    watched: list[tuple[str, ...]] = []
+
+    async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
+        watched.append(prefixes)
+        if len(watched) == 1:
+            registry.router("shop/web")
+            registry.follow_replica_set("shop/web")
+        await asyncio.Event().wait()
+        return {}
+
+    following = asyncio.create_task(registry.follow(watch))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert watched == [(), (f"{REPLICAS}shop/web/",)]
+    await pool.aclose()

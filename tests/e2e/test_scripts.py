@@ -37,6 +37,12 @@ def applications(cluster: Cluster) -> list[str]:
     return [each["name"] for each in cluster.status()["applications"]]
 
 
+@pytest.fixture(autouse=True)
+def free_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the proxies take a free port if `run` is the first that starts them on this cluster."""
+    monkeypatch.setenv("APP_TOOLKIT_PORT", "0")
+
+
 @pytest.fixture(scope="module")
 def host(cluster: Cluster) -> Iterator[Served]:
     """An application that this process has not run."""

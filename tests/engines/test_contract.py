@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
@@ -21,7 +22,7 @@ from app_toolkit.types import ReplicaId
 from tests.engines.contract import app as contract
 from tests.engines.contract import launched
 from tests.engines.contract.app import DESK, FEED, HASTY
-from tests.engines.contract.ground import Ground, eventually
+from tests.engines.contract.ground import AGAIN_S, Ground, eventually
 from tests.engines.contract.launched import FAILING, LIVE, WORKING, Bench, start
 from tests.engines.contract.served import Load, Served, serving
 from tests.engines.contract.visit import Visit, visiting
@@ -92,6 +93,20 @@ async def test_a_request_that_waits_too_long_is_refused(visit: Visit) -> None:
     visit.ground.open("hold")
     assert (await inside).json() == "first"
     assert visit.ground.notes == ["first began"]
+
+
+async def test_a_request_whose_deadline_passes_counts_as_such_and_an_error_of_the_app_as_a_response(
+    visit: Visit,
+) -> None:
+    assert (await visit.get("/desk/who")).status_code == 200
+    before = Counter(await visit.served.outcomes("desk"))
+    assert (await visit.client.get("/desk/stay", headers={"x-request-timeout-seconds": "0.1"})).status_code == 504
+    assert (await visit.get("/desk/boom")).status_code == 500
+    after, deadline = before, time.monotonic() + PATIENCE_S
+    while after.total() < before.total() + 2 and time.monotonic() < deadline:  # it is counted after the response
+        await asyncio.sleep(AGAIN_S)
+        after = Counter(await visit.served.outcomes("desk"))
+    assert after - before == {"deadline_exceeded": 1, "ok": 1}
 
 
 async def test_a_client_that_disconnects_leaves_the_queue(visit: Visit) -> None:

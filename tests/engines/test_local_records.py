@@ -1,10 +1,15 @@
 """The records of requests and calls that one process serves without Ray."""
 
+import asyncio
+import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
-from fastapi import BackgroundTasks, FastAPI
+from fastapi import BackgroundTasks, FastAPI, HTTPException, WebSocket
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
 from app_toolkit.engines.embedded import embedded
@@ -26,7 +31,7 @@ def records() -> Iterator[list[Record]]:
 
 
 def app() -> FastAPI:
-    app = Toolkit(deployment=DeploymentConfig(name="web", max_body_size=3))
+    app = Toolkit(deployment=DeploymentConfig(name="web", max_body_size=3, request_timeout_s=0.2))
 
     @app.get("/word")
     async def word() -> str:
@@ -36,33 +41,96 @@ def app() -> FastAPI:
     async def fails() -> None:
         raise ValueError("out of stock")
 
+    @app.get("/slow")
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    @app.get("/late")
+    async def late() -> None:
+        raise HTTPException(504)
+
     @app.post("/upload")
     async def upload() -> None: ...
+
+    @app.websocket("/refused")
+    async def refused(socket: WebSocket) -> None:
+        await socket.close()
+
+    @app.websocket("/fails")
+    async def fails_when_open(socket: WebSocket) -> None:
+        await socket.accept()
+        raise ValueError("out of stock")
 
     return app
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "content", "status", "outcome", "size"),
+    ("method", "path", "content", "status", "outcome", "replica", "tries"),
     [
-        ("GET", "/word", None, 200, "ok", 6),
-        ("GET", "/none", None, 404, "ok", 22),
-        ("GET", "/fails", None, 500, "ok", 21),
-        ("POST", "/upload", b"four", 413, "content_too_large", 0),
+        ("GET", "/word", None, 200, "ok", "web", 1),
+        ("GET", "/none", None, 404, "ok", "web", 1),
+        ("GET", "/fails", None, 500, "ok", "web", 1),
+        ("GET", "/slow", None, 504, "deadline_exceeded", "web", 1),
+        ("GET", "/late", None, 504, "ok", "web", 1),
+        ("POST", "/upload", b"four", 413, "content_too_large", "-", 0),
     ],
 )
 async def test_request_is_recorded_when_it_ends(
-    records: list[Record], method: str, path: str, content: bytes | None, status: int, outcome: str, size: int
+    records: list[Record],
+    method: str,
+    path: str,
+    content: bytes | None,
+    status: int,
+    outcome: str,
+    replica: str,
+    tries: int,
 ) -> None:
     transport = httpx.ASGITransport(app(), raise_app_exceptions=False, client=("192.0.2.7", 50123))
     async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
         response = await http.request(method, path, content=content, headers={"x-request-id": "it"})
     (record,) = records
     assert response.status_code == record.status == status
-    assert (record.kind, record.deployment, record.outcome, record.size) == ("http", "web", outcome, size)
+    assert (record.kind, record.deployment, record.outcome) == ("http", "web", outcome)
+    assert (record.replica, record.tries, record.size) == (replica, tries, len(response.content))
     assert (record.method, record.path, record.id) == (method.encode(), path.encode(), b"it")
     assert record.peers == b"192.0.2.7 50123"
     assert record.seconds >= 0
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "status", "error"),
+    [("/refused", "http", 403, WebSocketDisconnect), ("/fails", "websocket", 101, ValueError)],
+)
+def test_a_websocket_is_recorded_when_it_ends(
+    records: list[Record], path: str, kind: str, status: int, error: type[Exception]
+) -> None:
+    with pytest.raises(error), TestClient(app()).websocket_connect(path) as socket:
+        socket.receive_text()
+    (record,) = records
+    assert (record.kind, record.status, record.outcome) == (kind, status, "ok")
+    assert (record.replica, record.tries) == ("web", 1)
+
+
+def test_records_of_several_threads_are_all_counted(records: list[Record]) -> None:
+    record, count = Record(0.0, 0.01, "http", "counted", "counted", 1, "ok", b"GET"), 20_000
+
+    def add() -> None:
+        for _ in range(count):
+            IN_PROCESS.records.add(record)
+
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch_s)
+    counts = IN_PROCESS.counters.copy()["counted"]
+    assert counts.outcomes == {"ok": 4 * count}
+    assert sum(counts.latency) == 4 * count
 
 
 async def test_response_is_complete_even_if_its_background_task_is_refused(records: list[Record]) -> None:

@@ -1,5 +1,6 @@
 from app_toolkit.clock import ManualClock
 from app_toolkit.observability.event_log import LONGEST_CAUSE, EventLog
+from app_toolkit.observability.records import ControllerRecord
 
 
 def test_a_story_can_be_asked_by_group_application_and_replica():
@@ -14,14 +15,21 @@ def test_a_story_can_be_asked_by_group_application_and_replica():
     assert [entry.replica for entry in event_log.entries(last=2)] == ["b", "c"]
     assert event_log.entries(last=0) == []
     [entry] = event_log.entries(replica="a")
-    assert (entry.at, entry.what, entry.cause) == (5.0, "Start", "revision v1")
+    assert (entry.at, entry.name, entry.cause) == (5.0, "Start", "revision v1")
+
+
+def test_another_subscriber_receives_each_record_of_the_controller():
+    event_log, received = EventLog(lambda: 5.0), []
+    event_log.records.subscribe(received.append)
+    event_log.append("shop", "Applied", cause="revision 3")
+    assert received == [ControllerRecord(5.0, "shop", "Applied", None, "revision 3")] == event_log.entries()
 
 
 def test_the_oldest_entries_give_way():
     event_log = EventLog(lambda: 0.0, size=3)
     for number in range(5):
         event_log.append("g", str(number))
-    assert [entry.what for entry in event_log.entries()] == ["2", "3", "4"]
+    assert [entry.name for entry in event_log.entries()] == ["2", "3", "4"]
     assert len(event_log) == 3
 
 

@@ -24,10 +24,12 @@ from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, RayS
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.local import LocalRay
 from app_toolkit.engines.ray.token import make_token, restrict_token
-from app_toolkit.errors import ConfigError, InstanceEnded, StaleEpoch, ToolkitError
+from app_toolkit.errors import ConfigError, CorruptValue, InstanceEnded, StaleEpoch, ToolkitError
 from app_toolkit.host.runtime_folder import check_runtime_folder
 
 R = TypeVar("R")
+
+log = logging.getLogger("app_toolkit.ray")
 
 LEASE_EVERY_S = 5.0
 """Seconds between two renewals of a lease. A lease ends if it is not renewed for 30 s."""
@@ -191,7 +193,11 @@ class RayClient(Client):
     def shutdown(self) -> None:
         self._release_lease()
         with suppress(InstanceEnded, RayError):  # the controller ends by itself after the drain
-            self.execute(Shutdown())
+            try:
+                self.execute(Shutdown())
+            except CorruptValue as error:
+                log.warning("the instance is shut down without its desired state: %s", error)
+                self.execute(Shutdown(discard=True))
             ray.kill(self._controller, no_restart=True)
         self.close()
 

@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 import ray
 
-from app_toolkit.client.commands import Command
+from app_toolkit.client.commands import Command, Shutdown
 from app_toolkit.clock import SystemClock
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Loads
 from app_toolkit.engines.ray.actors import remote
 from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.ray.store import RayStore
+from app_toolkit.errors import CorruptValue
 from app_toolkit.host.store import create_secret
 from app_toolkit.interfaces import Snapshot, Version
 
@@ -34,19 +35,22 @@ class _Controller:
 
     def __init__(self) -> None:
         # Runs on the actor's own loop. Ray also calls this after each restart, without any other call.
+        self._begin()
+
+    def _begin(self, *, discard: bool = False) -> None:
         self._ready: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
-        self._life = asyncio.get_running_loop().create_task(self._live())
+        self._life = asyncio.get_running_loop().create_task(self._live(discard=discard))
 
     def __repr__(self) -> str:
         """Return the name that precedes each line of output of this process."""
         return "controller"
 
-    async def _live(self) -> None:
+    async def _live(self, *, discard: bool) -> None:
         try:
             store = RayStore()
             launcher = RayLauncher(await create_secret(store))
             controller = Controller(store, launcher, SystemClock())
-            await controller.start()
+            await controller.start(discard=discard)
         except Exception as error:
             self._ready.set_exception(error)  # for calls until the process ends
             log.exception("the controller could not start")
@@ -61,7 +65,17 @@ class _Controller:
 
     async def execute(self, command: Command[R]) -> R:
         """Perform a command of a client (see `client/commands.py`), and return its result."""
-        return await command.perform(await self._ready)
+        ready = self._ready
+        try:
+            controller = await ready
+        except CorruptValue:
+            if not (isinstance(command, Shutdown) and command.discard):
+                raise
+            if self._ready is ready:
+                self._life.cancel()  # otherwise it would end this process
+                self._begin(discard=True)
+            controller = await self._ready
+        return await command.perform(controller)
 
     async def here(self) -> int:
         """Return the process ID of the controller."""

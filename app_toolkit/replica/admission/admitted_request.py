@@ -58,6 +58,8 @@ class AdmittedRequest:
     """The time on `time.monotonic()` at which the request is cancelled; checked at every sweep. None: no deadline."""
     cut: RequestError | None = None
     """The reason why a response that has begun cannot be completed; None: there is none."""
+    replaced: RequestError | None = None
+    """The error that was sent instead of the response; None: there is none."""
     _head: Message | None = None
     """The head of a response of known length, or of a denial response, until the first bytes of the body are sent."""
     _length: int | None = None
@@ -391,6 +393,7 @@ class AdmittedRequest:
             self.cut = error
         else:
             self.started = True
+            self.replaced = error
             self._error_sent = asyncio.Event()
             body = json.dumps(error.document(self.request_id or "")).encode()
             try:

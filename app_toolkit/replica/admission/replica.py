@@ -9,7 +9,7 @@ from typing import Protocol
 from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.core.uploads import most_slow_bodies
-from app_toolkit.errors import ReplicaBusy, TooManyWebSockets
+from app_toolkit.errors import ReplicaBusy, RequestError, TooManyWebSockets
 from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.replica.admission.admitted_request import INTERNAL_ERROR, AdmittedRequest, Put, respond
@@ -267,15 +267,18 @@ class Replica:
 
     async def admit(
         self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
-    ) -> None:
+    ) -> RequestError | None:
         """Run one request of a caller in this process. The scope is complete.
+
+        Return the error that was sent instead of the app's response, such as the 504 of a late handler; None: there is
+        none.
 
         `caller`: the caller whose reservation the request redeems, or None. `timeout`: the time in seconds until the
         deadline of the request. `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` if that is
         not the trace of the caller.
 
         Raises `ReplicaBusy` or `TooManyWebSockets` before user code runs. Raises `DeadlineExceeded` after the response
-        has begun; before that, the response is the 504. Raises whatever the app raises.
+        has begun. Raises whatever the app raises.
         """
         kind = scope["type"]
         refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller)
@@ -292,6 +295,7 @@ class Replica:
             await request.serve(self.app)
         if request.cut is not None:
             raise request.cut
+        return request.replaced
 
     # For both
 

@@ -63,6 +63,10 @@ class Served(Protocol):
 
     async def load(self) -> Load: ...
 
+    async def outcomes(self, ingress: str) -> dict[str, int]:
+        """The number of ended requests of an ingress by outcome."""
+        ...
+
 
 def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Served"]:
     """The `app` of a module under the engine, or the form of one, that the fixture's parameter names."""
@@ -114,6 +118,9 @@ class InOneProcess:
         classes = [deployed for deployed in IN_PROCESS.deployed.values() if deployed.loop is self._loop]
         return _load_of([*self._app._embedded.ingresses_by_loop.get(self._loop, {}).values(), *classes])
 
+    async def outcomes(self, ingress: str) -> dict[str, int]:
+        return IN_PROCESS.counters.copy()[ingress].outcomes
+
     @classmethod
     @contextmanager
     def running(cls, app: Toolkit = contract.app) -> Iterator["InOneProcess"]:
@@ -157,6 +164,9 @@ class UnderTestClient:
     async def load(self) -> Load:
         # An ingress that has a loop for each request has gone with the last of these.
         return _load_of(list(IN_PROCESS.deployed.values()))
+
+    async def outcomes(self, ingress: str) -> dict[str, int]:
+        return IN_PROCESS.counters.copy()[ingress].outcomes
 
     @classmethod
     @contextmanager
@@ -226,6 +236,10 @@ class OnRay:
             running=sum(s.running + s.websockets for s in replicas),
             streams=sum(s.streams for s in replicas),
         )
+
+    async def outcomes(self, ingress: str) -> dict[str, int]:
+        statistics = await self._proxy.statistics.remote()
+        return statistics.requests[self.spoken(ingress)].outcomes
 
     @classmethod
     @contextmanager
