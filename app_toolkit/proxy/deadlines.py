@@ -67,7 +67,7 @@ class Deadlines:
 class Deadline:
     """The deadline of one request, whose `expire` is called when the deadline passes."""
 
-    __slots__ = ("_request", "_shared", "_timer", "at", "seconds")
+    __slots__ = ("_request", "_shared", "_timer", "at")
 
     def __init__(self, request: Bounded, at: float, seconds: float, shared: Deadlines | None) -> None:
         """Set the deadline.
@@ -79,7 +79,6 @@ class Deadline:
             shared: The deadlines that share a timer. None: this deadline has its own timer.
         """
         self.at = at
-        self.seconds = seconds
         self._request = request
         self._shared = shared
         self._timer: asyncio.TimerHandle | None = None

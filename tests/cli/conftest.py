@@ -1,11 +1,13 @@
 """Commands run in the process of the tests: what they change there does not outlive the test."""
 
+import logging
 import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Self
 
 import pytest
@@ -28,18 +30,43 @@ def _the_environment_is_as_it_was() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.fixture(autouse=True)
+def _logging_is_as_it_was() -> Iterator[None]:
+    """Commands configure the loggers, which would write to the captured output of this test later."""
+    loggers = [logging.getLogger(name) for name in ("", "uvicorn", "uvicorn.error", "uvicorn.access")]
+    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    last_resort = logging.lastResort
+    yield
+    logging.lastResort = last_resort
+    for each, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        each.handlers[:], each.propagate = handlers, propagate
+        each.setLevel(level)
+
+
 @contextmanager
 def forgotten_imports() -> Iterator[None]:
     """Different modules of one name may be imported one after the other, even from one file."""
-    path, modules, writes_no_bytecode = list(sys.path), set(sys.modules), sys.dont_write_bytecode
+    path, others, writes_no_bytecode = list(sys.path), _modules_of_apps(), sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # a file that is written twice in one second would be taken for the first
+    for name in others:  # another test may have imported an app of the same name
+        del sys.modules[name]
     try:
         yield
     finally:
         sys.path[:], sys.dont_write_bytecode = path, writes_no_bytecode
-        for name in set(sys.modules) - modules:
-            if not (getattr(sys.modules[name], "__file__", None) or KEPT[0]).startswith(KEPT):
-                del sys.modules[name]
+        for name in _modules_of_apps():
+            del sys.modules[name]
+        sys.modules.update(others)
+
+
+def _modules_of_apps() -> dict[str, ModuleType]:
+    """The imported modules that belong neither to Python, an installed package, the toolkit, nor the tests."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if not (getattr(module, "__file__", None) or KEPT[0]).startswith(KEPT)
+        and name.partition(".")[0] not in ("__main__", "benchmarks", "conftest", "examples", "tests")
+    }
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from app_toolkit.core.reports import LastReport, loads_to_report
 from app_toolkit.observability.reports import LOAD_CHECK_S
 
 WORLDS = settings(
-    max_examples=15,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,

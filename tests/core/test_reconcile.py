@@ -35,7 +35,7 @@ from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import LIVE, REPLICA_SET, World, replica_set_spec
 
 WORLDS = settings(
-    max_examples=15,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,

@@ -23,6 +23,7 @@ from app_toolkit.observability.context import deadline
 from app_toolkit.replica.admission import live_sets
 from app_toolkit.replica.admission.client import KEPT, ClientMessages
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
+from app_toolkit.replica.objects.http import http_app
 from app_toolkit.types import Message, OnDisconnect, Receive, Scope, Send
 from tests.patience import PATIENCE_S, until
 
@@ -205,6 +206,11 @@ def app_of(visit: Visit) -> FastAPI:
         except Exception as error:
             visit.notes.append(type(error).__name__)
 
+    class Class:
+        @on_disconnect("cancel")
+        async def __call__(self, request: Request) -> None:
+            await visit.hold()
+
     class Passes(BaseHTTPMiddleware):
         async def dispatch(self, request: Request, call_next: Any) -> Any:
             return await call_next(request)
@@ -218,6 +224,7 @@ def app_of(visit: Visit) -> FastAPI:
     app.mount("/mounted", mounted)
     app.mount("/behind", behind)
     app.mount("/copied", copying)
+    app.mount("/class", http_app(Class, Class()))
     return app
 
 
@@ -245,6 +252,7 @@ async def visit() -> AsyncIterator[Visit]:
         ("GET", "/behind/async"),
         ("POST", "/cancels"),
         ("POST", "/behind/cancels"),
+        ("POST", "/class/it"),
     ],
 )
 async def test_a_handler_is_cancelled_when_its_client_has_gone(
