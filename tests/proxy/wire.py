@@ -29,7 +29,7 @@ from app_toolkit.transport import hop
 from tests import published
 
 from .app import SECRET
-from .world import Got
+from .world import Got, read_response
 
 T = TypeVar("T")
 
@@ -289,23 +289,11 @@ class Client:
         return found + end
 
     def response(self, method: str = "GET") -> Got:
-        line, *lines = self.until(b"\r\n\r\n").decode("latin-1").split("\r\n")[:-2]
-        got = Got(int(line.split(" ")[1]), [tuple(each.lower().split(": ", 1)) for each in lines], b"")
-        if got.status < 200 or got.status in (204, 304) or method == "HEAD":
-            return got
-        if got.header("transfer-encoding") == "chunked":
-            while size := int(self.until(b"\r\n"), 16):
-                got.body += self._exactly(size)
-                self._exactly(2)
-            self._exactly(2)
-        else:
-            length = got.header("content-length")
-            got.body = self.rest() if length is None else self._exactly(int(length))
-        return got
+        return read_response(self, method)
 
-    def _exactly(self, size: int) -> bytes:
-        assert len(self.buffer) >= size, self.buffer
-        data, self.buffer = self.buffer[:size], self.buffer[size:]
+    def exactly(self, length: int) -> bytes:
+        assert len(self.buffer) >= length, self.buffer
+        data, self.buffer = self.buffer[:length], self.buffer[length:]
         return data
 
     def closed(self) -> bool:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import uvloop
 
@@ -480,20 +480,7 @@ class Raw:
         return data
 
     def answer(self, method: str = "GET") -> "Got":
-        head = self.until(b"\r\n\r\n").decode("latin-1")
-        line, *lines = head.split("\r\n")[:-2]
-        got = Got(int(line.split(" ")[1]), [tuple(each.lower().split(": ", 1)) for each in lines], b"")
-        if got.status < 200 or got.status in (204, 304) or method == "HEAD":
-            return got
-        if got.header("transfer-encoding") == "chunked":
-            while size := int(self.until(b"\r\n"), 16):
-                got.body += self.exactly(size)
-                self.exactly(2)
-            self.exactly(2)
-        else:
-            length = got.header("content-length")
-            got.body = self.rest() if length is None else self.exactly(int(length))
-        return got
+        return read_response(self, method)
 
     def closed(self) -> bool:
         """Whether nothing more comes and the server has closed."""
@@ -524,3 +511,30 @@ class Got:
         assert content["request_id"] == self.header("x-request-id")
         assert re.fullmatch(r"[^<>]+", content["detail"])
         return str(content["error"])
+
+
+class Readable(Protocol):
+    """The client's end of a connection."""
+
+    def until(self, end: bytes) -> bytes: ...
+
+    def exactly(self, length: int) -> bytes: ...
+
+    def rest(self) -> bytes: ...
+
+
+def read_response(connection: Readable, method: str) -> Got:
+    """Read the response to a request with this method."""
+    line, *lines = connection.until(b"\r\n\r\n").decode("latin-1").split("\r\n")[:-2]
+    got = Got(int(line.split(" ")[1]), [tuple(each.lower().split(": ", 1)) for each in lines], b"")
+    if got.status < 200 or got.status in (204, 304) or method == "HEAD":
+        return got
+    if got.header("transfer-encoding") == "chunked":
+        while size := int(connection.until(b"\r\n"), 16):
+            got.body += connection.exactly(size)
+            connection.exactly(2)
+        connection.exactly(2)
+    else:
+        length = got.header("content-length")
+        got.body = connection.rest() if length is None else connection.exactly(int(length))
+    return got

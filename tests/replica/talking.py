@@ -21,7 +21,7 @@ from .client import SECRET, field
 
 
 class Wire(asyncio.Transport):
-    """What a talker writes on, which takes everything."""
+    """A transport in memory. It accepts all writes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
@@ -109,13 +109,13 @@ class Talking:
         await until(lambda: self.replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False))
 
     async def settle(self) -> None:
-        """Until nothing runs, or what runs waits for its caller, which then leaves."""
+        """Wait until no request runs, or those that run wait for their caller. Then disconnect."""
         for _ in range(50):
             await asyncio.sleep(0)
-        self.ended = self.wire.ended  # uvicorn closes what was lost, too
+        self.ended = self.wire.ended  # uvicorn also closes a lost connection
         self.talker.connection_lost(None)
         await until(lambda: not self.state.tasks)
-        await asyncio.sleep(0)  # who hears of a task's end is told in the next turn
+        await asyncio.sleep(0)  # callbacks of a task run one turn after its end
         assert (self.replica.statistics().ongoing, self.replica.statistics().running) == (0, 0)
         assert not self.state.connections
 
