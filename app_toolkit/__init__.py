@@ -26,7 +26,7 @@ from app_toolkit.errors import (
     ToolkitError,
     WaitTimeout,
 )
-from app_toolkit.observability.context import deadline, replica_context, request_id, trace_context
+from app_toolkit.observability.context import deadline, replica_context, request_id, session_id, trace_context
 from app_toolkit.replica.admission.streams import open_stream
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.objects.batching import batch
@@ -74,6 +74,7 @@ __all__ = [
     "rollback",
     "run",
     "scale",
+    "session_id",
     "shutdown",
     "status",
     "trace_context",

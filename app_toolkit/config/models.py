@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.fields import SecretValue, merge, sentence
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions, Resources
@@ -150,6 +151,12 @@ class RayActorOptions(Model):
         return Resources(self.num_cpus, self.num_gpus, self.memory, rest)
 
 
+def _affinity(option: str | None) -> str | None:
+    if option is not None:
+        key_sources(option)
+    return option
+
+
 class Policy(Model):
     """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
 
@@ -161,6 +168,9 @@ class Policy(Model):
     """seconds that a request may take, including its wait; then the client gets 504, or the response is aborted"""
     max_body_size: Annotated[int | None, Field(ge=0)] = None
     """maximum bytes of a request body; a larger one is refused with 413"""
+    affinity: Annotated[str | None, AfterValidator(_affinity)] = None
+    """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several of
+    these, separated by commas; requests with the same key go to the same replica. None: requests have no keys"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
 
@@ -357,6 +367,13 @@ class ClassConfig(DeploymentConfig):
     """threads that run the constructor and the `def` methods of one replica"""
     user_config: dict[str, JsonValue] | None = None
     """value that `reconfigure` receives, at the start and after each change"""
+
+    @field_validator("affinity")
+    @classmethod
+    def _refuse_affinity(cls, given: str | None) -> str | None:
+        if given is not None:
+            raise ValueError("a class has no requests; its callers set the key: options(handle, affinity=KEY)")
+        return given
 
     @property
     def reloadable_options(self) -> ReloadableOptions:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from functools import partial
 
+from app_toolkit.core.affinity import Key
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
@@ -25,6 +26,7 @@ from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.ingress_router import RoutePermit
 from app_toolkit.proxy.request import KEPT_BODY, Request
 from app_toolkit.proxy.response import ClientResponse
+from app_toolkit.proxy.sessions import Sessions
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import PooledConnection, ResponseHead
@@ -59,6 +61,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_affinity",
         "_arriving",
         "_blocked",
         "_client",
@@ -71,6 +74,7 @@ class Exchange:
         "_proxy",
         "_refusal",
         "_response",
+        "_sessions",
         "_slow",
         "_tunnel",
         "_waiter",
@@ -84,6 +88,9 @@ class Exchange:
         self._dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, proxy.clock())
         self._ingress_state = proxy.unowned
         self._max_body: int | None = None
+        #: The sessions of the ingress, and the affinity key of the request. None: there are no sessions, or no key.
+        self._sessions: Sessions | None = None
+        self._affinity: Key | None = None
         self._response = ClientResponse(request, client)
         # Other resources, released in `_release`.
         self._waiter: object | None = None
@@ -229,6 +236,10 @@ class Exchange:
         self._dispatcher.assign(router, self._ingress_state.budget)
         self._max_body = None if request.websocket else router.policy.max_body_size
         self._check_body()
+        self._sessions = None
+        if router.policy.affinity is not None:
+            self._sessions = self._ingress_state.sessions(router.policy.affinity, proxy.token)
+            self._affinity = self._sessions.key(request, self._client.peers)
 
     def _check_body(self) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""
@@ -281,14 +292,21 @@ class Exchange:
         """Acquire a permit, or wait for one."""
         client, dispatcher = self._client, self._dispatcher
         shared = bool(self.request.forwarded)
-        permit = dispatcher.acquire(*self._ingress_state.preferred(client.served, client.peers, shared=shared))
+        sessions = self._sessions is not None
+        preferred = self._ingress_state.preferred(client.served, client.peers, shared=shared, sessions=sessions)
+        permit = dispatcher.acquire(*preferred, self._affinity)
         if permit is not None:
             self._connect(permit)
             return
         attempts = dispatcher.attempts
         try:
             self._waiter = dispatcher.router.wait(
-                self._granted, attempts.since, avoid=attempts.avoid, again=attempts.count > 0, failed=self.fail
+                self._granted,
+                attempts.since,
+                avoid=attempts.avoid,
+                affinity=self._affinity,
+                again=attempts.count > 0,
+                failed=self.fail,
             )
         except RequestError as error:
             self.fail(error)
@@ -381,7 +399,11 @@ class Exchange:
     def response_started(self, head: ResponseHead) -> None:
         if head.refusal is not None:
             self._refusal = head.refusal
-        elif head.status == 101:
+            return
+        if self._sessions is not None:
+            replica = self._dispatcher.replica
+            head.fields = self._sessions.pinned(head.fields, self._affinity, replica, self._client.peers)
+        if head.status == 101:
             self._open_tunnel(head)
         elif self._response.prepare(head):
             if head.stream is not None:
@@ -555,6 +577,7 @@ class Exchange:
                 outcome,
                 request.method,
                 request.id or b"-",
+                dispatcher.affinity,
                 self._client.peers,
                 request.raw_path[:LONGEST_PATH],
                 status,

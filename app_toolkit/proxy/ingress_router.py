@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from app_toolkit.core.affinity import Outcome
 from app_toolkit.dispatch.dispatcher import Router
 from app_toolkit.dispatch.registry import PublishedRouter
 from app_toolkit.interfaces import Endpoint
@@ -13,6 +14,7 @@ class RoutePermit(Protocol):
     @property
     def endpoint(self) -> Endpoint: ...
 
+    affinity: Outcome | None
     kept: bool
     request: str
 

@@ -242,6 +242,26 @@ class Request:
         line = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
         return b"".join((line, self._trace, ask, *self._fields, b"\r\n"))
 
+    # For the affinity key
+
+    @property
+    def query(self) -> bytes:
+        return self._target.partition(b"?")[2]
+
+    def field(self, name: bytes) -> bytes | None:
+        """Return the first value of a field that replicas receive; None: there is none. `name`: in lower case."""
+        start = b"%b: " % name
+        for line in self._fields:
+            if line.startswith(start):
+                return line[len(start) : -2]
+        return None
+
+    def replace_field(self, name: bytes, value: bytes) -> None:
+        """Send another value of a field to the replica, instead of all values that the client has sent."""
+        start = b"%b: " % name
+        self._fields = [line for line in self._fields if not line.startswith(start)]
+        self._fields.append(b"%b: %b\r\n" % (name, value))
+
     def read_target(self, url: bytes, host: bytes | None) -> None:
         """Parse the request target in the forms of RFC 9112, 3.2. CONNECT is rejected before.
 

@@ -21,9 +21,11 @@ import uvloop
 from fastapi import FastAPI
 
 from app_toolkit import private
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.sessions import Pins
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
-from app_toolkit.observability.context import REPLICA, ReplicaContext
+from app_toolkit.observability.context import REPLICA, SESSION_PIN, ReplicaContext
 from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics, Reported
@@ -36,6 +38,7 @@ from app_toolkit.replica.objects.calls import host_class
 from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.replica.objects.payload_store import PayloadStore
 from app_toolkit.replica.signals import Signals
+from app_toolkit.transport import hop
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp.loading import Lifespan, host, load, unpack, users_traceback
@@ -312,6 +315,8 @@ class ReplicaServer:
             app = calls = host_class(app, spec, self.payloads)
             self._hosted = calls.hosted
         else:
+            pins = Pins(hop.token(secret), str(ReplicaSetKey(spec.application, spec.deployment)))
+            SESSION_PIN.set(pins.attach("", spec.id))
             app = host(app, spec.deployment)
             override(self._context, spec.live.batch)
         self.replica = Replica(
