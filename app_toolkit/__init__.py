@@ -32,7 +32,20 @@ from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.objects.batching import batch
 from app_toolkit.replica.objects.multiplexing import multiplexed
 from app_toolkit.router.handle import CallFuture, Stream, call_many, options, remote
-from app_toolkit.running import Application, delete, deploy, get_handle, rollback, run, scale, shutdown, status
+from app_toolkit.running import (
+    Application,
+    abort,
+    delete,
+    deploy,
+    get_handle,
+    promote,
+    rollback,
+    run,
+    scale,
+    set_traffic,
+    shutdown,
+    status,
+)
 from app_toolkit.toolkit import Toolkit
 
 __all__ = [
@@ -56,6 +69,7 @@ __all__ = [
     "Toolkit",
     "ToolkitError",
     "WaitTimeout",
+    "abort",
     "batch",
     "call_many",
     "deadline",
@@ -68,6 +82,7 @@ __all__ = [
     "on_disconnect",
     "open_stream",
     "options",
+    "promote",
     "remote",
     "replica_context",
     "request_id",
@@ -75,6 +90,7 @@ __all__ = [
     "run",
     "scale",
     "session_id",
+    "set_traffic",
     "shutdown",
     "status",
     "trace_context",

@@ -8,7 +8,9 @@ from typing import Literal
 _TOKEN = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 """The name of a field or a cookie in RFC 9110, 5.6.2, in lower case."""
 
-_HOP_FIELDS = frozenset(("connection", "content-length", "cookie", "expect", "host", "te", "transfer-encoding", "upgrade"))
+_HOP_FIELDS = frozenset(
+    ("connection", "content-length", "cookie", "expect", "host", "te", "transfer-encoding", "upgrade")
+)
 """Fields that the proxy itself interprets."""
 
 Where = Literal["header", "query", "cookie", "own_cookie", "client"]

@@ -33,6 +33,8 @@ from app_toolkit.types import Kind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+ApplicationName = Annotated[str, Field(pattern=NAME_PATTERN.removesuffix("$") + "(@[1-9][0-9]*)?$")]
+"""The name of an application, or of a candidate (`core.identity`), which users do not choose."""
 
 RESTARTS = {"restarts": True}
 """Marks the options that a replica reads only when it starts: a change of one restarts the replicas. All other options
@@ -497,7 +499,7 @@ class ApplicationSpec(Origin):
     """An application as plain data. The controller and the proxies have no other information about it."""
 
     schema_version: Literal[1] = 1
-    name: Name
+    name: ApplicationName
     route_prefix: Annotated[str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
     """path under which the application is served; None: it serves no HTTP"""
     title: str = ""

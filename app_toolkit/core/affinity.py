@@ -48,6 +48,12 @@ class Pinned:
 Key = str | Pinned
 """An affinity key."""
 
+
+def hashed(key: Key | None) -> str | None:
+    """Return the part of a key that is hashed. None: there is none."""
+    return (key.id if isinstance(key, Pinned) else key) or None
+
+
 Outcome = Literal["kept", "spilled", "gone"]
 """What became of the key of an attempt.
 

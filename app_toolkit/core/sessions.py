@@ -18,6 +18,7 @@ from app_toolkit.types import ReplicaId
 SEPARATOR = "~"
 """Between an ID and its pin. Allowed in header fields, cookies and queries."""
 
+
 def from_query(query: bytes, name: str) -> str | None:
     """Return the first value of a parameter of a query; None: there is none."""
     for found, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):

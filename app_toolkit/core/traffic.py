@@ -12,6 +12,9 @@ from hashlib import blake2b
 from itertools import accumulate
 from math import fsum, inf, isfinite, log
 
+from app_toolkit.core.identity import candidate_name, candidate_of
+from app_toolkit.core.publication import LiveRevision
+from app_toolkit.core.rollout import Candidate, Rollout
 from app_toolkit.errors import ConfigError
 
 
@@ -52,7 +55,7 @@ def choose(weights: Mapping[str, float], key: str | None, draw: float) -> str:
     if not able:
         return next(iter(weights))
     if key is not None:
-        return min(able, key=lambda each: _cost(*each, key))[0]
+        return min(able, key=lambda each: _cost(each[0], each[1], key))[0]
     sums = list(accumulate(weight for _, weight in able))
     drawn = draw * sums[-1]
     return next((name for (name, _), above in zip(able, sums, strict=True) if drawn < above), able[-1][0])
@@ -63,3 +66,135 @@ def _cost(name: str, weight: float, key: str) -> float:
     digest = blake2b(f"{name}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     uniform = (int.from_bytes(digest) + 0.5) / 2**64
     return -log(uniform) / weight if weight > 0 else inf
+
+
+# The live revisions of one application
+
+
+def with_candidate(rollout: Rollout, share: float, tag: str | None) -> Rollout:
+    """Return the rollout with a new candidate, which gets this share of the requests. The others share the rest.
+
+    Raises `ConfigError` if the share is not between 0 and 1, or a live revision has the tag.
+    """
+    if not 0 <= share <= 1:
+        raise ConfigError(f"the traffic of a new revision is {100 * share:g} %; it should be between 0 and 100 %")
+    _check_open(rollout)
+    if tag is not None and (other := next((each for each in rollout.live if each.tag == tag), None)):
+        raise ConfigError(f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}")
+    number = rollout.next_number
+    others = [each.model_copy(update={"share": each.share * (1 - share)}) for each in rollout.candidates]
+    return rollout.but(candidates=(*others, Candidate(revision=number, share=share, tag=tag)), last_number=number)
+
+
+def with_weights(rollout: Rollout, weights: Mapping[int, float]) -> Rollout:
+    """Return the rollout with other shares. A candidate without a weight and without a tag is removed.
+
+    Raises `ConfigError` if the weights are invalid (see `shares`).
+    """
+    _check_open(rollout)
+    main = rollout.current_revision or rollout.revision
+    found = shares(weights, [main, *(each.revision for each in rollout.live)], rollout.name)
+    return rollout.but(
+        candidates=tuple(_with_share(each, found.get(each.revision, 0.0)) for each in rollout.candidates)
+    )
+
+
+def promoted(rollout: Rollout, revision: int | None) -> Rollout:
+    """Return the rollout in which a candidate gets all requests until the main revision has its spec.
+
+    `revision`: the candidate; None: the only one. Raises `ConfigError` if there is no such candidate.
+    """
+    _check_open(rollout)
+    number = _one_candidate(rollout, revision)
+    candidates = [each.model_copy(update={"share": float(each.revision == number)}) for each in rollout.candidates]
+    return rollout.but(candidates=tuple(candidates), promoted=number)
+
+
+def aborted(rollout: Rollout) -> Rollout:
+    """Return the rollout in which the main revision gets all requests, and the candidates are removed."""
+    removed = [each.model_copy(update={"share": 0.0, "removed": True}) for each in rollout.candidates]
+    return rollout.but(candidates=tuple(removed), promoted=None)
+
+
+def after(rollout: Rollout) -> Rollout:
+    """Return the rollout after a promotion has ended; the same object if none has.
+
+    If the main revision could not start with the new spec, the candidate keeps all requests.
+    """
+    if rollout.promoted is None or not rollout.is_settled:
+        return rollout
+    return rollout.but(promoted=None) if rollout.failure is not None else aborted(rollout)
+
+
+def without(rollout: Rollout, revision: int) -> Rollout:
+    """Return the rollout without a candidate that is gone."""
+    return rollout.but(candidates=tuple(each for each in rollout.candidates if each.revision != revision))
+
+
+def published(rollouts: Mapping[str, Rollout]) -> list[LiveRevision]:
+    """Return the revisions whose routes are published, with the shares of those that share a route prefix.
+
+    A candidate is published once it was available. Until then the main revision gets its requests.
+    """
+    found = []
+    for rollout in rollouts.values():
+        if candidate_of(rollout.name) is not None:
+            continue
+        ready = [
+            LiveRevision(own.published, each.share, each.tag)
+            for each in rollout.live
+            if (each.share or each.tag)
+            and (own := rollouts.get(candidate_name(rollout.name, each.revision))) is not None
+            if own.stable is not None
+        ]
+        rest = max(0.0, 1.0 - fsum(each.share for each in ready))
+        found += [LiveRevision(rollout.published, rest), *ready]
+    return found
+
+
+def removed(rollouts: Mapping[str, Rollout]) -> set[str]:
+    """Return the names of the candidates that were removed, and of those that no application has.
+
+    The controller may have died after it stored a candidate, and before it stored the application.
+    """
+    known = {candidate_name(each.name, one.revision): one for each in rollouts.values() for one in each.candidates}
+    unknown = {name for name in rollouts if candidate_of(name) is not None and name not in known}
+    return unknown | {name for name, one in known.items() if one.removed}
+
+
+def longest_wait_s(rollout: Rollout | None) -> float:
+    """Return the longest time in seconds for which a request of a candidate may wait in a queue."""
+    deployments = () if rollout is None else rollout.current.deployments
+    return max((each.config.max_queue_wait_s for each in deployments), default=0.0)
+
+
+def summary(rollout: Rollout) -> str:
+    """Return the shares of all live revisions as text, such as `90 % revision 12, 10 % revision 13`."""
+    main = rollout.current_revision or rollout.revision
+    live = [(main, rollout.share), *((each.revision, each.share) for each in rollout.live)]
+    return ", ".join(f"{100 * share:.4g} % revision {revision}" for revision, share in live)
+
+
+def _with_share(candidate: Candidate, share: float) -> Candidate:
+    removed = candidate.removed or (not share and candidate.tag is None)
+    return candidate.model_copy(update={"share": share, "removed": removed})
+
+
+def _one_candidate(rollout: Rollout, revision: int | None) -> int:
+    numbers = [each.revision for each in rollout.live]
+    if not numbers:
+        raise ConfigError(f"application {rollout.name!r} has no live revision beside its main revision")
+    if revision is None and len(numbers) == 1:
+        return numbers[0]
+    if revision not in numbers:
+        known = ", ".join(map(str, numbers))
+        which = "name one of them" if revision is None else f"{revision} is none of them"
+        raise ConfigError(f"application {rollout.name!r} has the live revisions {known}; {which}")
+    return revision
+
+
+def _check_open(rollout: Rollout) -> None:
+    if rollout.promoted is not None:
+        raise ConfigError(
+            f"revision {rollout.promoted} of application {rollout.name!r} is being promoted; wait until it is available"
+        )

@@ -90,8 +90,8 @@ class ReplicaContext:
 REPLICA: ContextVar[ReplicaContext | None] = ContextVar("app_toolkit_replica", default=None)
 
 SESSION_PIN: ContextVar[str] = ContextVar("app_toolkit_session_pin", default="")
-"""What `core.sessions.Pins.attach` appends to the IDs of this replica. Empty: the code runs in no replica of an ingress,
-or in one process."""
+"""What `core.sessions.Pins.attach` appends to the IDs of this replica. Empty: the code runs in one process, or not in a
+replica of an ingress."""
 
 
 def request_id() -> str | None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 
-from app_toolkit.core.affinity import Key
+from app_toolkit.core.affinity import Key, hashed
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
-from app_toolkit.core.routes import Kind
+from app_toolkit.core.routes import Kind, LiveIngress
+from app_toolkit.core.traffic import choose
 from app_toolkit.core.uploads import is_slow
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
 from app_toolkit.errors import (
@@ -39,6 +41,9 @@ for a response before it sends the rest of the body. The rate of the body is mea
 
 DELAY_S = 1.0
 """Seconds until a request whose body arrives slowly asks again, after the replicas had no slot for such a body."""
+
+SHARD_KEY = b"x-serve-shard-key"
+"""The field of a client whose requests with the same value get the same live revision."""
 
 SLOW_BODY = b"\r\n%b: 1" % hop.SLOW_BODY
 """Appended to the value of the hop field of a request whose body arrives slowly."""
@@ -230,16 +235,34 @@ class Exchange:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         request, proxy = self.request, self._proxy
         kind: Kind = "websocket" if request.websocket else "http"
-        name = proxy.registry.find(kind, request.method.decode(), request.path)
+        name = proxy.registry.find(kind, request.method.decode(), request.path, self._choose_revision)
         router = proxy.registry.routers[name]
         self._ingress_state = proxy.ingress_state(name)
         self._dispatcher.assign(router, self._ingress_state.budget)
         self._max_body = None if request.websocket else router.policy.max_body_size
         self._check_body()
-        self._sessions = None
-        if router.policy.affinity is not None:
-            self._sessions = self._ingress_state.sessions(router.policy.affinity, proxy.token)
-            self._affinity = self._sessions.key(request, self._client.peers)
+        self._read_key(name)
+
+    def _choose_revision(self, able: Sequence[LiveIngress]) -> str:
+        """Return the replica set of the live revision that serves the request."""
+        routers = self._proxy.registry.routers
+        for each in able:
+            self._read_key(each.replica_set)
+            if routers[each.replica_set].has_session(self._affinity):
+                return each.replica_set
+        shard = self.request.field(SHARD_KEY)
+        key = shard.decode("latin-1") if shard is not None else hashed(self._affinity)
+        chosen = choose({each.revision: each.share for each in able}, key, self._proxy.draw())
+        return next(each.replica_set for each in able if each.revision == chosen)
+
+    def _read_key(self, ingress: str) -> None:
+        """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
+        affinity = self._proxy.registry.routers[ingress].policy.affinity
+        if affinity is None:
+            self._sessions = self._affinity = None
+        elif self._sessions is None or self._sessions.option != affinity:
+            self._sessions = self._proxy.ingress_state(ingress).sessions(affinity, self._proxy.token)
+            self._affinity = self._sessions.key(self.request, self._client.peers)
 
     def _check_body(self) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from app_toolkit.core.attempts import RetryBudget
+from app_toolkit.core.identity import main_replica_set
 from app_toolkit.core.recent import Recent
 from app_toolkit.errors import ReplicaGone, RequestError
 from app_toolkit.proxy.deadlines import Deadlines
@@ -57,7 +58,7 @@ class IngressState:
     def sessions(self, option: str, secret: bytes) -> Sessions:
         """Return the sessions of this ingress. `option`: its present option `affinity`."""
         if self._sessions is None or self._sessions.option != option:
-            self._sessions = Sessions(option, secret, self.name)
+            self._sessions = Sessions(option, secret, main_replica_set(self.name))
         return self._sessions
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class Sessions:
         return None if cookies is None else from_cookies(cookies, source.name or self._cookie)
 
     def pinned(self, fields: list[Header], key: Key | None, replica: ReplicaId, peers: bytes) -> list[Header]:
-        """Return the fields of a response, with the pin of the replica that sent it where clients find their session."""
+        """Return the fields of a response, with the pin of the replica where clients find the ID of their session."""
         for source in self._sources:
             if source.where == "header":
                 name, pin = source.name.encode(), self._pins.attach("", replica).encode()

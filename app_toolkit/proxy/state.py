@@ -1,6 +1,7 @@
 """The state that all connections of one proxy share."""
 
 import itertools
+import random
 import secrets
 import time
 from collections.abc import Callable
@@ -61,6 +62,8 @@ class ProxyState:
         )
         #: Limits the requests of each client address. None: no limit.
         self.clients: Clients | None = None
+        #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
+        self.draw: Callable[[], float] = random.random
         self.draining = False
         self.access = access
         #: The outcomes and latencies of requests.

@@ -21,7 +21,7 @@ import uvloop
 from fastapi import FastAPI
 
 from app_toolkit import private
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.core.sessions import Pins
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
@@ -315,7 +315,7 @@ class ReplicaServer:
             app = calls = host_class(app, spec, self.payloads)
             self._hosted = calls.hosted
         else:
-            pins = Pins(hop.token(secret), str(ReplicaSetKey(spec.application, spec.deployment)))
+            pins = Pins(hop.token(secret), str(ReplicaSetKey(main_name(spec.application), spec.deployment)))
             SESSION_PIN.set(pins.attach("", spec.id))
             app = host(app, spec.deployment)
             override(self._context, spec.live.batch)

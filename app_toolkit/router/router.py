@@ -503,6 +503,10 @@ class Router:
             if before is None:
                 self._assign_when_due()
 
+    def has_session(self, key: Key | None) -> bool:
+        """Return whether a replica of this deployment has the session of a request."""
+        return key is not None and self._home(key) is not None
+
     def _home(self, key: Key) -> Upstream | None:
         """Return the replica that a key is pinned to. None: the key is not pinned, or the replica is gone."""
         if not isinstance(key, Pinned):
