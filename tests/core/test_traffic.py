@@ -3,12 +3,25 @@
 from collections import Counter
 from math import inf, isclose, nan, sqrt
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.traffic import choose, shares
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions
+from app_toolkit.core.rollout import Rollout, applied
+from app_toolkit.core.traffic import (
+    aborted,
+    after,
+    choose,
+    promoted,
+    published,
+    shares,
+    with_candidate,
+    with_weights,
+    without,
+)
 from app_toolkit.errors import ConfigError
 
 WEIGHTS = st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1e300), min_size=1)
@@ -81,3 +94,81 @@ def test_only_the_necessary_share_of_the_keys_moves() -> None:
     moved = [(before[key], after[key]) for key in KEYS if before[key] != after[key]]
     assert set(moved) == {("a", "b")}
     assert abs(len(moved) - 500) < 3 * sqrt(5_000 * 0.9 * 0.1)
+
+
+# The live revisions of one application
+
+
+def application(name: str = "shop", cpus: float = 0.1) -> ApplicationSpec:
+    options = RayActorOptions(num_cpus=cpus)
+    web = IngressSpec(config=DeploymentConfig(name="web", ray_actor_options=options))
+    return ApplicationSpec(name=name, target="shop:app", app_dir="/srv", default="web", deployments=(web,))
+
+
+def stable(name: str = "shop") -> Rollout:
+    spec = application(name)
+    return applied(None, spec).but(stable=spec, stable_revision=1)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.floats(0, 1), st.sampled_from([None, "a", "b"])),
+        st.tuples(st.just("weigh"), st.lists(st.floats(0, 100), min_size=5, max_size=5)),
+        st.tuples(st.just("promote")),
+        st.tuples(st.just("abort")),
+        st.tuples(st.just("gone"), st.integers(2, 8)),
+    ),
+    max_size=8,
+)
+
+
+def do(rollout: Rollout, step: tuple[Any, ...]) -> Rollout:
+    match step:
+        case ("add", share, tag):
+            return with_candidate(rollout, share, tag)
+        case ("weigh", weights):
+            main = rollout.current_revision or 0
+            numbers = [main, *(each.revision for each in rollout.live)]
+            return with_weights(rollout, dict(zip(numbers, weights, strict=False)))
+        case ("promote",):
+            return promoted(rollout, None)
+        case ("gone", number):
+            removed = [each.revision for each in rollout.candidates if each.removed]
+            return without(rollout, number) if number in removed else rollout
+        case _:
+            return aborted(rollout)
+
+
+@given(steps=STEPS, ready=st.sets(st.integers(2, 10)))
+def test_shares_are_always_those_of_all_requests(steps: list[tuple[Any, ...]], ready: set[int]) -> None:
+    rollout = stable()
+    numbers = [1]
+    for step in steps:
+        try:
+            rollout = do(rollout, step)
+        except ConfigError:
+            continue
+        numbers += [each.revision for each in rollout.candidates if each.revision not in numbers]
+        rollouts = {"shop": rollout} | {
+            f"shop@{each.revision}": stable(f"shop@{each.revision}")
+            for each in rollout.candidates
+            if each.revision in ready
+        }
+        found = published(rollouts)
+        assert isclose(sum(each.share for each in found), 1.0, abs_tol=1e-9)
+        assert all(each.share >= 0 for each in found)
+        live = {f"shop@{each.revision}" for each in rollout.live}
+        assert {each.spec.name for each in found} <= {"shop"} | live
+        assert Rollout.model_validate_json(rollout.model_dump_json()) == rollout
+    assert numbers == sorted(numbers), "a number is used once"
+
+
+def test_a_promotion_ends_when_the_main_revision_is_available_with_the_spec() -> None:
+    rollout = promoted(with_candidate(stable(), 0.1, None), 2)
+    updating = applied(rollout, application(cpus=0.5))
+    assert (updating.revision, after(updating)) == (3, updating)
+    settled = updating.but(stable=updating.desired, stable_revision=3, published=updating.desired, outgoing=None)
+    ended = after(settled)
+    assert (ended.promoted, ended.live, ended.share) == (None, (), 1.0)
+    failed = after(settled.but(stable=application(), failure="no room"))
+    assert (failed.promoted, failed.share) == (None, 0.0)

@@ -1,0 +1,110 @@
+"""Live revisions: the proxy chooses one of them for each request, by weight, by key, or by session."""
+
+from collections.abc import Callable
+from math import sqrt
+from random import Random
+
+import pytest
+
+from app_toolkit.core.routes import RoutedApplication
+from tests import published
+
+from .test_sessions import BEGUN, HEADER, OK, ask, begin
+from .wire import Replica, Wire
+
+
+@pytest.fixture
+def proxies(new_wire: Callable[..., Wire]) -> list[Wire]:
+    return [new_wire(), new_wire()]
+
+
+def serve(
+    proxies: list[Wire], shares: dict[str, float], *replies: bytes, affinity: str | None = None
+) -> dict[str, Replica]:
+    """One replica for each live revision."""
+    replicas = {revision: proxies[-1].replica().says(*(replies or (OK,))) for revision in shares}
+    for wire in proxies:
+        weigh(wire, shares)
+        wire.publish(
+            {
+                f"replicas/{revision}/web": published.replica_set(
+                    published.replica(each.name, each.address), affinity=affinity
+                )
+                for revision, each in replicas.items()
+            }
+        )
+    return replicas
+
+
+def weigh(wire: Wire, shares: dict[str, float]) -> None:
+    routed = [RoutedApplication(revision, "/", "web", (), share) for revision, share in shares.items()]
+    wire.publish({"routes": published.routes(*routed)})
+
+
+def counts(replicas: dict[str, Replica]) -> dict[str, int]:
+    return {revision: len(each.received) for revision, each in replicas.items()}
+
+
+def test_each_revision_gets_its_share_and_none_without_weight(proxies: list[Wire]) -> None:
+    wire = proxies[-1]
+    replicas = serve([wire], {"shop": 0.9, "shop@2": 0.1, "shop@3": 0.0})
+    wire.proxy.draw = Random(1).random
+    client = wire.client()
+    for _ in range(1_000):
+        ask(client)
+    found = counts(replicas)
+    assert found["shop@3"] == 0
+    assert abs(found["shop@2"] - 100) < 3 * sqrt(1_000 * 0.9 * 0.1)
+
+
+def test_a_change_of_the_weights_applies_to_the_next_request(proxies: list[Wire]) -> None:
+    wire = proxies[-1]
+    replicas = serve([wire], {"shop": 1.0, "shop@2": 0.0})
+    client = wire.client()
+    ask(client)
+    weigh(wire, {"shop": 0.0, "shop@2": 1.0})
+    ask(client)
+    assert counts(replicas) == {"shop": 1, "shop@2": 1}
+    weigh(wire, {"shop": 1.0})
+    ask(client)
+    assert counts(replicas) == {"shop": 2, "shop@2": 1}
+
+
+@pytest.mark.parametrize(("affinity", "field"), [(None, "x-serve-shard-key"), ("header:x-user", "x-user")])
+def test_a_key_selects_the_same_revision_at_each_proxy(proxies: list[Wire], affinity: str | None, field: str) -> None:
+    replicas = serve(proxies, {"shop": 0.5, "shop@2": 0.5}, affinity=affinity)
+    where = []
+    for user in range(20):
+        before = counts(replicas)
+        for wire in proxies:
+            for _ in range(2):
+                ask(wire.client(), f"{field}: {user}")
+        (revision,) = [name for name, count in counts(replicas).items() if count != before[name]]
+        where.append(revision)
+    assert set(where) == {"shop", "shop@2"}
+
+
+def test_a_session_stays_at_its_revision_whatever_the_weights(proxies: list[Wire]) -> None:
+    replicas = serve(proxies, {"shop": 0.5, "shop@2": 0.5}, BEGUN, affinity=HEADER)
+    for wire in proxies:
+        wire.proxy.draw = Random(1).random
+    for turn in range(6):
+        before = counts(replicas)
+        session = begin(proxies[0].client())
+        (home,) = [name for name, count in counts(replicas).items() if count != before[name]]
+        for wire, share in zip(proxies, (turn % 2, 1 - turn % 2), strict=True):
+            weigh(wire, {"shop": share, "shop@2": 1 - share})
+            ask(wire.client(), f"mcp-session-id: {session}")
+            weigh(wire, {"shop": 0.5, "shop@2": 0.5})
+        assert counts(replicas)[home] == before[home] + 3
+    assert min(counts(replicas).values()) > 0
+
+
+def test_a_session_whose_revision_is_gone_goes_to_another_one(proxies: list[Wire]) -> None:
+    replicas = serve(proxies, {"shop": 0.0, "shop@2": 1.0}, BEGUN, affinity=HEADER)
+    session = begin(proxies[0].client())
+    weigh(proxies[0], {"shop": 1.0})
+    proxies[0].publish({"replicas/shop@2/web": None})
+    ask(proxies[0].client(), f"mcp-session-id: {session}")
+    assert replicas["shop"].last.header(b"mcp-session-id") == b"one"
+    assert proxies[0].records[-1].affinity == "gone"
