@@ -74,6 +74,7 @@ class RunKeywords(TypedDict, total=False):
     body_grace_s: float
     max_connections: int | None
     max_requests_per_client: int | None
+    tag_source: str | None
     forwarded_allow_ips: str
     ssl_keyfile: str | None
     ssl_certfile: str | None

@@ -129,6 +129,7 @@ DEFAULTS = {
     "ssl_keyfile": "the file of the certificate",
     "max_connections": "from the limit of file descriptors",
     "max_requests_per_client": "no limit",
+    "tag_source": "tags select nothing",
     "address": "a local Ray",
 }
 """The meaning of the default None in the help, by option."""

@@ -159,6 +159,14 @@ def _affinity(option: str | None) -> str | None:
     return option
 
 
+def _tag_source(option: str | None) -> str | None:
+    if option is not None:
+        sources = key_sources(option)
+        if len(sources) > 1 or not sources[0].name:
+            raise ValueError("should be header:NAME, query:NAME or cookie:NAME")
+    return option
+
+
 class Policy(Model):
     """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
 
@@ -171,8 +179,7 @@ class Policy(Model):
     max_body_size: Annotated[int | None, Field(ge=0)] = None
     """maximum bytes of a request body; a larger one is refused with 413"""
     affinity: Annotated[str | None, AfterValidator(_affinity)] = None
-    """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several of
-    these, separated by commas; requests with the same key go to the same replica. None: requests have no keys"""
+    """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
 
@@ -597,6 +604,8 @@ class HTTPOptions(Model):
     """maximum client connections of one proxy; further ones get 503"""
     max_requests_per_client: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
     """maximum concurrent requests and WebSockets per client address and proxy; further ones get 429"""
+    tag_source: Annotated[str | None, AfterValidator(_tag_source)] = None
+    """where a request names the tag of a live revision: header:NAME, query:NAME or cookie:NAME; None: nowhere"""
     forwarded_allow_ips: str = "127.0.0.1,::1"
     """addresses and networks whose X-Forwarded-* fields are trusted, separated by commas; *: all"""
     ssl_keyfile: str | None = None

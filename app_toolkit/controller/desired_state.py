@@ -177,6 +177,8 @@ class DesiredState:
                 raise RevisionConflict(
                     f"the next revision of application {spec.name!r} is {main.next_number}, and {expected} was expected"
                 )
+            if spec.route_prefix is None:
+                raise ConfigError(f"application {spec.name!r} serves no HTTP, so it cannot have several live revisions")
             if spec.route_prefix != main.current.route_prefix:
                 raise ConfigError(
                     f"a live revision of application {spec.name!r} must have its route prefix "

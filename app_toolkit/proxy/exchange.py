@@ -28,7 +28,7 @@ from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.ingress_router import RoutePermit
 from app_toolkit.proxy.request import KEPT_BODY, Request
 from app_toolkit.proxy.response import ClientResponse
-from app_toolkit.proxy.sessions import Sessions
+from app_toolkit.proxy.sessions import Sessions, value_at
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import PooledConnection, ResponseHead
@@ -245,7 +245,10 @@ class Exchange:
 
     def _choose_revision(self, able: Sequence[LiveIngress]) -> str:
         """Return the replica set of the live revision that serves the request."""
-        routers = self._proxy.registry.routers
+        routers, source = self._proxy.registry.routers, self._proxy.tag_source
+        tag = None if source is None else value_at(source, self.request)
+        if tag is not None and (tagged := next((each for each in able if each.tag == tag), None)):
+            return tagged.replica_set
         for each in able:
             self._read_key(each.replica_set)
             if routers[each.replica_set].has_session(self._affinity):

@@ -36,7 +36,7 @@ class Sessions:
     def _key_at(self, source: KeySource, request: Request, peers: bytes) -> Key | None:
         if source.where == "client":
             return peers.partition(b" ")[0].decode("latin-1")
-        value = self._value(source, request)
+        value = value_at(source, request, self._cookie)
         pinned = None if value is None else self._pins.split(value)
         if source.where == "own_cookie":
             return None if pinned is None else Pinned(pinned[1], "")
@@ -47,15 +47,6 @@ class Sessions:
             request.replace_field(source.name.encode(), id.encode("latin-1"))
             return Pinned(replica, id)
         return Pinned(replica, value)
-
-    def _value(self, source: KeySource, request: Request) -> str | None:
-        if source.where == "query":
-            return from_query(request.query, source.name)
-        if source.where == "header":
-            field = request.field(source.name.encode())
-            return None if field is None else field.decode("latin-1") or None
-        cookies = request.field(b"cookie")
-        return None if cookies is None else from_cookies(cookies, source.name or self._cookie)
 
     def pinned(self, fields: list[Header], key: Key | None, replica: ReplicaId, peers: bytes) -> list[Header]:
         """Return the fields of a response, with the pin of the replica where clients find the ID of their session."""
@@ -68,3 +59,14 @@ class Sessions:
                 cookie = f"{self._cookie}={self._pins.attach(NOTHING, replica)}; Path=/; HttpOnly; SameSite=Lax{secure}"
                 fields = [*fields, (b"set-cookie", cookie.encode())]
         return fields
+
+
+def value_at(source: KeySource, request: Request, own_cookie: str = "") -> str | None:
+    """Return what a request has in a header, a query or a cookie; None: nothing. `own_cookie`: the proxy's cookie."""
+    if source.where == "query":
+        return from_query(request.query, source.name)
+    if source.where == "header":
+        field = request.field(source.name.encode())
+        return None if field is None else field.decode("latin-1") or None
+    cookies = request.field(b"cookie")
+    return None if cookies is None else from_cookies(cookies, source.name or own_cookie)

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from app_toolkit.config.affinity import KeySource
 from app_toolkit.core.reports import Loads
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
@@ -62,6 +63,8 @@ class ProxyState:
         )
         #: Limits the requests of each client address. None: no limit.
         self.clients: Clients | None = None
+        #: Where requests name the tag of a live revision. None: nowhere.
+        self.tag_source: KeySource | None = None
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
         self.draw: Callable[[], float] = random.random
         self.draining = False

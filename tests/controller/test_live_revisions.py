@@ -175,6 +175,7 @@ async def test_a_candidate_that_its_application_does_not_know_is_deleted():
     ("spec", "share", "tag", "why"),
     [
         (application("shoe"), 0.1, None, "there is no application 'shoe'"),
+        (application(prefix=None), 0.1, None, "application 'shop' serves no HTTP, so it cannot have several live"),
         (application(prefix="/new"), 0.1, None, "must have its route prefix '/', not '/new'"),
         (application(**OTHER), 1.5, None, "the traffic of a new revision is 150 %; it should be between 0 and 100 %"),
         (application(**OTHER), 0.1, "preview", "revision 2 of application 'shop' has the tag 'preview'"),

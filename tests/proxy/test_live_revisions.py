@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.routes import RoutedApplication
 from tests import published
 
@@ -36,8 +37,10 @@ def serve(
     return replicas
 
 
-def weigh(wire: Wire, shares: dict[str, float]) -> None:
-    routed = [RoutedApplication(revision, "/", "web", (), share) for revision, share in shares.items()]
+def weigh(wire: Wire, shares: dict[str, float], **tags: str) -> None:
+    """`tags`: the revisions by their tags."""
+    named = {revision: tag for tag, revision in tags.items()}
+    routed = [RoutedApplication(name, "/", "web", (), share, named.get(name)) for name, share in shares.items()]
     wire.publish({"routes": published.routes(*routed)})
 
 
@@ -108,3 +111,31 @@ def test_a_session_whose_revision_is_gone_goes_to_another_one(proxies: list[Wire
     ask(proxies[0].client(), f"mcp-session-id: {session}")
     assert replicas["shop"].last.header(b"mcp-session-id") == b"one"
     assert proxies[0].records[-1].affinity == "gone"
+
+
+@pytest.mark.parametrize(
+    ("source", "field", "path"),
+    [
+        ("header:x-revision", "x-revision: preview", "/"),
+        ("cookie:revision", "cookie: revision=preview", "/"),
+        ("query:revision", "accept: */*", "/?revision=preview"),
+    ],
+)
+def test_a_tag_selects_a_revision_without_weight(
+    new_wire: Callable[..., Wire], source: str, field: str, path: str
+) -> None:
+    wire = new_wire(options=HTTPOptions(port=0, tag_source=source))
+    replicas = serve([wire], {"shop": 1.0, "shop@2": 0.0})
+    weigh(wire, {"shop": 1.0, "shop@2": 0.0}, preview="shop@2")
+    client = wire.client()
+    ask(client, field, path=path)
+    ask(client)
+    ask(client, field.replace("preview", "other"), path=path.replace("preview", "other"))
+    assert counts(replicas) == {"shop": 2, "shop@2": 1}
+
+
+def test_tags_select_nothing_by_default(proxies: list[Wire]) -> None:
+    replicas = serve(proxies, {"shop": 1.0, "shop@2": 0.0})
+    weigh(proxies[0], {"shop": 1.0, "shop@2": 0.0}, preview="shop@2")
+    ask(proxies[0].client(), "x-revision: preview", "cookie: revision=preview", path="/?revision=preview")
+    assert counts(replicas) == {"shop": 1, "shop@2": 0}
