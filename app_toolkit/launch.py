@@ -100,6 +100,8 @@ def add_candidates(client: Client, manifest: Manifest, percent: float | None, ta
     Return the number of the revision by application. `percent`: the share of the requests that it gets; None: 0.
     Raises `ConfigError` if an application does not run, or a revision is refused.
     """
+    running, _ = client.execute(GetApplications())
+    apply(client, manifest.logs(running))
     return {each.spec.name: client.add_candidate(each, percent or 0.0, tag) for each in manifest.commands()}
 
 

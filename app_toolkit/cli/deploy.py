@@ -66,7 +66,10 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         changes = launch.changes(client, manifest, options.only)
         for command, change in changes.applications:
             screen.difference(change, command.spec.route_prefix)
-        if changes.proxies and not options.beside:
+        if changes.proxies and options.beside:
+            named = ", ".join(map(str, changes.proxies))
+            raise ConfigError(f"a live revision cannot change options of the proxies: {named}; deploy these first")
+        if changes.proxies:
             screen.say(f"proxies: will be restarted ({', '.join(map(str, changes.proxies))})")
         if options.dry_run:
             return

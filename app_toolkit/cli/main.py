@@ -424,6 +424,8 @@ def traffic(
 ) -> None:
     """Show the shares of the live revisions of an application, or set their weights."""
     chosen = dict(_weight(each) for each in weights or ())
+    if len(chosen) < len(weights or ()):
+        raise ConfigError(f"a revision is named twice: {' '.join(weights or ())}")
     with _connected(context) as client:
         if chosen:
             client.execute(SetTraffic(application, chosen))

@@ -142,7 +142,7 @@ class Screen:
 
     def traffic(self, application: ApplicationStatus) -> None:
         """Show the live revisions of an application and their shares of the requests."""
-        live = application.traffic or (TrafficStatus(application.serving_revision or application.revision, 1.0),)
+        live = application.traffic or (TrafficStatus(application.serving_revision or application.revision, 1.0, 1.0),)
         lines = [(f"{each.revision}", f"{100 * each.share:.4g} %", each.tag or "", _state(each)) for each in live]
         self._rows(("revision", "traffic", "tag", "state"), lines)
 
@@ -219,7 +219,7 @@ def _where(application: ApplicationStatus, url: str | None) -> str:
 def _state(live: TrafficStatus) -> str:
     if live.is_removed:
         return "is removed"
-    return "ready" if live.is_ready else "starts"
+    return "ready" if live.is_ready else f"starts, then {100 * live.planned:.4g} %"
 
 
 def _table(found: Sequence[Row], load: Mapping[str, Load]) -> Table:

@@ -90,7 +90,9 @@ class Client(ABC):
         found = self.execute(GetStatus()).application(name)
         if found is None:
             raise ConfigError(f"there is no application {name!r} beside which a revision could run; deploy it first")
-        return self.execute(AddCandidate(command.spec, command.code, percent / 100, tag, found.next_revision))
+        return self.execute(
+            AddCandidate(command.spec, command.code, percent / 100, tag, self.owner, found.next_revision)
+        )
 
     def partial_deploy(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:
         """Return the command that deploys only some deployments of an application, and the changes.

@@ -72,11 +72,13 @@ class AddCandidate(Command[int]):
     """The share of the requests that it gets once it is available, between 0 and 1."""
     tag: str | None = None
     """Selects the revision, whatever its share. None: it has no tag."""
+    owner: str | None = None
+    """The lease of the client. An application that another lease holds is refused."""
     expected: int | None = None
     """The number that the revision must get. Without this check, a command that is sent twice would start two."""
 
     async def perform(self, controller: "Controller") -> int:
-        return await controller.add_candidate(self.spec, self.code, self.share, self.tag, self.expected)
+        return await controller.add_candidate(self.spec, self.code, self.share, self.tag, self.owner, self.expected)
 
 
 @dataclass(frozen=True, slots=True)

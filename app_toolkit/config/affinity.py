@@ -8,10 +8,14 @@ from typing import Literal
 _TOKEN = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 """The name of a field or a cookie in RFC 9110, 5.6.2, in lower case."""
 
-_HOP_FIELDS = frozenset(
-    ("connection", "content-length", "cookie", "expect", "host", "te", "transfer-encoding", "upgrade")
+_NO_KEYS = frozenset(
+    (
+        *("accept", "cache-control", "connection", "content-encoding", "content-length", "content-type", "cookie"),
+        *("date", "etag", "expect", "host", "location", "origin", "proxy-authorization", "referer", "server"),
+        *("set-cookie", "te", "traceparent", "tracestate", "transfer-encoding", "upgrade", "vary", "x-request-id"),
+    )
 )
-"""Fields that the proxy itself interprets."""
+"""Fields that proxies and clients interpret, so that no pin can be added to them."""
 
 Where = Literal["header", "query", "cookie", "own_cookie", "client"]
 _NAMED: tuple[Where, ...] = ("header", "query", "cookie")
@@ -43,7 +47,7 @@ def _key_source(entry: str) -> KeySource:
         raise ValueError("should be header:NAME, query:NAME, cookie:NAME, cookie or client")
     if where == "header":
         name = name.lower()
-        if name in _HOP_FIELDS or name.startswith("x-app-toolkit-"):
+        if name in _NO_KEYS or name.startswith("x-app-toolkit-"):
             raise ValueError(f"the header {name!r} cannot be a key")
     if where != "query" and not _TOKEN.fullmatch(name.lower()):
         raise ValueError(f"{name!r} is not the name of a {where}")

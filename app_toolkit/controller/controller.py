@@ -17,7 +17,7 @@ from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.state_store import StateStore
 from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown, traffic
 from app_toolkit.core.applications import replica_set_names
-from app_toolkit.core.identity import application_of, are_proxies, node_of, replica_set_of
+from app_toolkit.core.identity import application_of, are_proxies, candidate_of, main_name, node_of, replica_set_of
 from app_toolkit.core.publication import encode, route_snapshot
 from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
@@ -188,15 +188,22 @@ class Controller:
         return Reverted(name, there.current_revision, rollout.rollback_revision(there), revision)
 
     async def add_candidate(
-        self, spec: ApplicationSpec, code: Mapping[str, bytes], share: float, tag: str | None, expected: int | None
+        self,
+        spec: ApplicationSpec,
+        code: Mapping[str, bytes],
+        share: float,
+        tag: str | None,
+        owner: str | None = None,
+        expected: int | None = None,
     ) -> int:
         """Start a live revision beside the main revision of an application, and return its number.
 
-        `expected`: the number that it must get; None: any. Raises `ConfigError` if it cannot be added, and
+        `owner`: the lease of the client. `expected`: the number that it must get; None: any. Raises `ConfigError` if it
+        cannot be added, and
         `RevisionConflict` if it would get another number.
         """
         self._check_open()
-        return await self.desired.add_candidate(spec, code, share, tag, expected)
+        return await self.desired.add_candidate(spec, code, share, tag, owner, expected)
 
     async def set_traffic(self, name: str, weights: Mapping[int, float]) -> None:
         """Set the weights of the live revisions of an application.
@@ -220,6 +227,7 @@ class Controller:
         """Send all requests to the main revision of an application, and remove its other live revisions."""
         self._check_open()
         await self.desired.set_traffic(name, traffic.aborted)
+        self._lift(self.desired.rollout(name).desired)
 
     async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
         """Set the number of replicas of a deployment, and return the application's new revision number.
@@ -268,6 +276,10 @@ class Controller:
             there = self.desired.rollout(application)
             await self._apply_again(there, partial.without(there.current, deployment), None)
             return
+        if (candidate := candidate_of(application)) is not None and application in self.desired.rollouts:
+            name, revision = candidate
+            await self.desired.set_traffic(name, lambda it: traffic.removed_one(it, revision))
+            return
         callers = self._callers_of(application, application)
         if callers:
             raise ConfigError(
@@ -313,7 +325,7 @@ class Controller:
         self.inbox.wake()
         number = -1
         while not self._ended.is_set():
-            there = any(application_of(name) in held for name in self._replica_sets.known)
+            there = any(main_name(application_of(name) or "") in held for name in self._replica_sets.known)
             if owner not in leases and not there and self._shutdown_deadline is None:
                 return
             number, _ = await self.status_after(number, LEASE_S)

@@ -66,7 +66,7 @@ class DesiredState:
         self._changed = changed
         self._changing = asyncio.Lock()
         self._unwanted: dict[str, float] = {}
-        """When each candidate that was removed is to be deleted, by its name."""
+        """When the ingresses of each candidate that was removed are to be deleted, or the rest of it, by its name."""
         self.in_progress: set[str] = set()
         """The applications whose rollout is not settled."""
 
@@ -132,13 +132,20 @@ class DesiredState:
             revision = 0 if last is None else last.revision
             if expected not in (None, revision):
                 # The client repeats a request that was applied before: the controller died before it could answer.
-                if last is not None and expected == revision - 1 and last.desired == spec:
+                if last is not None and expected == last.number_before and last.desired == spec:
                     return revision
                 raise RevisionConflict(
                     f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
                 )
             old = self.proxies.http
             new = applications.proxy_options(old if self._is_http_chosen else initial or HTTPOptions(), http)
+            if last is None and candidate_of(spec.name) is not None:
+                raise ConfigError(f"there is no application {spec.name!r}, and no other one can have this name")
+            if last is not None and last.live and spec.route_prefix != last.current.route_prefix:
+                raise ConfigError(
+                    f"the live revisions of application {spec.name!r} have the route prefix "
+                    f"{last.current.route_prefix!r}; promote or abort them before you change it"
+                )
             there = rollout.active_revisions(self.rollouts.values())
             applications.check(spec, new, owner, there, old, self.leases.holder(spec.name))
             if new != old:
@@ -160,7 +167,13 @@ class DesiredState:
             return after.revision
 
     async def add_candidate(
-        self, spec: ApplicationSpec, code: Mapping[str, bytes], share: float, tag: str | None, expected: int | None
+        self,
+        spec: ApplicationSpec,
+        code: Mapping[str, bytes],
+        share: float,
+        tag: str | None,
+        owner: str | None,
+        expected: int | None,
     ) -> int:
         """Start a revision of an application beside its main revision, and return its number.
 
@@ -170,6 +183,10 @@ class DesiredState:
         async with self._changing:
             self._check_open()
             main = self.rollout(spec.name)
+            if candidate_of(spec.name) is not None:
+                raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
+            if self.leases.holder(spec.name) not in (None, owner):
+                raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster")
             if expected not in (None, main.next_number):
                 last = self.rollouts.get(candidate_name(spec.name, main.last_number))
                 if last is not None and expected == main.last_number and _same(last.desired, spec):
@@ -205,9 +222,15 @@ class DesiredState:
         """
         async with self._changing:
             self._check_open()
-            main = traffic.promoted(self.rollout(name), revision)
+            before = self.rollout(name)
+            main = traffic.promoted(before, revision)
+            if main is before:
+                return main  # the client repeats a request that was performed before
             assert main.promoted is not None
-            spec = self.rollout(candidate_name(name, main.promoted)).current.model_copy(update={"name": name})
+            own = self.rollout(candidate_name(name, main.promoted))
+            if own.stable is None:
+                raise ConfigError(f"revision {main.promoted} of application {name!r} is not available yet")
+            spec = own.current.model_copy(update={"name": name})
             check(spec)
             after = traffic.after(rollout.applied(main, spec))
             await self._put_rollout(after, "Promoted", f"revision {main.promoted} as revision {after.revision}")
@@ -224,9 +247,9 @@ class DesiredState:
         async with self._changing:
             self._check_open()
             main = self.rollout(name)
+            await self._delete(name)
             for each in main.candidates:
                 await self._delete(candidate_name(name, each.revision))
-            await self._delete(name)
 
     async def _delete(self, name: str) -> None:
         await self._state_store.delete_application(name)
@@ -248,6 +271,14 @@ class DesiredState:
             async with self._changing:
                 if self.shutdown_step is not None or name not in self._unwanted:
                     return
+                own = self.rollouts.get(name)
+                if own is not None and (rest := traffic.without_ingresses(own.current)) is not None:
+                    # Its requests may call its other deployments until its ingresses have drained.
+                    self._unwanted[name] = now + traffic.longest_drain_s(own) + ROUTES_S
+                    await self._state_store.put_application(rollout.applied(own, rest))
+                    self._store_rollout(rollout.applied(own, rest))
+                    self._changed()
+                    continue
                 await self._delete(name)
                 application, revision = self._candidate(name)
                 if application in self.rollouts:

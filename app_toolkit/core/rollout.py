@@ -76,6 +76,7 @@ class Rollout(Model):
     candidates: Annotated[
         tuple[Candidate, ...], Field(description="the other live revisions; the main revision gets the rest")
     ] = ()
+    number_before: Annotated[int, Field(description="the number of the revision that was applied before; 0: none")] = 0
     last_number: Annotated[int, Field(description="the last number that a candidate got; 0: there was none")] = 0
     promoted: Annotated[
         int | None,
@@ -90,7 +91,7 @@ class Rollout(Model):
     @property
     def share(self) -> float:
         """The share of the requests that the main revision gets."""
-        return max(0.0, 1.0 - fsum(each.share for each in self.candidates))
+        return rest_of(each.share for each in self.candidates)
 
     @property
     def live(self) -> tuple[Candidate, ...]:
@@ -132,6 +133,12 @@ class Rollout(Model):
         return self.model_copy(update=facts)
 
 
+def rest_of(shares: Iterable[float]) -> float:
+    """Return what these shares leave of 1. A rounding error is 0."""
+    rest = 1.0 - fsum(shares)
+    return rest if rest > 1e-9 else 0.0
+
+
 def _known(*revisions: ApplicationSpec | None) -> tuple[ApplicationSpec, ...]:
     return tuple(revision for revision in revisions if revision is not None)
 
@@ -145,7 +152,11 @@ def applied(rollout: Rollout | None, spec: ApplicationSpec) -> Rollout:
         return Rollout(revision=1, desired=spec, published=spec)
     there = rollout.outgoing is None and spec == rollout.stable == rollout.published
     return rollout.but(
-        revision=rollout.next_number, desired=spec, outgoing=None if there else rollout.current, failure=None
+        revision=rollout.next_number,
+        number_before=rollout.revision,
+        desired=spec,
+        outgoing=None if there else rollout.current,
+        failure=None,
     )
 
 

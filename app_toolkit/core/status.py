@@ -9,7 +9,7 @@ from app_toolkit.core.identity import application_of, are_proxies, candidate_nam
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
-from app_toolkit.core.rollout import Rollout, failure_of
+from app_toolkit.core.rollout import Rollout, failure_of, rest_of
 from app_toolkit.types import NodeId
 
 HEALTHY = "healthy"
@@ -160,6 +160,8 @@ class TrafficStatus:
     revision: int
     share: float
     """The share of the requests that it gets now, between 0 and 1."""
+    planned: float
+    """The share that it gets once it is ready."""
     tag: str | None = None
     is_ready: bool = True
     """Whether the revision was available. Until then, the main revision gets its requests."""
@@ -272,18 +274,13 @@ def _traffic(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> tuple[Traffic
     if not rollout.candidates:
         return ()
     others = [
-        TrafficStatus(
-            each.revision,
-            each.share,
-            each.tag,
-            name in rollouts and rollouts[name].stable is not None,
-            each.removed,
-        )
+        TrafficStatus(each.revision, each.share * ready, each.share, each.tag, ready, each.removed)
         for each in rollout.candidates
-        for name in (candidate_name(rollout.name, each.revision),)
+        for own in (rollouts.get(candidate_name(rollout.name, each.revision)),)
+        for ready in (own is not None and own.stable is not None,)
     ]
-    rest = 1.0 - sum(each.share for each in others if each.is_ready)
-    return (TrafficStatus(rollout.current_revision or rollout.revision, max(0.0, rest)), *others)
+    rest = rest_of(each.share for each in others)
+    return (TrafficStatus(rollout.current_revision or rollout.revision, rest, rollout.share), *others)
 
 
 def _rollout_status(rollout: Rollout) -> str:

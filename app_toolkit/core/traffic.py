@@ -7,15 +7,19 @@ Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/
 1998. The weights follow Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA 2005.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate
 from math import fsum, inf, isfinite, log
 
+from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core.identity import candidate_name, candidate_of
 from app_toolkit.core.publication import LiveRevision
-from app_toolkit.core.rollout import Candidate, Rollout
+from app_toolkit.core.rollout import Candidate, Rollout, applied, rest_of
 from app_toolkit.errors import ConfigError
+
+_TAG = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def shares(weights: Mapping[int, float], live: Sequence[int], application: str) -> dict[int, float]:
@@ -78,11 +82,13 @@ def with_candidate(rollout: Rollout, share: float, tag: str | None) -> Rollout:
     """
     if not 0 <= share <= 1:
         raise ConfigError(f"the traffic of a new revision is {100 * share:g} %; it should be between 0 and 100 %")
+    if tag is not None and not _TAG.fullmatch(tag):
+        raise ConfigError(f"the tag {tag!r} should have 1 to 64 letters, digits, dots, hyphens and underscores")
     _check_open(rollout)
     if tag is not None and (other := next((each for each in rollout.live if each.tag == tag), None)):
         raise ConfigError(f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}")
     number = rollout.next_number
-    others = [each.model_copy(update={"share": each.share * (1 - share)}) for each in rollout.candidates]
+    others = [_with_share(each, each.share * (1 - share)) for each in rollout.candidates]
     return rollout.but(candidates=(*others, Candidate(revision=number, share=share, tag=tag)), last_number=number)
 
 
@@ -102,8 +108,11 @@ def with_weights(rollout: Rollout, weights: Mapping[int, float]) -> Rollout:
 def promoted(rollout: Rollout, revision: int | None) -> Rollout:
     """Return the rollout in which a candidate gets all requests until the main revision has its spec.
 
-    `revision`: the candidate; None: the only one. Raises `ConfigError` if there is no such candidate.
+    It is the same object if the candidate is being promoted. `revision`: the candidate; None: the only one. Raises
+    `ConfigError` if there is no such candidate.
     """
+    if rollout.promoted is not None and revision in (None, rollout.promoted):
+        return rollout
     _check_open(rollout)
     number = _one_candidate(rollout, revision)
     candidates = [each.model_copy(update={"share": float(each.revision == number)}) for each in rollout.candidates]
@@ -111,9 +120,12 @@ def promoted(rollout: Rollout, revision: int | None) -> Rollout:
 
 
 def aborted(rollout: Rollout) -> Rollout:
-    """Return the rollout in which the main revision gets all requests, and the candidates are removed."""
-    removed = [each.model_copy(update={"share": 0.0, "removed": True}) for each in rollout.candidates]
-    return rollout.but(candidates=tuple(removed), promoted=None)
+    """Return the rollout in which the main revision gets all requests, and the candidates are removed.
+
+    A promotion is undone: the main revision returns to its stable revision.
+    """
+    ended = _without_candidates(rollout)
+    return ended if rollout.promoted is None or rollout.stable is None else applied(ended, rollout.stable)
 
 
 def after(rollout: Rollout) -> Rollout:
@@ -123,7 +135,26 @@ def after(rollout: Rollout) -> Rollout:
     """
     if rollout.promoted is None or not rollout.is_settled:
         return rollout
-    return rollout.but(promoted=None) if rollout.failure is not None else aborted(rollout)
+    if rollout.failure is None:
+        return _without_candidates(rollout)
+    return rollout.but(promoted=None, candidates=tuple(_with_share(each, each.share) for each in rollout.candidates))
+
+
+def removed_one(rollout: Rollout, revision: int) -> Rollout:
+    """Return the rollout in which a candidate is removed. The other revisions share its requests.
+
+    Raises `ConfigError` if a candidate is being promoted.
+    """
+    _check_open(rollout)
+    rest = rest_of(each.share for each in rollout.candidates if each.revision == revision)
+    return rollout.but(
+        candidates=tuple(
+            each.model_copy(update={"share": 0.0, "removed": True})
+            if each.revision == revision
+            else each.model_copy(update={"share": each.share / rest if rest > 0 else each.share})
+            for each in rollout.candidates
+        )
+    )
 
 
 def without(rollout: Rollout, revision: int) -> Rollout:
@@ -147,8 +178,7 @@ def published(rollouts: Mapping[str, Rollout]) -> list[LiveRevision]:
             and (own := rollouts.get(candidate_name(rollout.name, each.revision))) is not None
             if own.stable is not None
         ]
-        rest = max(0.0, 1.0 - fsum(each.share for each in ready))
-        found += [LiveRevision(rollout.published, rest), *ready]
+        found += [LiveRevision(rollout.published, rest_of(each.share for each in ready)), *ready]
     return found
 
 
@@ -168,11 +198,30 @@ def longest_wait_s(rollout: Rollout | None) -> float:
     return max((each.config.max_queue_wait_s for each in deployments), default=0.0)
 
 
+def without_ingresses(spec: ApplicationSpec) -> ApplicationSpec | None:
+    """Return an application without its ingresses. None: it has none, or nothing else."""
+    rest = tuple(each for each in spec.deployments if each.kind == "class")
+    if not rest or len(rest) == len(spec.deployments):
+        return None
+    return spec.model_copy(update={"deployments": rest, "default": None, "routes": ()})
+
+
+def longest_drain_s(rollout: Rollout) -> float:
+    """Return the longest time in seconds for which an ingress of a candidate may drain."""
+    ingresses = [each.config for each in rollout.current.deployments if each.kind == "ingress"]
+    return max((each.graceful_shutdown_timeout_s for each in ingresses), default=0.0)
+
+
 def summary(rollout: Rollout) -> str:
     """Return the shares of all live revisions as text, such as `90 % revision 12, 10 % revision 13`."""
     main = rollout.current_revision or rollout.revision
     live = [(main, rollout.share), *((each.revision, each.share) for each in rollout.live)]
     return ", ".join(f"{100 * share:.4g} % revision {revision}" for revision, share in live)
+
+
+def _without_candidates(rollout: Rollout) -> Rollout:
+    removed = [each.model_copy(update={"share": 0.0, "removed": True}) for each in rollout.candidates]
+    return rollout.but(candidates=tuple(removed), promoted=None)
 
 
 def _with_share(candidate: Candidate, share: float) -> Candidate:

@@ -89,9 +89,15 @@ class ReplicaContext:
 
 REPLICA: ContextVar[ReplicaContext | None] = ContextVar("app_toolkit_replica", default=None)
 
-SESSION_PIN: ContextVar[str] = ContextVar("app_toolkit_session_pin", default="")
-"""What `core.sessions.Pins.attach` appends to the IDs of this replica. Empty: the code runs in one process, or not in a
-replica of an ingress."""
+_pin = ""
+"""What `core.sessions.Pins.attach` appends to the IDs of this process, which has one replica. Empty: this is no replica
+of an ingress."""
+
+
+def use_session_pin(pin: str) -> None:
+    """Let `session_id` append this to its IDs, in all threads and tasks of this process."""
+    global _pin
+    _pin = pin
 
 
 def request_id() -> str | None:
@@ -125,7 +131,7 @@ def session_id() -> str:
     or the cookie that the option `affinity` of the ingress names. It cannot be guessed, and has at most 40 characters
     out of `A-Z a-z 0-9 - _ ~`. In one process it names no replica.
     """
-    return secrets.token_urlsafe(15) + SESSION_PIN.get()
+    return secrets.token_urlsafe(15) + _pin
 
 
 def replica_context() -> ReplicaContext:

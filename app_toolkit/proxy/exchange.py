@@ -249,21 +249,22 @@ class Exchange:
         tag = None if source is None else value_at(source, self.request)
         if tag is not None and (tagged := next((each for each in able if each.tag == tag), None)):
             return tagged.replica_set
+        keys: list[str] = [each.decode("latin-1") for each in self.request.values(SHARD_KEY)]
         for each in able:
             self._read_key(each.replica_set)
-            if routers[each.replica_set].has_session(self._affinity):
+            if each.share and routers[each.replica_set].has_session(self._affinity):
                 return each.replica_set
-        shard = self.request.field(SHARD_KEY)
-        key = shard.decode("latin-1") if shard is not None else hashed(self._affinity)
-        chosen = choose({each.revision: each.share for each in able}, key, self._proxy.draw())
+            if (key := hashed(self._affinity)) is not None:
+                keys.append(key)
+        shares = {each.revision: each.share for each in able}
+        chosen = choose(shares, keys[0] if keys else None, self._proxy.draw())
         return next(each.replica_set for each in able if each.revision == chosen)
 
     def _read_key(self, ingress: str) -> None:
         """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
         affinity = self._proxy.registry.routers[ingress].policy.affinity
-        if affinity is None:
-            self._sessions = self._affinity = None
-        elif self._sessions is None or self._sessions.option != affinity:
+        self._sessions = self._affinity = None
+        if affinity is not None:
             self._sessions = self._proxy.ingress_state(ingress).sessions(affinity, self._proxy.token)
             self._affinity = self._sessions.key(self.request, self._client.peers)
 
@@ -323,7 +324,12 @@ class Exchange:
         permit = dispatcher.acquire(*preferred, self._affinity)
         if permit is not None:
             self._connect(permit)
-            return
+        else:
+            self._wait_for_permit()
+
+    def _wait_for_permit(self) -> None:
+        """Wait for a permit, and leave the queue when the exchange ends before."""
+        dispatcher = self._dispatcher
         attempts = dispatcher.attempts
         try:
             self._waiter = dispatcher.router.wait(
@@ -340,6 +346,14 @@ class Exchange:
     def _granted(self, permit: RoutePermit) -> None:
         """Take the permit for which the request has waited."""
         self._waiter = None
+        router = self._dispatcher.router
+        if self._sessions is None and router.policy.affinity is not None:
+            # The options of the ingress have arrived while the request waited: its session may be at another replica.
+            self._read_key(self._ingress_state.name)
+            if self._affinity is not None:
+                router.release(permit)
+                self._wait_for_permit()
+                return
         self._dispatcher.granted(permit)
         self._connect(permit)
 
@@ -381,7 +395,7 @@ class Exchange:
             identity += proxy.wait_queues.redeem
         if self._slow and not request.complete:
             identity += SLOW_BODY
-        head = request.head(identity)
+        head = request.head(identity, None if self._sessions is None else self._sessions.unpinned(request))
         if self._holding:
             connection.write(head)
         else:
@@ -428,7 +442,8 @@ class Exchange:
             return
         if self._sessions is not None:
             replica = self._dispatcher.replica
-            head.fields = self._sessions.pinned(head.fields, self._affinity, replica, self._client.peers)
+            if head.status != 304:
+                head.fields = self._sessions.pinned(head.fields, self.request, replica, self._client.peers)
         if head.status == 101:
             self._open_tunnel(head)
         elif self._response.prepare(head):

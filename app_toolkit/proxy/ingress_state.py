@@ -75,11 +75,13 @@ class IngressState:
         replica has an open stream or WebSocket to this address, other requests from it prefer that replica. With
         `sessions`, a request without a key begins a new one, which may go to any replica.
         """
+        if sessions:
+            return None, False, True
         if not shared:
             before = served.get(self.name)
             if before is not None:
                 return *before, True
-        newest = None if sessions else self._newest.get(_address(peers))
+        newest = self._newest.get(_address(peers))
         return (None if newest is None else newest.endpoint.id), False, not shared
 
     def opened(self, exchange: object, peers: bytes, permit: RoutePermit, *, websocket: bool) -> None:

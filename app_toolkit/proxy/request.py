@@ -236,11 +236,20 @@ class Request:
 
     # For the exchange
 
-    def head(self, hop: bytes) -> bytes:
-        """Return the head that is sent to a replica. `hop` is the value of the hop field."""
+    def head(self, hop: bytes, replaced: Header | None = None) -> bytes:
+        """Return the head that is sent to a replica.
+
+        Parameters:
+            hop: The value of the hop field.
+            replaced: A field that is sent instead of all fields with this name. None: there is none.
+        """
+        fields = self._fields
+        if replaced is not None:
+            start, line = b"%b: " % replaced[0], b"%b: %b\r\n" % replaced
+            fields = [*(each for each in fields if not each.startswith(start)), line]
         ask = b"" if self.expects or not self.held else EXPECT + b": 1\r\nexpect: 100-continue\r\n"
-        line = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
-        return b"".join((line, self._trace, ask, *self._fields, b"\r\n"))
+        first = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
+        return b"".join((first, self._trace, ask, *fields, b"\r\n"))
 
     # For the affinity key
 
@@ -248,19 +257,10 @@ class Request:
     def query(self) -> bytes:
         return self._target.partition(b"?")[2]
 
-    def field(self, name: bytes) -> bytes | None:
-        """Return the first value of a field that replicas receive; None: there is none. `name`: in lower case."""
+    def values(self, name: bytes) -> list[bytes]:
+        """Return the values of a field that replicas receive. `name`: in lower case."""
         start = b"%b: " % name
-        for line in self._fields:
-            if line.startswith(start):
-                return line[len(start) : -2]
-        return None
-
-    def replace_field(self, name: bytes, value: bytes) -> None:
-        """Send another value of a field to the replica, instead of all values that the client has sent."""
-        start = b"%b: " % name
-        self._fields = [line for line in self._fields if not line.startswith(start)]
-        self._fields.append(b"%b: %b\r\n" % (name, value))
+        return [line[len(start) : -2] for line in self._fields if line.startswith(start)]
 
     def read_target(self, url: bytes, host: bytes | None) -> None:
         """Parse the request target in the forms of RFC 9112, 3.2. CONNECT is rejected before.

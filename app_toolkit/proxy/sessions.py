@@ -2,7 +2,7 @@
 
 from app_toolkit.config.affinity import KeySource, key_sources
 from app_toolkit.core.affinity import Key, Pinned
-from app_toolkit.core.sessions import Pins, digest, from_cookies, from_query
+from app_toolkit.core.sessions import Pins, from_cookies, from_query
 from app_toolkit.proxy.request import Request
 from app_toolkit.types import Header, ReplicaId
 
@@ -27,8 +27,7 @@ class Sessions:
     def key(self, request: Request, peers: bytes) -> Key | None:
         """Return the first affinity key that a request has; None: it has none.
 
-        The pin is removed from a field of the request, so that the app finds the ID that it has issued. `peers`: the
-        client of the request, as encoded by `hop.peers`.
+        `peers`: the client of the request, as encoded by `hop.peers`.
         """
         keys = (self._key_at(source, request, peers) for source in self._sources)
         return next((key for key in keys if key is not None), None)
@@ -43,22 +42,46 @@ class Sessions:
         if value is None or pinned is None:
             return value
         id, replica = pinned
-        if source.where == "header":
-            request.replace_field(source.name.encode(), id.encode("latin-1"))
-            return Pinned(replica, id)
-        return Pinned(replica, value)
+        return Pinned(replica, id if source.where == "header" else value)
 
-    def pinned(self, fields: list[Header], key: Key | None, replica: ReplicaId, peers: bytes) -> list[Header]:
-        """Return the fields of a response, with the pin of the replica where clients find the ID of their session."""
+    def unpinned(self, request: Request) -> Header | None:
+        """Return the field of a request without its pin, so that the app finds the ID that it has issued.
+
+        None: no field has a pin.
+        """
+        for source in self._sources:
+            value = value_at(source, request) if source.where == "header" else None
+            if value is not None and (pinned := self._pins.split(value)) is not None:
+                return source.name.encode(), pinned[0].encode("latin-1")
+        return None
+
+    def pinned(self, fields: list[Header], request: Request, replica: ReplicaId, peers: bytes) -> list[Header]:
+        """Return the fields of a response, with the pin of the replica where clients find the ID of their session.
+
+        An ID that the client has chosen gets no pin. A response that caches may store, or that updates a stored one,
+        gets no cookie.
+        """
         for source in self._sources:
             if source.where == "header":
-                name, pin = source.name.encode(), self._pins.attach("", replica).encode()
-                fields = [(each, value + pin) if each == name and value else (each, value) for each, value in fields]
-            elif source.where == "own_cookie" and not (isinstance(key, Pinned) and key.replica == digest(replica)):
+                name, pin, own = source.name.encode(), self._pins.attach("", replica).encode(), request.values
+                fields = [
+                    (each, value + pin) if each == name and value and value not in own(name) else (each, value)
+                    for each, value in fields
+                ]
+            elif source.where == "own_cookie" and not self._has_cookie(request, replica) and not _is_shared(fields):
                 secure = "; Secure" if peers.endswith((b" https", b" wss")) else ""
                 cookie = f"{self._cookie}={self._pins.attach(NOTHING, replica)}; Path=/; HttpOnly; SameSite=Lax{secure}"
                 fields = [*fields, (b"set-cookie", cookie.encode())]
         return fields
+
+    def _has_cookie(self, request: Request, replica: ReplicaId) -> bool:
+        return value_at(KeySource("own_cookie"), request, self._cookie) == self._pins.attach(NOTHING, replica)
+
+
+def _is_shared(fields: list[Header]) -> bool:
+    """Return whether a cache may store a response for several clients (RFC 9111, 3.5 and 5.2.2)."""
+    control = b",".join(value for name, value in fields if name == b"cache-control").lower()
+    return b"public" in control or b"s-maxage" in control
 
 
 def value_at(source: KeySource, request: Request, own_cookie: str = "") -> str | None:
@@ -66,7 +89,6 @@ def value_at(source: KeySource, request: Request, own_cookie: str = "") -> str |
     if source.where == "query":
         return from_query(request.query, source.name)
     if source.where == "header":
-        field = request.field(source.name.encode())
-        return None if field is None else field.decode("latin-1") or None
-    cookies = request.field(b"cookie")
-    return None if cookies is None else from_cookies(cookies, source.name or own_cookie)
+        values = request.values(source.name.encode())
+        return values[0].decode("latin-1") or None if values else None
+    return from_cookies(b"; ".join(request.values(b"cookie")), source.name or own_cookie)

@@ -25,7 +25,7 @@ from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.core.sessions import Pins
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
-from app_toolkit.observability.context import REPLICA, SESSION_PIN, ReplicaContext
+from app_toolkit.observability.context import REPLICA, ReplicaContext, use_session_pin
 from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics, Reported
@@ -306,6 +306,9 @@ class ReplicaServer:
     async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None], code: bytes | None) -> None:
         self._context = ReplicaContext(spec.application, spec.deployment, spec.id)
         REPLICA.set(self._context)  # for everything that starts from here on
+        if spec.kind == "ingress":
+            pins = Pins(hop.token(secret), str(ReplicaSetKey(main_name(spec.application), spec.deployment)))
+            use_session_pin(pins.attach("", spec.id))
         # The event loop runs already, as under plain uvicorn: modules ask for it while they are imported.
         app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
         app = served(app, spec.target)
@@ -315,8 +318,6 @@ class ReplicaServer:
             app = calls = host_class(app, spec, self.payloads)
             self._hosted = calls.hosted
         else:
-            pins = Pins(hop.token(secret), str(ReplicaSetKey(main_name(spec.application), spec.deployment)))
-            SESSION_PIN.set(pins.attach("", spec.id))
             app = host(app, spec.deployment)
             override(self._context, spec.live.batch)
         self.replica = Replica(

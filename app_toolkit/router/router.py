@@ -87,8 +87,8 @@ class Router:
         self._unserved = unserved
         self._rng = rng or Random()
         # The state of a router is its waiters and its permits. `_assign` assigns permits to waiters.
-        #: The waiters by the replicas that they avoid and by their key, so that waiters that cannot use a free replica
-        #: are skipped together. Oldest first.
+        #: The waiters by the replicas that they avoid and by their group: those that cannot use a free replica are
+        #: skipped together. Oldest first.
         self._queues: dict[tuple[frozenset[ReplicaId], Key | None], list[Waiter]] = {}
         self._order = ServingOrder()
         #: When the first of the requests began to wait since which the queue was never empty.
@@ -191,7 +191,7 @@ class Router:
             self._waiting_since = since
             self._watch_later()
         waiter = Waiter(granted, failed, since, frozenset(avoid), affinity)
-        insort(self._queues.setdefault((waiter.avoid, affinity), []), waiter, key=SINCE)
+        insort(self._queues.setdefault((waiter.avoid, waiter.group), []), waiter, key=SINCE)
         if isinstance(affinity, str):
             self._assign_at(since + PREFERENCE_S)
         if not self._targets:
@@ -648,10 +648,10 @@ class Router:
 
     def _remove(self, waiter: Waiter) -> None:
         waiter.done = True
-        queue = self._queues[waiter.avoid, waiter.key]
+        queue = self._queues[waiter.avoid, waiter.group]
         queue.remove(waiter)
         if not queue:
-            del self._queues[waiter.avoid, waiter.key]
+            del self._queues[waiter.avoid, waiter.group]
 
     # Replicas that are full or rest
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from app_toolkit.core.affinity import Holdings, Key, Outcome
+from app_toolkit.core.affinity import Holdings, Key, Outcome, Pinned
 from app_toolkit.core.balance import Load
 from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.types import ReplicaId
@@ -97,3 +97,8 @@ class Waiter:
     avoid: frozenset[ReplicaId]
     key: Key | None
     done: bool = False
+
+    @property
+    def group(self) -> Key | None:
+        """What decides which replicas it may use: its key, or the replica to which its key is pinned."""
+        return Pinned(self.key.replica, "") if isinstance(self.key, Pinned) else self.key

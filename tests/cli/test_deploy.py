@@ -85,7 +85,7 @@ class Cluster(OneInstance):
                 assert spec.route_prefix is not None or not http.model_fields_set, "it cannot move proxies of others"
                 self.http = proxy_options(self.http, http)
                 return 1
-            case AddCandidate(spec, code, share, tag, 2):
+            case AddCandidate(spec, code, share, tag, None, 2):
                 self.did.append(f"add {spec.name} with {share:g} {tag}")
                 self.code.update(code)
                 self.applications[f"{spec.name}@2"] = spec
@@ -265,6 +265,8 @@ def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:
     assert cluster.did[-2:] == ["add shop with 0.1 preview", "close"]
     assert said[3] == "Revision 2 of shop gets 10 % of the requests once it runs."
     assert said[-2] == "Serving Shop at http://127.0.0.1:8000/shop"
+    with pytest.raises(ConfigError, match="a live revision cannot change options of the proxies: tag_source none -> "):
+        deployed(cluster, app, tag="preview", named=HTTPOptions(tag_source="header:x-tag"))
     cluster.applications.clear()
     with pytest.raises(ConfigError, match="there is no application 'shop' beside which a revision could run"):
         deployed(cluster, app, tag="preview")
@@ -276,7 +278,7 @@ def live(*traffic: TrafficStatus) -> InstanceStatus:
     return replace(found, applications=(replace(shop, traffic=traffic, next_revision=4),))
 
 
-MAIN, NEW = TrafficStatus(1, 0.9), TrafficStatus(3, 0.1, "preview", is_ready=False)
+MAIN, NEW = TrafficStatus(1, 1.0, 0.9), TrafficStatus(3, 0.0, 0.1, "preview", is_ready=False)
 
 
 def test_the_shares_of_the_live_revisions_are_shown_and_set(
@@ -286,11 +288,13 @@ def test_the_shares_of_the_live_revisions_are_shown_and_set(
     assert command(instance, "traffic", "shop", "1=90", "3=10") == 0
     assert instance.did == [SetTraffic("shop", {1: 90.0, 3: 10.0}), "close"]
     assert capsys.readouterr().out.splitlines() == [
-        "  revision=1  traffic=90 %  tag=  state=ready",
-        "  revision=3  traffic=10 %  tag=preview  state=starts",
+        "  revision=1  traffic=100 %  tag=  state=ready",
+        "  revision=3  traffic=0 %  tag=preview  state=starts, then 10 %",
     ]
     assert command(Scripted(status(UP)), "traffic", "shop") == 0
     assert capsys.readouterr().out == "  revision=1  traffic=100 %  tag=  state=ready\n"
+    assert command(Scripted(), "traffic", "shop", "3=1", "3=2") == 2
+    assert capsys.readouterr().err == "Error: a revision is named twice: 3=1 3=2\n"
     assert command(Scripted(), "traffic", "shop", "3:10") == 2
     assert capsys.readouterr().err == "Error: '3:10' should be REVISION=WEIGHT, such as 13=10\n"
     assert command(Scripted(status(UP)), "traffic", "shoe") == 2

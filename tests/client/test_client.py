@@ -74,7 +74,7 @@ def test_a_wait_for_a_live_revision_ends_when_it_gets_requests() -> None:
     new = replace(shop, name="shop@2", deployments=(replace(UP, name="shop@2/app"),))
 
     def live(is_ready: bool) -> InstanceStatus:
-        traffic = TrafficStatus(1, 0.9), TrafficStatus(2, 0.1, is_ready=is_ready)
+        traffic = TrafficStatus(1, 0.9, 0.9), TrafficStatus(2, 0.1, 0.1, is_ready=is_ready)
         return replace(status(UP), applications=(replace(shop, traffic=traffic), new))
 
     assert Scripted(live(False), live(True)).wait_until_serving({"shop@2": 1}).change == 1

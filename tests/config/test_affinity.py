@@ -33,6 +33,7 @@ def test_an_option_names_where_the_key_is(option: str, sources: list[KeySource])
         ("header:a b", "'a b' is not the name of a header"),
         ("cookie:a;b", "'a;b' is not the name of a cookie"),
         ("header:Host", "the header 'host' cannot be a key"),
+        ("header:content-type", "the header 'content-type' cannot be a key"),
         ("header:X-App-Toolkit-Hop", "the header 'x-app-toolkit-hop' cannot be a key"),
     ],
 )

@@ -91,16 +91,57 @@ def test_a_session_stays_at_its_revision_whatever_the_weights(proxies: list[Wire
     replicas = serve(proxies, {"shop": 0.5, "shop@2": 0.5}, BEGUN, affinity=HEADER)
     for wire in proxies:
         wire.proxy.draw = Random(1).random
-    for turn in range(6):
+    for _ in range(6):
         before = counts(replicas)
         session = begin(proxies[0].client())
         (home,) = [name for name, count in counts(replicas).items() if count != before[name]]
-        for wire, share in zip(proxies, (turn % 2, 1 - turn % 2), strict=True):
+        for wire, share in zip(proxies, (0.01, 0.99), strict=True):
             weigh(wire, {"shop": share, "shop@2": 1 - share})
             ask(wire.client(), f"mcp-session-id: {session}")
             weigh(wire, {"shop": 0.5, "shop@2": 0.5})
         assert counts(replicas)[home] == before[home] + 3
     assert min(counts(replicas).values()) > 0
+
+
+@pytest.mark.parametrize("other", [None, "header:mcp-session-id, cookie", "client"])
+@pytest.mark.parametrize("main", ["shop", "shop@2"])
+def test_a_session_is_found_although_the_revisions_have_other_options(
+    proxies: list[Wire], main: str, other: str | None
+) -> None:
+    wire = proxies[-1]
+    replicas = serve([wire], {"shop": 0.5, "shop@2": 0.5}, BEGUN)
+    options = {"shop": other, "shop@2": other, main: HEADER}
+    for revision, each in replicas.items():
+        shown = published.replica_set(published.replica(each.name, each.address), affinity=options[revision])
+        wire.publish({f"replicas/{revision}/web": shown})
+    weigh(wire, {"shop": float(main == "shop"), "shop@2": float(main != "shop")})
+    session = begin(wire.client())
+    weigh(wire, {"shop": 0.5, "shop@2": 0.5})
+    for _ in range(8):
+        ask(wire.client(), f"mcp-session-id: {session}")
+    assert len(replicas[main].received) == 9
+    assert replicas[main].last.header(b"mcp-session-id") == b"one"
+
+
+def test_a_key_keeps_its_revision_if_only_one_revision_reads_it(proxies: list[Wire]) -> None:
+    wire = proxies[-1]
+    replicas = serve([wire], {"shop": 0.5, "shop@2": 0.5})
+    (one, _) = replicas.values()
+    wire.publish(
+        {"replicas/shop/web": published.replica_set(published.replica(one.name, one.address), affinity="header:x-user")}
+    )
+    for _ in range(20):
+        ask(wire.client(), "x-user: ada")
+    assert sorted(counts(replicas).values()) == [0, 20]
+
+
+def test_a_session_leaves_a_revision_without_weight(proxies: list[Wire]) -> None:
+    wire = proxies[-1]
+    replicas = serve([wire], {"shop": 1.0, "shop@2": 0.0}, BEGUN, affinity=HEADER)
+    session = begin(wire.client())
+    weigh(wire, {"shop": 0.0, "shop@2": 1.0})
+    ask(wire.client(), f"mcp-session-id: {session}")
+    assert counts(replicas) == {"shop": 1, "shop@2": 1}
 
 
 def test_a_session_whose_revision_is_gone_goes_to_another_one(proxies: list[Wire]) -> None:

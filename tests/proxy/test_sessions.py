@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests import published
+
 from .wire import Client, Replica, Wire
 from .world import Got
 
@@ -67,6 +69,14 @@ def test_new_sessions_are_spread_over_the_replicas(proxies: list[Wire]) -> None:
         ask(proxies[0].client())
     assert min(asked(replicas)) >= 5, asked(replicas)
     assert proxies[0].records[0].affinity is None
+
+
+def test_new_sessions_of_one_connection_are_spread(proxies: list[Wire]) -> None:
+    replicas = serve(proxies, HEADER)
+    client = proxies[0].client()
+    for _ in range(40):
+        ask(client)
+    assert min(asked(replicas)) >= 5, asked(replicas)
 
 
 def begin(client: Client) -> str:
@@ -176,6 +186,49 @@ def test_the_proxys_own_cookie_leads_back_to_the_replica(proxies: list[Wire]) ->
         for _ in range(3):
             assert ask(wire.client(), f"cookie: a=b; {cookie}").header("set-cookie") is None
     assert sorted(asked(replicas)) == [0, 0, 0, 7]
+
+
+def test_an_id_that_the_client_has_chosen_gets_no_pin(proxies: list[Wire]) -> None:
+    serve(proxies, HEADER, BEGUN)
+    assert ask(proxies[0].client(), "mcp-session-id: one").header("mcp-session-id") == "one"
+
+
+def test_a_request_that_waited_for_the_options_of_its_deployment_goes_to_its_replica(proxies: list[Wire]) -> None:
+    replicas = serve(proxies, HEADER, BEGUN)
+    session = begin(proxies[0].client())
+    (home,) = [each for each in replicas if each.received]
+    late = proxies[1]
+    late.unroute()
+    late.publish({"routes": published.routes(published.application())})
+    clients = [
+        late.client().send(f"GET / HTTP/1.1\r\nhost: shop\r\nmcp-session-id: {session}\r\n\r\n".encode())
+        for _ in range(3)
+    ]
+    late.route(*replicas, affinity=HEADER)
+    assert [client.response().status for client in clients] == [200, 200, 200]
+    assert len(home.received) == 4
+    assert home.last.header(b"mcp-session-id") == b"one"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 304 Not Modified\r\netag: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncache-control: public, max-age=60\r\ncontent-length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\ncache-control: s-maxage=60\r\ncontent-length: 2\r\n\r\nok",
+    ],
+)
+def test_a_response_that_caches_share_sets_no_cookie(proxies: list[Wire], response: bytes) -> None:
+    serve(proxies, "cookie", response)
+    assert ask(proxies[0].client()).header("set-cookie") is None
+
+
+def test_a_cookie_is_found_in_any_cookie_field(proxies: list[Wire]) -> None:
+    replicas = serve(proxies, "cookie")
+    cookie = cookie_of(ask(proxies[0].client()))
+    for _ in range(4):
+        assert ask(proxies[1].client(), "cookie: a=b", f"cookie: {cookie}").header("set-cookie") is None
+    assert sorted(asked(replicas)) == [0, 0, 0, 5]
 
 
 @pytest.mark.parametrize("value", ["-~aaaaaaaabbbbbbbb", "x", ""])
