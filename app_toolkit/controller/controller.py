@@ -371,7 +371,7 @@ class Controller:
     def report(self, caller: str, loads: Loads) -> bool:
         """Take the report of a caller about its present load. Return False if the caller must report again."""
         self._check_open()
-        heard = self._scaling.hear(caller, loads, self._clock.now())
+        heard = self._scaling.hear(caller, traffic.with_promoted(loads, self.desired.rollouts), self._clock.now())
         if self._scaling.is_stirred:
             self.inbox.wake()
         return heard

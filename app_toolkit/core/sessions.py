@@ -38,7 +38,7 @@ def from_cookies(cookies: bytes, name: str) -> str | None:
 
 @lru_cache(4_096)
 def digest(replica: ReplicaId) -> str:
-    """Return the part of a pin that names a replica: 8 characters, which do not reveal its id."""
+    """Return the part of a pin that names a replica: 8 characters."""
     return _letters(hashlib.blake2b(replica.encode(), digest_size=5).digest())
 
 

@@ -14,8 +14,9 @@ from itertools import accumulate
 from math import fsum, inf, isfinite, log
 
 from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.core.identity import candidate_name, candidate_of
+from app_toolkit.core.identity import application_of, candidate_name, candidate_of, main_replica_set
 from app_toolkit.core.publication import LiveRevision
+from app_toolkit.core.reports import NONE, Loads
 from app_toolkit.core.rollout import Candidate, Rollout, applied, rest_of
 from app_toolkit.errors import ConfigError
 
@@ -179,6 +180,23 @@ def published(rollouts: Mapping[str, Rollout]) -> list[LiveRevision]:
             if own.stable is not None
         ]
         found += [LiveRevision(rollout.published, rest_of(each.share for each in ready)), *ready]
+    return found
+
+
+def with_promoted(loads: Loads, rollouts: Mapping[str, Rollout]) -> Loads:
+    """Return the loads that a caller reported. A main revision also has the load of the candidate whose spec it gets.
+
+    So an autoscaled main revision has enough replicas when it takes over.
+    """
+    found = dict(loads)
+    for name, rollout in rollouts.items():
+        if rollout.promoted is None:
+            continue
+        for replica_set, load in loads.items():
+            if application_of(replica_set) == candidate_name(name, rollout.promoted):
+                main = main_replica_set(replica_set)
+                own = loads.get(main, NONE)
+                found[main] = own[0] + load[0], own[1] + load[1], own[2] + load[2], own[3] + load[3]
     return found
 
 

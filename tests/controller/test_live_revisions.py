@@ -2,7 +2,7 @@
 
 import pytest
 
-from app_toolkit.config.models import ClassConfig, ClassSpec
+from app_toolkit.config.models import AutoscalingConfig, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec
 from app_toolkit.core.reconcile import Drain
 from app_toolkit.errors import ConfigError, RevisionConflict
 from tests.controller.harness import SHOP, application, harness
@@ -110,6 +110,21 @@ async def test_a_promoted_revision_serves_alone_until_it_is_the_main_revision():
         await h.until(lambda: not h.world.of(NEW), within_s=60)
         assert traffic(h) == {}
         assert (await h.controller.rollback("shop")).to == 1
+
+
+async def test_an_autoscaled_main_revision_takes_over_with_enough_replicas():
+    bounds = AutoscalingConfig(max_replicas=8, target_ongoing_requests=1, upscale_delay_s=0)
+    spec = application(**OTHER)
+    web = IngressSpec(config=DeploymentConfig(name="shop", autoscaling_config=bounds))
+    async with harness(deployed=application()) as h:
+        await h.controller.add_candidate(
+            spec.model_copy(update={"deployments": (web, spec.deployments[1])}), {}, 0.1, None
+        )
+        await h.until(lambda: shares(h) == {"shop": 0.9, "shop@2": 0.1})
+        await h.controller.promote("shop", 2)
+        h.controller.report("a caller", {NEW: (0, 4, 0, 0)})
+        await h.until(lambda: shares(h) == {"shop": 1.0})
+        assert len(h.world.of(SHOP, "running")) >= 4
 
 
 async def test_a_promotion_goes_on_after_the_controller_died():

@@ -19,6 +19,7 @@ from app_toolkit.core.traffic import (
     published,
     shares,
     with_candidate,
+    with_promoted,
     with_weights,
     without,
 )
@@ -172,3 +173,20 @@ def test_a_promotion_ends_when_the_main_revision_is_available_with_the_spec() ->
     assert (ended.promoted, ended.live, ended.share) == (None, (), 1.0)
     failed = after(settled.but(stable=application(), failure="no room"))
     assert (failed.promoted, failed.share) == (None, 0.0)
+
+
+def test_a_main_revision_is_scaled_for_the_load_that_it_will_take_over() -> None:
+    rollout = promoted(with_candidate(stable(), 0.1, None), 2)
+    rollouts = {"shop": rollout, "shop@2": stable("shop@2"), "blog": stable("blog")}
+    loads = {
+        "shop/web": (1, 0, 0, 0),
+        "shop@2/web": (1, 2, 3, 4),
+        "shop@2/model": (5, 0, 0, 0),
+        "blog/web": (9, 9, 9, 9),
+    }
+    assert with_promoted(loads, rollouts) == {
+        **loads,
+        "shop/web": (2, 2, 3, 4),
+        "shop/model": (5, 0, 0, 0),
+    }
+    assert with_promoted(loads, {"shop": aborted(rollout)}) == loads
