@@ -255,11 +255,11 @@ class Ingress(Local):
                 outcome,
                 scope.get("method", "GET").encode(),
                 dispatcher.request.request_id.encode(),
-                dispatcher.affinity,
                 b"- 0" if client is None else f"{client[0]} {client[1]}".encode(),
                 scope["path"].encode("latin-1", "replace")[:LONGEST_PATH],
                 status,
                 size,
+                dispatcher.affinity,
             )
         )
 

@@ -44,8 +44,6 @@ class Record(NamedTuple):
     """The method of the request, or that of the object."""
     id: bytes = b"-"
     """The ID of the request in which this happened."""
-    affinity: str | None = None
-    """What became of its affinity key in the last attempt (`core.affinity.Outcome`). None: it had none."""
     # Only for requests
     peers: bytes = b"- 0"
     """The address and the port of the client, separated by a space. What follows is ignored."""
@@ -55,6 +53,8 @@ class Record(NamedTuple):
     """The status of the response; `CLIENT_CLOSED_REQUEST`: the client left before its end."""
     size: int = 0
     """Bytes of the body of the response."""
+    affinity: str | None = None
+    """What became of its affinity key in the last attempt (`core.affinity.Outcome`). None: it had none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -618,11 +618,11 @@ class Exchange:
                 outcome,
                 request.method,
                 request.id or b"-",
-                dispatcher.affinity,
                 self._client.peers,
                 request.raw_path[:LONGEST_PATH],
                 status,
                 response.size,
+                dispatcher.affinity,
             )
         )
 
