@@ -7,7 +7,7 @@ from functools import partial
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
-from app_toolkit.core.routes import Kind
+from app_toolkit.core.routes import RequestKind
 from app_toolkit.core.uploads import is_slow
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
 from app_toolkit.errors import (
@@ -222,7 +222,7 @@ class Exchange:
     def _find_ingress(self) -> None:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         request, proxy = self.request, self._proxy
-        kind: Kind = "websocket" if request.websocket else "http"
+        kind: RequestKind = "websocket" if request.websocket else "http"
         name = proxy.registry.find(kind, request.method.decode(), request.path)
         router = proxy.registry.routers[name]
         self._ingress_state = proxy.ingress_state(name)
