@@ -21,7 +21,7 @@ from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
-from app_toolkit.config.settings import log_level, read_settings, set_log_level, set_normal_priority, set_plain_logs
+from app_toolkit.config.settings import log_level, read_settings, set_log_level
 from app_toolkit.core.identity import candidate_name
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, NamedDeployment, of_function, pack
@@ -337,9 +337,8 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
             f"run() was called in a replica, which imports {manifest.specs[0].target!r}: put the call below "
             '`if __name__ == "__main__":`'
         )
-    set_plain_logs(colour=sys.stdout.isatty())
-    set_normal_priority()
     engine = select.engine()
+    engine.preload()
     is_joined = engine.is_joined()
     address = options.get("address") if is_joined else chosen.address
     _check_log_level(options, applies=address is None and not is_joined)

@@ -38,7 +38,7 @@ from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOpt
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import read_variables, set_log_level, set_normal_priority, set_plain_logs
+from app_toolkit.config.settings import read_variables, set_log_level
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.select import engine
@@ -199,9 +199,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
     """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
-    set_plain_logs(colour=sys.stdout.isatty())
     set_log_level(chosen.log_level)
-    set_normal_priority()
     if context.params["log_level"] is not None and chosen.address is not None:
         Screen().say(
             "--log-level does not change the replicas of a running cluster: set APP_TOOLKIT_LOG_LEVEL in the "

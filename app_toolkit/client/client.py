@@ -183,7 +183,10 @@ class Engine(ABC):
 
     @abstractmethod
     def preload(self) -> None:
-        """Import what the engine needs, which may take a second."""
+        """Import what the engine needs, which may take a second.
+
+        A process that shows the output of replicas calls this before any other method but `check`.
+        """
 
     @abstractmethod
     def is_joined(self) -> bool:

@@ -104,11 +104,6 @@ class Publisher:
         """End the lease of a caller that has ended."""
         self._callers.pop(caller, None)
 
-    @property
-    def callers(self) -> list[str]:
-        self._expire()
-        return sorted(self._callers)
-
     def callers_of(self, prefix: str) -> list[str]:
         """Return the live callers that use a snapshot of a key with this prefix, as `watch` defines it."""
         self._expire()

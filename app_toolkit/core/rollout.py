@@ -274,7 +274,7 @@ def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
 
 def _has_ready_ingresses(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
     """Return whether each ingress of this revision has a ready replica or a target of 0."""
-    return all(_serves(replica_sets[f"{revision.name}/{name}"]) for name in revision.ingresses)
+    return all(_serves(replica_sets[str(ReplicaSetKey(revision.name, name))]) for name in revision.ingresses)
 
 
 def _serves(replica_set: ReplicaSet) -> bool:

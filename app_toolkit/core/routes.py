@@ -15,7 +15,7 @@ from app_toolkit.config.models import Route
 from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.errors import NotFound
 
-Kind = Literal["http", "websocket"]
+RequestKind = Literal["http", "websocket"]
 
 _Entry = tuple[int, str, re.Pattern[str], frozenset[str] | None, str | None]
 
@@ -53,7 +53,7 @@ class RouteTable:
         """Every ingress that `owner` can return."""
         return {owner for owner in self._owners if owner is not None}
 
-    def owner(self, kind: Kind, method: str, path: str) -> str | None:
+    def owner(self, kind: RequestKind, method: str, path: str) -> str | None:
         """Return the ingress that owns a request; None: no ingress, although the code of an ingress has a route for it.
 
         `path` must be decoded and without the route prefix of the application.
@@ -130,7 +130,7 @@ class RouteLookup:
         #: Every replica set that `find` can return.
         self.replica_sets = frozenset(name for _, _, names in tables for name in names.values())
 
-    def find(self, kind: Kind, method: str, path: str, choose: Choose) -> str:
+    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
         """Return the name of the replica set. Raises `NotFound` if no application owns the path.
 
         `choose`: is called only if several live revisions of the application can serve the request.

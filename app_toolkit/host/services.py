@@ -13,12 +13,13 @@ from app_toolkit.types import NodeId
 class Services(Protocol):
     """The connection of one process to the engine and to the controller.
 
-    The coroutines are awaited on an event loop that serves requests. All other methods may block.
+    `watch` and `report` are awaited on the event loop that serves requests, or on that of a script's calls. All other
+    methods may block.
     """
 
     @property
     def store(self) -> Store:
-        """The store of the controller."""
+        """The store of the controller. It is used on several event loops, also in several threads at the same time."""
         ...
 
     @property

@@ -49,7 +49,12 @@ class AccessLog:
         self._stamp = ""
 
     def add(self, record: Record) -> None:
-        """Keep the record of a request until its line is written. Subscribes to `Records`."""
+        """Keep the record of a request until its line is written. Subscribes to `Records`.
+
+        A refused connection gets no line: no request has arrived, and there may be thousands of such connections.
+        """
+        if record.kind == "connection":
+            return
         self._records.append(record)
         if len(self._records) >= BATCH:
             self.flush()

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
+from app_toolkit.core.identity import application_of
 from app_toolkit.observability.records import ControllerRecord, Records
 
 KEPT = 5_000
@@ -32,7 +33,7 @@ class EventLog:
         found = [
             entry
             for entry in self._entries
-            if (subject is None or entry.subject == subject or entry.subject.startswith(f"{subject}/"))
+            if (subject is None or subject in (entry.subject, application_of(entry.subject)))
             and (replica is None or entry.replica == replica)
         ]
         return found if last is None else found[max(0, len(found) - last) :]

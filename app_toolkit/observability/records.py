@@ -1,5 +1,5 @@
-"""One record for each request and each call that has ended, one for each action of the controller, and those that
-subscribe to the records.
+"""One record for each request and each call that has ended, for each connection that a proxy has refused, and for each
+action of the controller; and those that subscribe to the records.
 
 The access log, the counters and the event log subscribe. Metrics and traces subscribe in the same way.
 """
@@ -24,14 +24,17 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 class Record(NamedTuple):
-    """A request or a call that has ended. A named tuple, because one is created for each request on the data path."""
+    """A request or a call that has ended, or a refused connection.
+
+    A named tuple, because one is created for each request on the data path.
+    """
 
     arrived: float
     """When the process received or made it, as `time.monotonic()` counts."""
     seconds: float
     """From `arrived` to its end."""
     kind: str
-    """`http`, `websocket` or `call`."""
+    """`http`, `websocket` or `call`. `connection`: the proxy refused it, because it has too many clients."""
     deployment: str
     """`APPLICATION/DEPLOYMENT`, and only `DEPLOYMENT` in one process. `NOT_OWNED`: no ingress owned the request."""
     replica: str

@@ -199,9 +199,8 @@ class RefusedConnection(asyncio.Protocol):
 
     def _response(self) -> bytes:
         error = TooManyConnections(f"the proxy has {self._limiter.capacity.clients} clients, which is its limit")
-        # Counted but not logged: no request has arrived, and there may be thousands of such connections.
-        record = Record(self._since, 0.0, "http", NOT_OWNED, "-", 0, error.reason, b"-", status=error.status)
-        self._limiter.proxy.counters.add(record)
+        record = Record(self._since, 0.0, "connection", NOT_OWNED, "-", 0, error.reason, b"-", status=error.status)
+        self._limiter.proxy.records.add(record)
         id = self._limiter.proxy.mint_id()
         own = builtin.failure(error, id.decode())
         lines = [own.status_line, *(b"%b: %b" % field for field in self._limiter.state.default_headers)]

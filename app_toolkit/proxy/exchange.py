@@ -9,7 +9,7 @@ from app_toolkit.core.affinity import Key, hashed
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
-from app_toolkit.core.routes import Kind, LiveIngress
+from app_toolkit.core.routes import LiveIngress, RequestKind
 from app_toolkit.core.traffic import choose
 from app_toolkit.core.uploads import is_slow
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
@@ -234,7 +234,7 @@ class Exchange:
     def _find_ingress(self) -> None:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         request, proxy = self.request, self._proxy
-        kind: Kind = "websocket" if request.websocket else "http"
+        kind: RequestKind = "websocket" if request.websocket else "http"
         name = proxy.registry.find(kind, request.method.decode(), request.path, self._choose_revision)
         router = proxy.registry.routers[name]
         self._ingress_state = proxy.ingress_state(name)

@@ -71,7 +71,7 @@ class ProxyState:
         self.access = access
         #: The outcomes and latencies of requests.
         self.counters = Counters()
-        #: The records of the requests that have ended.
+        #: The records of the requests that have ended, and of refused connections.
         self.records = Records(self._count_request)
         if access is not None:
             self.records.subscribe(access.add)

@@ -19,8 +19,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import Toolkit
 from app_toolkit.chat import ai_sdk_router, api_keys, openai_router
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.chat.keys import parse_keys
-from app_toolkit.chat.models import EchoModel
 from app_toolkit.errors import ConfigError
 from app_toolkit.streaming import MemoryStreamLog, resumable
 from tests.chat.served import PausedModel, asking, in_process

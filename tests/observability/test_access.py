@@ -65,6 +65,10 @@ def test_of_a_target_that_was_refused_nothing_secret_is_kept(target):
     assert lines(entry(path=target))[0]["path"] == "-"
 
 
+def test_a_refused_connection_has_no_line():
+    assert lines(entry()._replace(kind="connection", outcome="too_many_connections")) == []
+
+
 def test_an_address_of_ipv6_is_a_client_too():
     (line,) = lines(entry(peers=b'fe80::1%"eth0 443 ::1 80 https'))
     assert (line["client"], line["port"]) == ('fe80::1%"eth0', 443)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app_toolkit.observability.records import Record
 from app_toolkit.proxy.arrival import Capacity
 from app_toolkit.proxy.protocol import Timeouts
 from tests.patience import PATIENCE_S
@@ -44,6 +45,8 @@ def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[Callable[
 def test_a_connection_beyond_the_limit_is_refused(own: Callable[..., World]) -> None:
     world = own(max_connections=3)
     replica = world.one()
+    records: list[Record] = []
+    world.edge.call(lambda: world.edge.proxy.records.subscribe(records.append))
     with world.raw() as first, world.raw() as second, world.raw() as busy:
         assert first.send(GET % b"/hello").answer().status == 200
         assert second.send(GET % b"/hello").answer().status == 200
@@ -57,6 +60,9 @@ def test_a_connection_beyond_the_limit_is_refused(own: Callable[..., World]) -> 
                 assert "3 clients" in got.json()["detail"]
                 assert refused.closed()
         assert world.edge.statistics().requests["-"].outcomes == {"too_many_connections": 5}
+        refusals = [record for record in records if record.kind == "connection"]
+        assert [(record.outcome, record.status) for record in refusals] == [("too_many_connections", 503)] * 5
+        assert not [line for line in world.edge.records() if line["status"] == 503], "no request has arrived"
         assert first.send(GET % b"/hello").answer().status == 200
         replica.release()
         assert busy.answer().status == 200

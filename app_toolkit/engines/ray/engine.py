@@ -1,6 +1,9 @@
 """The engine on Ray, as the engine-independent code sees it. Each method imports Ray when it is called."""
 
+import sys
+
 from app_toolkit.client.client import Client, Driver, Engine
+from app_toolkit.config import settings
 from app_toolkit.engines.ray import cluster
 
 
@@ -9,6 +12,8 @@ class RayEngine(Engine):
         cluster.check(address)
 
     def preload(self) -> None:
+        settings.set_plain_logs(colour=sys.stdout.isatty())
+        settings.set_normal_priority()
         import app_toolkit.engines.ray.client  # noqa: F401
 
     def is_joined(self) -> bool:

@@ -22,7 +22,7 @@ from app_toolkit.chat import (
     openai_router,
     websocket_router,
 )
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import StreamLogDeployment, resumable, stream_router
 

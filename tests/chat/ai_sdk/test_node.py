@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from app_toolkit import Toolkit
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ToolCallEvent, ToolResultEvent, ai_sdk_router
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.streaming import MemoryStreamLog
 from benchmarks.conformance.clients import PASSED, node_command
 from tests.chat.node import FOLDER, MARKS

@@ -28,7 +28,7 @@ from app_toolkit.chat import (
     ai_sdk_router,
 )
 from app_toolkit.chat.ai_sdk import router as ai_sdk
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.core.stream_log import Append
 from app_toolkit.errors import QueueTimeout, ReplicaLost, StreamLogFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits, StreamLogDeployment

@@ -28,7 +28,7 @@ from app_toolkit.chat import (
     UsageEvent,
     openai_router,
 )
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.chat.openai.compatible import OpenAICompatible
 from tests.chat.served import SOON_S, asking, chunks, served
 from tests.patience import PATIENCE_S, until

@@ -21,7 +21,7 @@ from app_toolkit.chat import (
     api_keys,
     openai_router,
 )
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.chat.openai import responses
 from app_toolkit.chat.openai import stream as openai_stream
 from app_toolkit.core.stream_log import PAGE

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from app_toolkit import Toolkit
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, openai_router
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import MemoryStreamLog
 from tests.chat.served import served

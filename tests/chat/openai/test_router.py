@@ -27,7 +27,7 @@ from app_toolkit.chat import (
     UsageEvent,
     openai_router,
 )
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.chat.openai import stream as openai_stream
 from app_toolkit.chat.openai.completion import Completion
 from app_toolkit.chat.openai.wire import ChatCompletion, EmbeddingList, ServedModels

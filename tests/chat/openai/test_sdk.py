@@ -8,7 +8,7 @@ import pytest
 
 from app_toolkit import Toolkit
 from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, openai_router
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.chat.openai import stream as openai_stream
 from app_toolkit.errors import QueueFull
 from tests.chat.served import served

@@ -10,7 +10,7 @@ import pytest
 from fastapi import Depends, FastAPI
 
 from app_toolkit.chat import api_keys, websocket_router
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.streaming import MemoryStreamLog
 from tests.chat.served import served
 from tests.docs.pages import page

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from app_toolkit import Toolkit
 from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, api_keys, websocket_router
-from app_toolkit.chat.models import EchoModel
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.errors import ConfigError
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits
 from tests.chat.served import SOON_S, HeldClock, served

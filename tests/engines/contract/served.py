@@ -78,8 +78,10 @@ def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Ser
             running = UnderTestClient.running(module.app, lifespan=True)
         case "test client without lifespan":
             running = UnderTestClient.running(module.app, lifespan=False)
-        case _:
+        case "ray":
             running = OnRay.running(request.getfixturevalue("cluster"), module.__name__)
+        case other:
+            raise ValueError(f"no engine has the name {other!r}")
     with running as served:
         yield served
 
