@@ -377,13 +377,6 @@ class ClassConfig(DeploymentConfig):
     user_config: dict[str, JsonValue] | None = None
     """value that `reconfigure` receives, at the start and after each change"""
 
-    @field_validator("affinity")
-    @classmethod
-    def _refuse_affinity(cls, given: str | None) -> str | None:
-        if given is not None:
-            raise ValueError("a class has no requests; its callers set the key: options(handle, affinity=KEY)")
-        return given
-
     @property
     def reloadable_options(self) -> ReloadableOptions:
         return replace(super().reloadable_options, user_config=self.user_config)
