@@ -26,13 +26,26 @@ from app_toolkit.errors import (
     ToolkitError,
     WaitTimeout,
 )
-from app_toolkit.observability.context import deadline, replica_context, request_id, trace_context
+from app_toolkit.observability.context import deadline, replica_context, request_id, session_id, trace_context
 from app_toolkit.replica.admission.streams import open_stream
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.objects.batching import batch
 from app_toolkit.replica.objects.multiplexing import multiplexed
 from app_toolkit.router.handle import CallFuture, Stream, call_many, options, remote
-from app_toolkit.running import Application, delete, deploy, get_handle, rollback, run, scale, shutdown, status
+from app_toolkit.running import (
+    Application,
+    abort,
+    delete,
+    deploy,
+    get_handle,
+    promote,
+    rollback,
+    run,
+    scale,
+    set_traffic,
+    shutdown,
+    status,
+)
 from app_toolkit.toolkit import Toolkit
 
 __all__ = [
@@ -56,6 +69,7 @@ __all__ = [
     "Toolkit",
     "ToolkitError",
     "WaitTimeout",
+    "abort",
     "batch",
     "call_many",
     "deadline",
@@ -68,12 +82,15 @@ __all__ = [
     "on_disconnect",
     "open_stream",
     "options",
+    "promote",
     "remote",
     "replica_context",
     "request_id",
     "rollback",
     "run",
     "scale",
+    "session_id",
+    "set_traffic",
     "shutdown",
     "status",
     "trace_context",

@@ -35,6 +35,9 @@ async def run(app: Any, **options: Unpack[RunKeywords]) -> Any:
 
 deploy = _awaited(running.deploy)
 scale = _awaited(running.scale)
+set_traffic = _awaited(running.set_traffic)
+promote = _awaited(running.promote)
+abort = _awaited(running.abort)
 rollback = _awaited(running.rollback)
 delete = _awaited(running.delete)
 status = _awaited(running.status)

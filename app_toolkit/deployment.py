@@ -99,6 +99,9 @@ class DeploymentKeywords(TypedDict, total=False):
     Default: idempotent"""
     max_body_size: int | None
     """maximum bytes of a request body; a larger one is refused with 413. Default: None"""
+    affinity: str | None
+    """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several.
+    Default: None"""
     max_open_streams: int
     """maximum open streams of one replica that do not count against `max_ongoing_requests`; further streams count.
     Default: 1000"""

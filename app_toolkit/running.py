@@ -4,7 +4,7 @@ import atexit
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,14 @@ from fastapi import FastAPI, Request
 
 from app_toolkit import launch
 from app_toolkit.client.client import WAIT_S, Client, Driver
-from app_toolkit.client.commands import Delete, GetMethods, GetStatus, Scale
+from app_toolkit.client.commands import Abort, Delete, GetMethods, GetStatus, Promote, Scale, SetTraffic
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level
+from app_toolkit.core.identity import candidate_name
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, NamedDeployment, of_function, pack
 from app_toolkit.engines import select
@@ -73,6 +74,7 @@ class RunKeywords(TypedDict, total=False):
     body_grace_s: float
     max_connections: int | None
     max_requests_per_client: int | None
+    tag_source: str | None
     forwarded_allow_ips: str
     ssl_keyfile: str | None
     ssl_certfile: str | None
@@ -142,6 +144,8 @@ def deploy(
     app: Bound[Any] | App,
     *,
     only: Collection[str] = (),
+    traffic: float | None = None,
+    tag: str | None = None,
     wait: bool = True,
     wait_timeout_s: float = WAIT_S,
     **options: Unpack[RunKeywords],
@@ -154,6 +158,10 @@ def deploy(
 
     `only`: take only these deployments from `app`, and keep the others of the running application of this name. They
     are given by name or by endpoints such as `"POST /embed"`. Those of them that `app` does not have are deleted.
+
+    `traffic`: do not replace the running revision of this name, but start another one beside it, which gets this
+    percentage of the requests once it is available. `tag`: the name of such a revision. See `set_traffic`, `promote`
+    and `abort`.
 
     Raises `ConfigError` if it cannot be deployed. With `wait`, also if it does not become available: `StartupError` if
     it cannot start or was rolled back, `Superseded` if another client has replaced or deleted it meanwhile. Raises
@@ -171,8 +179,15 @@ def deploy(
         spec, files = with_files(spec)
         _warn(spec)
     manifest = Manifest([spec], {**code, **files}, chosen.part(HTTPOptions), named)
-    with _client(options.get("address"), chosen.address, begin=not only) as client:
-        revisions = launch.apply(client, launch.changes(client, manifest, only).commands)
+    beside = traffic is not None or tag is not None
+    if only and beside:
+        raise ConfigError("'only' updates the running revision; 'traffic' and 'tag' start another one beside it")
+    with _client(options.get("address"), chosen.address, begin=not only and not beside) as client:
+        if beside:
+            numbers = launch.add_candidates(client, manifest, traffic, tag)
+            revisions = {candidate_name(name, number): 1 for name, number in numbers.items()}
+        else:
+            revisions = launch.apply(client, launch.changes(client, manifest, only).commands)
         if wait:
             client.wait_until_serving(revisions, wait_timeout_s)
 
@@ -195,6 +210,46 @@ def scale(
         revision = client.execute(command)
         if wait:
             client.wait_until_serving({command.application: revision}, wait_timeout_s)
+
+
+def set_traffic(application: str, weights: Mapping[int, float], *, address: str | None = None) -> None:
+    """Set the weights of the live revisions of an application, such as `{12: 90, 13: 10}`. Their sum is 100 %.
+
+    A revision that is missing has the weight 0. Without a tag, it then drains and is removed, except for the main
+    revision. Every proxy follows within 2 seconds. `address`: as of `deploy`. Raises `ConfigError` if there is no such
+    application or revision, a weight is negative or not finite, or all are 0.
+    """
+    with _client(address) as client:
+        client.execute(SetTraffic(application, dict(weights)))
+
+
+def promote(
+    application: str,
+    revision: int | None = None,
+    *,
+    wait: bool = True,
+    wait_timeout_s: float = WAIT_S,
+    address: str | None = None,
+) -> None:
+    """Send all requests to a live revision, and make it the main revision of its application.
+
+    The main revision is updated while the live one serves. Then the live revisions are removed. `revision`: None for
+    the only one beside the main revision. `wait`, `wait_timeout_s` and `address` are as of `deploy`. Raises
+    `ConfigError` if there is no such application or revision or, with `wait`, if it does not become available.
+    """
+    with _client(address) as client:
+        number = client.execute(Promote(application, revision))
+        if wait:
+            client.wait_until_serving({application: number}, wait_timeout_s)
+
+
+def abort(application: str, *, address: str | None = None) -> None:
+    """Send all requests to the main revision of an application, and remove its other live revisions.
+
+    `address`: as of `deploy`. Raises `ConfigError` if there is no such application.
+    """
+    with _client(address) as client:
+        client.execute(Abort(application))
 
 
 def rollback(

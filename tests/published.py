@@ -41,3 +41,8 @@ def application(name: str = "shop", prefix: str = "/", default: str = "web", *ro
 def routes(*applications: RoutedApplication) -> Any:
     """The value of the routes."""
     return encode(RouteSnapshot(applications))
+
+
+def no_choice(able: Any) -> str:
+    """Fails: several live revisions can serve the request."""
+    raise AssertionError(able)

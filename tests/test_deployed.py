@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi import Request
 
@@ -60,6 +61,29 @@ def test_deployed_application_stays_until_it_is_deleted(cluster: Cluster) -> Non
         app_toolkit.delete("counter")
 
 
+async def bye(request: Request) -> str:
+    return "bye"
+
+
+async def test_a_live_revision_is_added_weighed_and_promoted(cluster: Cluster) -> None:
+    await aio.deploy(hello, name="greeting", route_prefix="/greeting")
+    await aio.deploy(bye, name="greeting", route_prefix="/greeting", traffic=50)
+    (greeting,) = [each for each in (await aio.status()).applications if each.name == "greeting"]
+    assert [(each.revision, each.share, each.is_ready) for each in greeting.traffic] == [(1, 0.5, True), (2, 0.5, True)]
+    await aio.set_traffic("greeting", {1: 1, 2: 3})
+    (greeting,) = [each for each in (await aio.status()).applications if each.name == "greeting"]
+    assert [each.share for each in greeting.traffic] == [0.25, 0.75]
+    await aio.promote("greeting")
+    async with httpx.AsyncClient(base_url=cluster.proxy_url()) as client:
+        async with asyncio.timeout(PATIENCE_S):
+            while "bye" not in (await client.get("/greeting")).text:  # noqa: ASYNC110 - the proxy cannot tell
+                await asyncio.sleep(AGAIN_S)
+    await aio.abort("greeting")
+    await aio.delete("greeting")
+    with pytest.raises(ConfigError, match="there is no application 'greeting' beside which a revision could run"):
+        await aio.deploy(bye, name="greeting", tag="preview")
+
+
 class Slow(Deployment, ray_actor_options={"num_cpus": 0.1}):
     def __init__(self, go: str) -> None:
         while not Path(go).exists():
@@ -91,7 +115,10 @@ async def test_another_call_does_not_wait_until_an_application_is_up(
 
 def test_async_form_takes_the_same_arguments() -> None:
     public = {name for name, each in vars(aio).items() if inspect.iscoroutinefunction(each)}
-    assert public == {"run", "deploy", "scale", "rollback", "delete", "status", "get_handle", "shutdown"}
+    assert public == {
+        *("run", "deploy", "scale", "set_traffic", "promote", "abort", "rollback", "delete", "status", "get_handle"),
+        "shutdown",
+    }
     for name in public:
         takes, other = (inspect.signature(getattr(module, name)).parameters for module in (aio, running))
         assert [*takes] == [each for each in other if each != "blocking"]

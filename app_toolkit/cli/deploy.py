@@ -10,6 +10,7 @@ from app_toolkit.cli.run import RunOptions, plannings
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import WAIT_S, Engine
 from app_toolkit.client.progress import serving_at
+from app_toolkit.core.identity import candidate_name
 from app_toolkit.errors import ConfigError
 from app_toolkit.launch import Manifest
 from app_toolkit.planning import stream_log_warnings, with_files
@@ -27,6 +28,16 @@ class DeployOptions(RunOptions):
     """The maximum wait in seconds."""
     only: Sequence[str] = ()
     """The deployments of the only application to deploy, by their names or by endpoints. Empty: all."""
+    traffic: float | None = None
+    """The percentage of the requests that a new live revision gets. None: with no `tag`, the revision replaces the main
+    revision."""
+    tag: str | None = None
+    """The tag of a new live revision. None: it has no tag."""
+
+    @property
+    def beside(self) -> bool:
+        """Whether the new revision runs beside the main revision."""
+        return self.traffic is not None or self.tag is not None
 
 
 def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
@@ -49,12 +60,15 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
     with connecting(address):
         client = engine.find(address)
     try:
-        if options.only and client is None:
-            name = specs[0].name
-            raise ConfigError(f"--only needs a running application, and there is no application {name!r}")
+        if client is None and (options.only or options.beside):
+            needs = "--only needs" if options.only else "--traffic and --tag need"
+            raise ConfigError(f"{needs} a running application, and there is no application {specs[0].name!r}")
         changes = launch.changes(client, manifest, options.only)
         for command, change in changes.applications:
             screen.difference(change, command.spec.route_prefix)
+        if changes.proxies and options.beside:
+            named = ", ".join(map(str, changes.proxies))
+            raise ConfigError(f"a live revision cannot change options of the proxies: {named}; deploy these first")
         if changes.proxies:
             screen.say(f"proxies: will be restarted ({', '.join(map(str, changes.proxies))})")
         if options.dry_run:
@@ -62,7 +76,13 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         if client is None:
             with connecting(address):
                 client = engine.start(address=address, with_lease=False)
-        revisions = launch.apply(client, changes.commands)
+        if options.beside:
+            numbers = launch.add_candidates(client, manifest, options.traffic, options.tag)
+            revisions = {candidate_name(name, number): 1 for name, number in numbers.items()}
+            for name, number in numbers.items():
+                screen.say(f"Revision {number} of {name} gets {options.traffic or 0:g} % of the requests once it runs.")
+        else:
+            revisions = launch.apply(client, changes.commands)
         if not options.wait:
             screen.say("Applied. `app-toolkit status --watch` shows the progress.")
             return

@@ -1,4 +1,6 @@
-"""The command line: `app-toolkit new | run | dev | plan | deploy | status | scale | rollback | delete | shutdown`."""
+"""The command line: `app-toolkit new | run | dev | plan | deploy | status | scale | rollback | delete | shutdown`, and
+`traffic | promote | abort` for live revisions.
+"""
 
 import inspect
 import json
@@ -29,7 +31,7 @@ from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.client.client import WAIT_S, Client
-from app_toolkit.client.commands import Delete, GetStatus, Scale
+from app_toolkit.client.commands import Abort, Delete, GetStatus, Promote, Scale, SetTraffic
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
@@ -127,6 +129,7 @@ DEFAULTS = {
     "ssl_keyfile": "the file of the certificate",
     "max_connections": "from the limit of file descriptors",
     "max_requests_per_client": "no limit",
+    "tag_source": "tags select nothing",
     "address": "a local Ray",
 }
 """The meaning of the default None in the help, by option."""
@@ -219,6 +222,16 @@ def deploy(
             "'POST /embed'. You can repeat this option. [default: all deployments]",
         ),
     ] = None,
+    traffic: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Start the new revision beside the running one, and send it this percentage of the requests.",
+        ),
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Give this name to a new revision that starts beside the running one.")
+    ] = None,
     application: FileApplication = None,
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
@@ -230,9 +243,13 @@ def deploy(
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
         raise ConfigError("--only needs --application, because the file has several applications")
+    if only and (traffic is not None or tag is not None):
+        raise ConfigError("--only updates the running revision; --traffic and --tag start another one beside it")
     options = DeployOptions(
         **what,
         only=only or (),
+        traffic=traffic,
+        tag=tag,
         plan=chosen.part(PlanOptions),
         address=chosen.address or "auto",
         dry_run=dry_run,
@@ -390,6 +407,69 @@ def scale(
         revision = client.execute(command)
         if wait:
             _wait(client, command.application, revision, wait_timeout_s)
+
+
+@app.command()
+def traffic(
+    context: typer.Context,
+    application: ApplicationArgument,
+    weights: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="REVISION=WEIGHT", help="The weight of a live revision, such as 13=10."),
+    ] = None,
+    *,
+    address: RunningAddress = None,
+) -> None:
+    """Show the shares of the live revisions of an application, or set their weights."""
+    chosen = dict(_weight(each) for each in weights or ())
+    if len(chosen) < len(weights or ()):
+        raise ConfigError(f"a revision is named twice: {' '.join(weights or ())}")
+    with _connected(context) as client:
+        if chosen:
+            client.execute(SetTraffic(application, chosen))
+        found = client.execute(GetStatus()).application(application)
+        if found is None:
+            raise ConfigError(f"there is no application {application!r}")
+        Screen().traffic(found)
+
+
+def _weight(text: str) -> tuple[int, float]:
+    revision, _, weight = text.partition("=")
+    try:
+        return int(revision), float(weight)
+    except ValueError:
+        raise ConfigError(f"{text!r} should be REVISION=WEIGHT, such as 13=10") from None
+
+
+Revision = Annotated[
+    int | None,
+    typer.Argument(metavar="REVISION", help="The live revision. [default: the one beside the main revision]"),
+]
+
+
+@app.command()
+def promote(
+    context: typer.Context,
+    application: ApplicationArgument,
+    revision: Revision = None,
+    *,
+    wait: Wait = False,
+    wait_timeout_s: WaitTimeoutS = WAIT_S,
+    address: RunningAddress = None,
+) -> None:
+    """Send all requests to a live revision, and make it the main revision of its application."""
+    with _connected(context) as client:
+        number = client.execute(Promote(application, revision))
+        Screen().say(f"application {application} becomes revision {number}")
+        if wait:
+            _wait(client, application, number, wait_timeout_s)
+
+
+@app.command()
+def abort(context: typer.Context, application: ApplicationArgument, *, address: RunningAddress = None) -> None:
+    """Send all requests to the main revision of an application, and remove its other live revisions."""
+    with _connected(context) as client:
+        client.execute(Abort(application))
 
 
 @app.command()

@@ -22,6 +22,7 @@ from app_toolkit.core.status import (
     InstanceStatus,
     Load,
     ReplicaSetStatus,
+    TrafficStatus,
 )
 from app_toolkit.errors import ToolkitError
 
@@ -123,6 +124,8 @@ class Screen:
                 self.say(f"  {error}")
                 for note in getattr(error, "__notes__", ()):
                     self._traceback(note.splitlines())
+            if application.traffic:
+                self.traffic(application)
             found = rows(status, [application.name])
             ours = {name: each for name, each in load.items() if application_of(name) == application.name}
             if self._console.is_terminal:
@@ -136,6 +139,12 @@ class Screen:
             self._targets(application)
         if not status.applications:
             self.say("no applications")
+
+    def traffic(self, application: ApplicationStatus) -> None:
+        """Show the live revisions of an application and their shares of the requests."""
+        live = application.traffic or (TrafficStatus(application.serving_revision or application.revision, 1.0, 1.0),)
+        lines = [(f"{each.revision}", f"{100 * each.share:.4g} %", each.tag or "", _state(each)) for each in live]
+        self._rows(("revision", "traffic", "tag", "state"), lines)
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}
@@ -205,6 +214,12 @@ def _where(application: ApplicationStatus, url: str | None) -> str:
     if prefix is None:
         return f", which serves no HTTP, revision {revision}"
     return f" at {prefix if url is None else url + prefix.rstrip('/')}, revision {revision}"
+
+
+def _state(live: TrafficStatus) -> str:
+    if live.is_removed:
+        return "is removed"
+    return "ready" if live.is_ready else f"starts, then {100 * live.planned:.4g} %"
 
 
 def _table(found: Sequence[Row], load: Mapping[str, Load]) -> Table:

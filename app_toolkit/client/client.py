@@ -9,14 +9,14 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from app_toolkit.client.commands import Command, Delete, Deploy, GetApplication, GetStatus, Rollback
+from app_toolkit.client.commands import AddCandidate, Command, Delete, Deploy, GetApplication, GetStatus, Rollback
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
 from app_toolkit.core import partial
 from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
-from app_toolkit.errors import InstanceEnded, WaitTimeout
+from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
 from app_toolkit.interfaces import Deployable
 
 R = TypeVar("R")
@@ -79,6 +79,20 @@ class Client(ABC):
         """Return to the last stable revision of an application. Raises `ConfigError` if there is none."""
         _, revision = self.execute(GetApplication(application))
         return self.execute(Rollback(application, revision))
+
+    def add_candidate(self, command: Deploy, percent: float, tag: str | None) -> int:
+        """Start a live revision of a running application beside its main revision. Return its number.
+
+        `command`: the one that would replace the main revision. `percent`: the share of the requests that the revision
+        gets once it is available. Raises `ConfigError` if the application does not run, or the revision is refused.
+        """
+        name = command.spec.name
+        found = self.execute(GetStatus()).application(name)
+        if found is None:
+            raise ConfigError(f"there is no application {name!r} beside which a revision could run; deploy it first")
+        return self.execute(
+            AddCandidate(command.spec, command.code, percent / 100, tag, self.owner, found.next_revision)
+        )
 
     def partial_deploy(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:
         """Return the command that deploys only some deployments of an application, and the changes.

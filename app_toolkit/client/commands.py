@@ -59,6 +59,69 @@ class Deploy(Command[int]):
 
 
 @dataclass(frozen=True, slots=True)
+class AddCandidate(Command[int]):
+    """Start a live revision of an application beside its main revision. The result is its number.
+
+    Raises `ConfigError` if it cannot be added, and `RevisionConflict` if it would not get the expected number.
+    """
+
+    spec: ApplicationSpec = field(repr=False)  # may contain secrets
+    code: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """The code and files that the replicas unpack, by hash."""
+    share: float = 0.0
+    """The share of the requests that it gets once it is available, between 0 and 1."""
+    tag: str | None = None
+    """Selects the revision, whatever its share. None: it has no tag."""
+    owner: str | None = None
+    """The lease of the client. An application that another lease holds is refused."""
+    expected: int | None = None
+    """The number that the revision must get. Without this check, a command that is sent twice would start two."""
+
+    async def perform(self, controller: "Controller") -> int:
+        return await controller.add_candidate(self.spec, self.code, self.share, self.tag, self.owner, self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class SetTraffic(Command[None]):
+    """Set the weights of the live revisions of an application. A revision without a weight or a tag is removed.
+
+    Raises `ConfigError` if there is no such application or revision, or the weights are invalid.
+    """
+
+    application: str
+    weights: Mapping[int, float]
+    """By the number of the revision. Their sum is 100 %."""
+
+    async def perform(self, controller: "Controller") -> None:
+        await controller.set_traffic(self.application, self.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Promote(Command[int]):
+    """Send all requests to a live revision, and make it the main revision. The result is its new number.
+
+    Raises `ConfigError` if there is no such application or revision.
+    """
+
+    application: str
+    revision: int | None = None
+    """None: the only one beside the main revision."""
+
+    async def perform(self, controller: "Controller") -> int:
+        return await controller.promote(self.application, self.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class Abort(Command[None]):
+    """Send all requests to the main revision of an application, and remove its other live revisions."""
+
+    application: str
+
+    async def perform(self, controller: "Controller") -> None:
+        await controller.abort(self.application)
+
+
+@dataclass(frozen=True, slots=True)
 class Rollback(Command[Reverted]):
     """Return to the last stable revision of an application. Raises `ConfigError` if there is none."""
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.core.identity import PROXIES, ReplicaSetKey
+from app_toolkit.core.identity import PROXIES, ReplicaSetKey, candidate_of
 from app_toolkit.core.status import FAILED, UPDATING, ApplicationStatus, InstanceStatus, ReplicaSetStatus
 from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, Superseded, ToolkitError
 
@@ -63,7 +63,22 @@ def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[st
         f"{replica_set.name}: {replica_set.status}" for name in applications for replica_set in status.leaving_of(name)
     ]
     updating = [each for each in status.applications if each.name in applications and each.status == UPDATING]
-    return leaving + [f"{each.name}: {each.status}" for each in updating]
+    waiting = [name for name in applications if _gets_no_requests(status, name)]
+    return (
+        leaving
+        + [f"{each.name}: {each.status}" for each in updating]
+        + [f"{name}: gets no requests yet" for name in waiting]
+    )
+
+
+def _gets_no_requests(status: InstanceStatus, name: str) -> bool:
+    """Return whether an application is a live revision that was not available yet."""
+    candidate = candidate_of(name)
+    if candidate is None:
+        return False
+    application, revision = candidate
+    main = status.application(application)
+    return main is not None and any(each.revision == revision and not each.is_ready for each in main.traffic)
 
 
 def ended(status: InstanceStatus, application: str, revision: int) -> ToolkitError | None:

@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.fields import SecretValue, merge, sentence
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions, Resources
@@ -32,6 +33,8 @@ from app_toolkit.types import Kind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+ApplicationName = Annotated[str, Field(pattern=NAME_PATTERN.removesuffix("$") + "(@[1-9][0-9]*)?$")]
+"""The name of an application, or of a candidate (`core.identity`), which users do not choose."""
 
 RESTARTS = {"restarts": True}
 """Marks the options that a replica reads only when it starts: a change of one restarts the replicas. All other options
@@ -150,6 +153,20 @@ class RayActorOptions(Model):
         return Resources(self.num_cpus, self.num_gpus, self.memory, rest)
 
 
+def _affinity(option: str | None) -> str | None:
+    if option is not None:
+        key_sources(option)
+    return option
+
+
+def _tag_source(option: str | None) -> str | None:
+    if option is not None:
+        sources = key_sources(option)
+        if len(sources) > 1 or not sources[0].name:
+            raise ValueError("should be header:NAME, query:NAME or cookie:NAME")
+    return option
+
+
 class Policy(Model):
     """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
 
@@ -161,6 +178,8 @@ class Policy(Model):
     """seconds that a request may take, including its wait; then the client gets 504, or the response is aborted"""
     max_body_size: Annotated[int | None, Field(ge=0)] = None
     """maximum bytes of a request body; a larger one is refused with 413"""
+    affinity: Annotated[str | None, AfterValidator(_affinity)] = None
+    """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
 
@@ -480,7 +499,7 @@ class ApplicationSpec(Origin):
     """An application as plain data. The controller and the proxies have no other information about it."""
 
     schema_version: Literal[1] = 1
-    name: Name
+    name: ApplicationName
     route_prefix: Annotated[str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
     """path under which the application is served; None: it serves no HTTP"""
     title: str = ""
@@ -578,6 +597,8 @@ class HTTPOptions(Model):
     """maximum client connections of one proxy; further ones get 503"""
     max_requests_per_client: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
     """maximum concurrent requests and WebSockets per client address and proxy; further ones get 429"""
+    tag_source: Annotated[str | None, AfterValidator(_tag_source)] = None
+    """where a request names the tag of a live revision: header:NAME, query:NAME or cookie:NAME; None: nowhere"""
     forwarded_allow_ips: str = "127.0.0.1,::1"
     """addresses and networks whose X-Forwarded-* fields are trusted, separated by commas; *: all"""
     ssl_keyfile: str | None = None

@@ -11,7 +11,7 @@ NO_PLACEMENT_GROUP = (
     "app_toolkit has no placement groups: one replica is one actor; use 'ray_actor_options' and 'max_replicas_per_node'"
 )
 AFFINITY = "use 'affinity': calls with the same key prefer the same replica"
-NO_CHOICE_OF_REPLICA = "a request goes to the less loaded of two replicas; this cannot be configured"
+NO_CHOICE_OF_REPLICA = "a request goes to the less loaded of two replicas, or to that of its session: use 'affinity'"
 NO_POLICY = "app_toolkit has no custom scaling policies; set the number yourself with `app-toolkit scale`"
 NO_RESTARTS = "the controller replaces replicas, and 'retry' says which requests are sent again"
 ONE_CONCURRENCY = "use 'max_ongoing_requests'"

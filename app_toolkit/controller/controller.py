@@ -15,9 +15,9 @@ from app_toolkit.controller.publisher import Publisher
 from app_toolkit.controller.replica_sets import ReplicaSets
 from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.state_store import StateStore
-from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown
+from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown, traffic
 from app_toolkit.core.applications import replica_set_names
-from app_toolkit.core.identity import application_of, are_proxies, node_of, replica_set_of
+from app_toolkit.core.identity import application_of, are_proxies, candidate_of, main_name, node_of, replica_set_of
 from app_toolkit.core.publication import encode, route_snapshot
 from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
@@ -187,6 +187,48 @@ class Controller:
         revision = await self._apply_again(there, version, expected)
         return Reverted(name, there.current_revision, rollout.rollback_revision(there), revision)
 
+    async def add_candidate(
+        self,
+        spec: ApplicationSpec,
+        code: Mapping[str, bytes],
+        share: float,
+        tag: str | None,
+        owner: str | None = None,
+        expected: int | None = None,
+    ) -> int:
+        """Start a live revision beside the main revision of an application, and return its number.
+
+        `owner`: the lease of the client. `expected`: the number that it must get; None: any. Raises `ConfigError` if it
+        cannot be added, and
+        `RevisionConflict` if it would get another number.
+        """
+        self._check_open()
+        return await self.desired.add_candidate(spec, code, share, tag, owner, expected)
+
+    async def set_traffic(self, name: str, weights: Mapping[int, float]) -> None:
+        """Set the weights of the live revisions of an application.
+
+        Raises `ConfigError` if there is no such application or revision, or the weights are invalid.
+        """
+        self._check_open()
+        await self.desired.set_traffic(name, lambda it: traffic.with_weights(it, weights))
+
+    async def promote(self, name: str, revision: int | None) -> int:
+        """Send all requests to a candidate, and make it the main revision. Return the new number of that revision.
+
+        Raises `ConfigError` if there is no such application or candidate.
+        """
+        self._check_open()
+        after = await self.desired.promote(name, revision, self._check_unused)
+        self._lift(after.desired)
+        return after.revision
+
+    async def abort(self, name: str) -> None:
+        """Send all requests to the main revision of an application, and remove its other live revisions."""
+        self._check_open()
+        await self.desired.set_traffic(name, traffic.aborted)
+        self._lift(self.desired.rollout(name).desired)
+
     async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
         """Set the number of replicas of a deployment, and return the application's new revision number.
 
@@ -234,6 +276,10 @@ class Controller:
             there = self.desired.rollout(application)
             await self._apply_again(there, partial.without(there.current, deployment), None)
             return
+        if (candidate := candidate_of(application)) is not None and application in self.desired.rollouts:
+            name, revision = candidate
+            await self.desired.set_traffic(name, lambda it: traffic.removed_one(it, revision))
+            return
         callers = self._callers_of(application, application)
         if callers:
             raise ConfigError(
@@ -279,7 +325,7 @@ class Controller:
         self.inbox.wake()
         number = -1
         while not self._ended.is_set():
-            there = any(application_of(name) in held for name in self._replica_sets.known)
+            there = any(main_name(application_of(name) or "") in held for name in self._replica_sets.known)
             if owner not in leases and not there and self._shutdown_deadline is None:
                 return
             number, _ = await self.status_after(number, LEASE_S)
@@ -325,7 +371,7 @@ class Controller:
     def report(self, caller: str, loads: Loads) -> bool:
         """Take the report of a caller about its present load. Return False if the caller must report again."""
         self._check_open()
-        heard = self._scaling.hear(caller, loads, self._clock.now())
+        heard = self._scaling.hear(caller, traffic.with_promoted(loads, self.desired.rollouts), self._clock.now())
         if self._scaling.is_stirred:
             self.inbox.wake()
         return heard
@@ -443,8 +489,7 @@ class Controller:
             self._shutdown_deadline = self._clock.now() + shutdown.longest(self._replica_sets.known)
         specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
-        published = [each.published for each in self.desired.rollouts.values()]
-        self.publisher.publish(ROUTES, encode(route_snapshot(published)))
+        self.publisher.publish(ROUTES, encode(route_snapshot(traffic.published(self.desired.rollouts))))
         self._changes.notify()
         self.inbox.wake()
 

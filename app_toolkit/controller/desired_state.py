@@ -10,7 +10,8 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
 from app_toolkit.controller.state_store import StateStore, StoredState
-from app_toolkit.core import applications, rollout, shutdown
+from app_toolkit.core import applications, rollout, shutdown, traffic
+from app_toolkit.core.identity import candidate_name, candidate_of
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.rollout import Rollout
@@ -18,6 +19,9 @@ from app_toolkit.core.shutdown import ShutdownStep
 from app_toolkit.errors import ConfigError, ControlError, RevisionConflict
 from app_toolkit.observability.event_log import EventLog
 from app_toolkit.types import NodeId
+
+ROUTES_S = 2.0
+"""Seconds until every proxy has the new routes. From then on, no request begins to wait for a removed candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class DesiredState:
         self._event_log = event_log
         self._changed = changed
         self._changing = asyncio.Lock()
+        self._unwanted: dict[str, float] = {}
+        """When the ingresses of each candidate that was removed are to be deleted, or the rest of it, by its name."""
         self.in_progress: set[str] = set()
         """The applications whose rollout is not settled."""
 
@@ -68,6 +74,7 @@ class DesiredState:
         """Take over the state that the previous controller stored. Every lease begins anew."""
         self.rollouts = stored.rollouts
         self.in_progress = {name for name, each in stored.rollouts.items() if not each.is_settled}
+        self._note_unwanted()
         if stored.http is not None:
             self.proxies.move(stored.http)
         self._has_served = bool(stored.port or self.rollouts)  # a shutdown deletes the port from the state store
@@ -104,8 +111,8 @@ class DesiredState:
     @property
     def due(self) -> float | None:
         """When the next lease expires or the next node loses its proxies, if nothing happens before; None: never."""
-        leases = self.leases.due if self.shutdown_step is None else None
-        return min((at for at in (leases, self.proxies.due) if at is not None), default=None)
+        expiring = [self.leases.due, *self._unwanted.values()] if self.shutdown_step is None else []
+        return min((at for at in (*expiring, self.proxies.due) if at is not None), default=None)
 
     # Commands. Each raises `StaleEpoch` if this controller was replaced.
 
@@ -125,20 +132,27 @@ class DesiredState:
             revision = 0 if last is None else last.revision
             if expected not in (None, revision):
                 # The client repeats a request that was applied before: the controller died before it could answer.
-                if last is not None and expected == revision - 1 and last.desired == spec:
+                if last is not None and expected == last.number_before and last.desired == spec:
                     return revision
                 raise RevisionConflict(
                     f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
                 )
             old = self.proxies.http
             new = applications.proxy_options(old if self._is_http_chosen else initial or HTTPOptions(), http)
+            if last is None and candidate_of(spec.name) is not None:
+                raise ConfigError(f"there is no application {spec.name!r}, and no other one can have this name")
+            if last is not None and last.live and spec.route_prefix != last.current.route_prefix:
+                raise ConfigError(
+                    f"the live revisions of application {spec.name!r} have the route prefix "
+                    f"{last.current.route_prefix!r}; promote or abort them before you change it"
+                )
             there = rollout.active_revisions(self.rollouts.values())
             applications.check(spec, new, owner, there, old, self.leases.holder(spec.name))
             if new != old:
                 await self._state_store.put_http(new)
                 self.proxies.move(new)
             self._is_http_chosen = self._has_served = True
-            after = rollout.applied(last, spec)
+            after = traffic.after(rollout.applied(last, spec))
             if owner is not None and last is None:
                 # First: without a stored lease, the application would stay forever.
                 await self._store_lease(owner, spec.name)
@@ -152,18 +166,142 @@ class DesiredState:
             await self._state_store.check_epoch()  # a later controller may have read the store before this change
             return after.revision
 
+    async def add_candidate(
+        self,
+        spec: ApplicationSpec,
+        code: Mapping[str, bytes],
+        share: float,
+        tag: str | None,
+        owner: str | None,
+        expected: int | None,
+    ) -> int:
+        """Start a revision of an application beside its main revision, and return its number.
+
+        It gets requests once it is available. Raises `ConfigError` if there is no such application, or if the revision
+        has another route prefix.
+        """
+        async with self._changing:
+            self._check_open()
+            main = self.rollout(spec.name)
+            if candidate_of(spec.name) is not None:
+                raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
+            if self.leases.holder(spec.name) not in (None, owner):
+                raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster")
+            if expected not in (None, main.next_number):
+                last = self.rollouts.get(candidate_name(spec.name, main.last_number))
+                if last is not None and expected == main.last_number and _same(last.desired, spec):
+                    return main.last_number  # the client repeats a request that was performed before
+                raise RevisionConflict(
+                    f"the next revision of application {spec.name!r} is {main.next_number}, and {expected} was expected"
+                )
+            if spec.route_prefix is None:
+                raise ConfigError(f"application {spec.name!r} serves no HTTP, so it cannot have several live revisions")
+            if spec.route_prefix != main.current.route_prefix:
+                raise ConfigError(
+                    f"a live revision of application {spec.name!r} must have its route prefix "
+                    f"{main.current.route_prefix!r}, not {spec.route_prefix!r}"
+                )
+            after = traffic.with_candidate(main, share, tag)
+            own = spec.model_copy(update={"name": candidate_name(spec.name, after.last_number)})
+            await self._state_store.put_application(rollout.applied(None, own), code)
+            self._store_rollout(rollout.applied(None, own))
+            await self._put_rollout(after, "CandidateAdded", f"revision {after.last_number}")
+            return after.last_number
+
+    async def set_traffic(self, name: str, change: Callable[[Rollout], Rollout]) -> None:
+        """Change the shares of the live revisions of an application."""
+        async with self._changing:
+            self._check_open()
+            after = change(self.rollout(name))
+            await self._put_rollout(after, "TrafficChanged", traffic.summary(after))
+
+    async def promote(self, name: str, revision: int | None, check: Callable[[ApplicationSpec], object]) -> Rollout:
+        """Send all requests to a candidate, and apply its spec to the main revision. Return the rollout.
+
+        `check`: raises `ConfigError` if the spec cannot be applied.
+        """
+        async with self._changing:
+            self._check_open()
+            before = self.rollout(name)
+            main = traffic.promoted(before, revision)
+            if main is before:
+                return main  # the client repeats a request that was performed before
+            assert main.promoted is not None
+            own = self.rollout(candidate_name(name, main.promoted))
+            if own.stable is None:
+                raise ConfigError(f"revision {main.promoted} of application {name!r} is not available yet")
+            spec = own.current.model_copy(update={"name": name})
+            check(spec)
+            after = traffic.after(rollout.applied(main, spec))
+            await self._put_rollout(after, "Promoted", f"revision {main.promoted} as revision {after.revision}")
+            return after
+
+    async def _put_rollout(self, after: Rollout, event: str, cause: str) -> None:
+        await self._state_store.put_application(after)
+        self._store_rollout(after)
+        self._event_log.append(after.name, event, cause=cause)
+        self._changed()
+        await self._state_store.check_epoch()  # a later controller may have read the store before this change
+
     async def delete(self, name: str) -> None:
         async with self._changing:
             self._check_open()
-            self.rollout(name)
-            await self._state_store.delete_application(name)
-            del self.rollouts[name]
-            self.in_progress.discard(name)
-            self.leases.discard(name)
-            self._event_log.append(name, "Deleted")
-            self._changed()
-            await self._delete_code()
-            await self._state_store.check_epoch()  # a later controller may have read the store before this change
+            main = self.rollout(name)
+            await self._delete(name)
+            for each in main.candidates:
+                await self._delete(candidate_name(name, each.revision))
+
+    async def _delete(self, name: str) -> None:
+        await self._state_store.delete_application(name)
+        self.rollouts.pop(name, None)
+        self.in_progress.discard(name)
+        self._unwanted.pop(name, None)
+        self.leases.discard(name)
+        self._event_log.append(name, "Deleted")
+        self._changed()
+        await self._delete_code()
+        await self._state_store.check_epoch()  # a later controller may have read the store before this change
+
+    async def _delete_candidates(self) -> None:
+        """Delete the candidates that have been removed for so long that no request waits for them any more."""
+        now = self._clock.now()
+        for name, at in list(self._unwanted.items()):
+            if now < at:
+                continue
+            async with self._changing:
+                if self.shutdown_step is not None or name not in self._unwanted:
+                    return
+                own = self.rollouts.get(name)
+                if own is not None and (rest := traffic.without_ingresses(own.current)) is not None:
+                    # Its requests may call its other deployments until its ingresses have drained.
+                    self._unwanted[name] = now + traffic.longest_drain_s(own) + ROUTES_S
+                    await self._state_store.put_application(rollout.applied(own, rest))
+                    self._store_rollout(rollout.applied(own, rest))
+                    self._changed()
+                    continue
+                await self._delete(name)
+                application, revision = self._candidate(name)
+                if application in self.rollouts:
+                    after = traffic.without(self.rollouts[application], revision)
+                    await self._state_store.put_application(after)
+                    self._store_rollout(after)
+                    self._changed()
+
+    @staticmethod
+    def _candidate(name: str) -> tuple[str, int]:
+        found = candidate_of(name)
+        assert found is not None, "only candidates are removed"
+        return found
+
+    def _note_unwanted(self) -> None:
+        """Note when each removed candidate is to be deleted: when no request waits in the queue of a caller."""
+        removed = traffic.removed(self.rollouts)
+        self._unwanted = {
+            name: self._unwanted.get(
+                name, self._clock.now() + traffic.longest_wait_s(self.rollouts.get(name)) + ROUTES_S
+            )
+            for name in removed
+        }
 
     async def begin_shutdown(self, why: str) -> None:
         """Begin a shutdown, and delete the desired state from the state store. Does nothing if a shutdown has begun."""
@@ -184,7 +322,7 @@ class DesiredState:
     async def advance(self, name: str, known: Mapping[str, ReplicaSet]) -> bool:
         """Continue the rollout of an application. Return whether it was rolled back to the stable revision now."""
         before = self.rollouts.get(name)
-        after = before and rollout.step(before, known)
+        after = before and traffic.after(rollout.step(before, known))
         if before is None or after is None or after is before:
             return False
         async with self._changing:
@@ -198,6 +336,7 @@ class DesiredState:
 
     def _store_rollout(self, after: Rollout) -> None:
         self.rollouts[after.name] = after
+        self._note_unwanted()
         if after.is_settled:
             self.in_progress.discard(after.name)
         else:
@@ -217,9 +356,11 @@ class DesiredState:
         )
 
     async def keep(self) -> None:
-        """Delete the applications of expired leases, and store the leases and the port of the proxies."""
+        """Delete the applications of expired leases and the removed candidates, and store the leases and the port of
+        the proxies."""
         if self.shutdown_step is None:
             await self._end_leases()
+            await self._delete_candidates()
         if self.shutdown_step is None:
             await self._put_port()
 
@@ -289,3 +430,7 @@ class DesiredState:
     def _check_open(self) -> None:
         if self.shutdown_step is not None:
             raise ControlError("the instance is shut down")
+
+
+def _same(candidate: ApplicationSpec, spec: ApplicationSpec) -> bool:
+    return candidate.model_copy(update={"name": spec.name}) == spec

@@ -1,5 +1,8 @@
 """Chooses the replicas for a request with an affinity key: those that hold the key, or else those that it prefers.
 
+A request with a `Pinned` key has a session that only one replica knows (`core.sessions`). It waits for this replica as
+long as the replica exists.
+
 A replica *holds* a key if it has what requests with this key need, such as a model that it has loaded. Replicas report
 the keys that they hold. Without a report, a key prefers replicas by rendezvous hashing: all callers agree without
 asking each other.
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import nlargest
 from math import inf
+from typing import Literal
 
 from app_toolkit.types import ReplicaId
 
@@ -29,6 +33,34 @@ HOLDER_WAIT_S = 10.0
 
 MOST_KEYS = 128
 """The maximum number of keys in one report. The others count as keys that the replica does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The key of a session that only one replica knows."""
+
+    replica: str
+    """The digest of the replica (`core.sessions.digest`)."""
+    id: str
+    """The key that applies once the replica is gone. Empty: there is none, as for a request without a key."""
+
+
+Key = str | Pinned
+"""An affinity key."""
+
+
+def hashed(key: Key | None) -> str | None:
+    """Return the part of a key that is hashed. None: there is none."""
+    return (key.id if isinstance(key, Pinned) else key) or None
+
+
+Outcome = Literal["kept", "spilled", "gone"]
+"""What became of the key of an attempt.
+
+* kept: its session is at the replica, the replica holds the key, or the key prefers the replica.
+* spilled: that replica had no room, so another one got the request.
+* gone: the replica of the session does not exist any more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +89,8 @@ class Placement:
     """Those with room, the most preferred first."""
     held: bool
     """Whether these replicas hold the key."""
+    spilled: bool = False
+    """Whether a replica that the key prefers to these had no room."""
     displaces: bool = False
     """Whether these replicas must give up another key for this one."""
     gives_way: bool = False
@@ -109,7 +143,9 @@ def place(
     unknown = [id for id in with_room if reports.get(id) is None]
     others = vacant if holders and vacant else [*vacant, *unknown]
     if others:
-        return Placement(_ordered(key, others), held=False)
+        ordered = _ordered(key, others)
+        known = [*others, *(id for id, report in reports.items() if report is None and id not in with_room)]
+        return Placement(ordered, held=False, spilled=not vacant and preferred(key, known, 1) != ordered[:1])
     calm = [id for id in with_room if displaced_s.get(id, inf) >= DISPLACEMENT_S]
     if calm and (not holders or waited_s >= HOLDER_WAIT_S):
         return Placement(_ordered(key, calm), held=False, displaces=True)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, HTTPOptions
 from app_toolkit.core.diff import options_changed
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReplicaSpec
@@ -25,13 +25,15 @@ def check(
     present ones. `holder`: the owner of the lease that holds the application of this name.
     """
     for other in there:
-        if other.name != spec.name and other.route_prefix == spec.route_prefix is not None:
+        if main_name(other.name) != main_name(spec.name) and other.route_prefix == spec.route_prefix is not None:
             raise ConfigError(
                 f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: {other.name!r} has it"
             )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
-    others = sorted({other.name for other in there if other.route_prefix is not None} - {spec.name})
+    others = sorted(
+        {main_name(other.name) for other in there if other.route_prefix is not None} - {main_name(spec.name)}
+    )
     if http != listening and others:
         changes = ", ".join(map(str, options_changed(listening, http)))
         raise ConfigError(

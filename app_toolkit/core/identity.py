@@ -3,6 +3,9 @@
 A replica set has the replicas of one deployment, `APPLICATION/DEPLOYMENT`, or the proxies of one node, `proxy@NODE`. A
 replica is `REPLICA_SET-EPOCH-NUMBER`, with a dot instead of the slash. Names of applications and deployments contain
 neither slashes nor dots nor `@`.
+
+A candidate, which is a live revision of an application beside its main revision, has the deployments and replica sets
+of an application of its own, `APPLICATION@REVISION`.
 """
 
 from typing import NamedTuple
@@ -37,13 +40,35 @@ def application_of(replica_set: str) -> str | None:
     return application if slash else None
 
 
+def candidate_name(application: str, revision: int) -> str:
+    """Return the name of the application that a candidate is."""
+    return f"{application}@{revision}"
+
+
+def candidate_of(name: str) -> tuple[str, int] | None:
+    """Return the application and the revision of a candidate; None: the name is that of no candidate."""
+    application, at, revision = name.partition("@")
+    return (application, int(revision)) if at else None
+
+
+def main_name(name: str) -> str:
+    """Return the name of an application without the revision of a candidate."""
+    return name.partition("@")[0]
+
+
+def main_replica_set(name: str) -> str:
+    """Return the name of the replica set that the main revision has for a deployment."""
+    key = ReplicaSetKey.parse(name)
+    return str(ReplicaSetKey(main_name(key.application), key.deployment))
+
+
 def proxies_of(node: NodeId) -> str:
     """Return the name of the replica set of a node's proxies."""
     return f"{PROXIES}{node}"
 
 
 def are_proxies(replica_set: str) -> bool:
-    return replica_set.startswith(PROXIES)
+    return replica_set.startswith(PROXIES) and "/" not in replica_set
 
 
 def node_of(proxies: str) -> NodeId:

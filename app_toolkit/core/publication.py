@@ -6,7 +6,7 @@ the same version, so that every field is there.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -107,11 +107,19 @@ def decode_replica_set(value: Any) -> ReplicaSetSnapshot:
     return _REPLICA_SET.validate_python(value)
 
 
-def route_snapshot(applications: Iterable[ApplicationSpec]) -> RouteSnapshot:
-    """Return the route tables of all applications with a route prefix, the longest route prefix first."""
+class LiveRevision(NamedTuple):
+    """A revision of an application whose route table is published."""
+
+    spec: ApplicationSpec
+    share: float = 1.0
+    tag: str | None = None
+
+
+def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
+    """Return the route tables of all revisions with a route prefix, the longest route prefix first."""
     served = [
-        RoutedApplication(spec.name, spec.route_prefix, spec.default, spec.routes)
-        for spec in applications
+        RoutedApplication(spec.name, spec.route_prefix, spec.default, spec.routes, share, tag)
+        for spec, share, tag in revisions
         if spec.route_prefix is not None and spec.default is not None
     ]
     longest_first = sorted(served, key=lambda each: (-len(each.prefix), each.name))

@@ -543,14 +543,16 @@ def _leave(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Action:
     return Retire(replica.id, "the replica set has more replicas than its target")
 
 
-def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, float, ReplicaId]:
+def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, int, float, ReplicaId]:
     """Return the sort key of the order in which replicas are kept.
 
-    Running replicas come before starting ones, healthy before failing, and old before new.
+    Running replicas come before starting ones, healthy before failing, those with many open connections before those
+    with few, because sessions in memory end with their replica, and old before new.
     """
     return (
         replica.phase is Phase.STARTING,
         replica.failed_probes,
+        -replica.connections,
         replica.since,
         replica.id,
     )

@@ -61,7 +61,8 @@ class Started(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProbePassed(Event):
-    pass
+    connections: int = 0
+    """The ongoing requests, open streams and open WebSockets of a replica; 0 for a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,8 @@ class ReplicaRecord:
     """When the last probe was answered. The next probe is due one period later."""
     probing_since: float | None = None
     """When the probe in progress was sent; None: there is none."""
+    connections: int = 0
+    """The connections that the last passed probe reported."""
     failed_probes: int = 0
     """The number of consecutive failures. A probe without an answer counts when the next probe is sent."""
     last_failure: str | None = None
@@ -351,7 +354,15 @@ def _probed(record: ReplicaRecord, event: ProbeSent | ProbePassed | ProbeFailed,
             )
         case ProbePassed():
             ready = record.ready or (record.phase is P.RUNNING and record.reconfiguration is None)
-            return replace(record, probing_since=None, probed_at=now, failed_probes=0, last_failure=None, ready=ready)
+            return replace(
+                record,
+                probing_since=None,
+                probed_at=now,
+                connections=event.connections,
+                failed_probes=0,
+                last_failure=None,
+                ready=ready,
+            )
         case ProbeFailed():
             return replace(
                 record,

@@ -7,6 +7,7 @@ replicas are ready, and callers send requests to no replica of another revision.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import fsum
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
@@ -38,6 +39,17 @@ class Reverted:
         return f"application {self.application} goes back from {left} to {to}, which is revision {self.revision} now"
 
 
+class Candidate(Model):
+    """A live revision of an application beside its main revision, with replicas of its own."""
+
+    revision: int
+    share: Annotated[float, Field(ge=0, le=1, description="the share of the requests that it gets")]
+    tag: Annotated[str | None, Field(description="selects it, whatever its share; None: it has no tag")] = None
+    removed: Annotated[
+        bool, Field(description="whether it gets no more requests, and is deleted when none waits for it")
+    ] = False
+
+
 class Rollout(Model):
     """The revisions of one application, and the progress of its rollout. Plain data, which the state store keeps."""
 
@@ -61,6 +73,30 @@ class Rollout(Model):
     failure: Annotated[
         str | None, Field(description="why `desired` failed and `stable` runs instead, with the last traceback")
     ] = None
+    candidates: Annotated[
+        tuple[Candidate, ...], Field(description="the other live revisions; the main revision gets the rest")
+    ] = ()
+    number_before: Annotated[int, Field(description="the number of the revision that was applied before; 0: none")] = 0
+    last_number: Annotated[int, Field(description="the last number that a candidate got; 0: there was none")] = 0
+    promoted: Annotated[
+        int | None,
+        Field(description="the candidate that gets all requests until the main revision is available with its spec"),
+    ] = None
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next revision."""
+        return max(self.revision, self.last_number) + 1
+
+    @property
+    def share(self) -> float:
+        """The share of the requests that the main revision gets."""
+        return rest_of(each.share for each in self.candidates)
+
+    @property
+    def live(self) -> tuple[Candidate, ...]:
+        """The candidates that are not removed."""
+        return tuple(each for each in self.candidates if not each.removed)
 
     @property
     def name(self) -> str:
@@ -97,6 +133,12 @@ class Rollout(Model):
         return self.model_copy(update=facts)
 
 
+def rest_of(shares: Iterable[float]) -> float:
+    """Return what these shares leave of 1. A rounding error is 0."""
+    rest = 1.0 - fsum(shares)
+    return rest if rest > 1e-9 else 0.0
+
+
 def _known(*revisions: ApplicationSpec | None) -> tuple[ApplicationSpec, ...]:
     return tuple(revision for revision in revisions if revision is not None)
 
@@ -110,7 +152,11 @@ def applied(rollout: Rollout | None, spec: ApplicationSpec) -> Rollout:
         return Rollout(revision=1, desired=spec, published=spec)
     there = rollout.outgoing is None and spec == rollout.stable == rollout.published
     return rollout.but(
-        revision=rollout.revision + 1, desired=spec, outgoing=None if there else rollout.current, failure=None
+        revision=rollout.next_number,
+        number_before=rollout.revision,
+        desired=spec,
+        outgoing=None if there else rollout.current,
+        failure=None,
     )
 
 

@@ -7,12 +7,12 @@ expressions of the app, so that the table and the app match a path in the same w
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from app_toolkit.config.models import Route
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.errors import NotFound
 
 RequestKind = Literal["http", "websocket"]
@@ -94,6 +94,25 @@ class RoutedApplication:
     prefix: str
     default: str
     routes: tuple[Route, ...]
+    share: float = 1.0
+    """The share of the requests that this live revision of the application gets, between 0 and 1."""
+    tag: str | None = None
+    """The tag by which clients select this live revision. None: it has no tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveIngress:
+    """The ingress of one live revision that can serve a request."""
+
+    revision: str
+    """The name of the application, or of the candidate."""
+    replica_set: str
+    share: float
+    tag: str | None
+
+
+Choose = Callable[[Sequence[LiveIngress]], str]
+"""Chooses the replica set for a request, if several live revisions can serve it."""
 
 
 class RouteLookup:
@@ -101,23 +120,36 @@ class RouteLookup:
 
     def __init__(self, applications: Iterable[RoutedApplication] = ()) -> None:
         self.applications = tuple(sorted(applications, key=lambda each: len(each.prefix), reverse=True))
-        self._tables = [
+        tables = [
             (each, table, {owner: str(ReplicaSetKey(each.name, owner)) for owner in table.owners})
             for each in self.applications
             for table in (RouteTable(each.default, each.routes),)
         ]
+        #: The live revisions by route prefix, the longest prefix first. Nearly always, there is one for each prefix.
+        self._tables = {each.prefix: [t for t in tables if t[0].prefix == each.prefix] for each in self.applications}
         #: Every replica set that `find` can return.
-        self.replica_sets = frozenset(name for _, _, names in self._tables for name in names.values())
+        self.replica_sets = frozenset(name for _, _, names in tables for name in names.values())
 
-    def find(self, kind: RequestKind, method: str, path: str) -> str:
-        """Return the name of the replica set. Raises `NotFound` if no application owns the path."""
-        for application, table, names in self._tables:
-            below = strip_prefix(application.prefix, path)
-            if below is not None:
-                owner = table.owner(kind, method, below)
-                if owner is None:
-                    raise NotFound(f"no deployment of application {application.name!r} serves {path[:200]!r}")
-                return names[owner]
+    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
+        """Return the name of the replica set. Raises `NotFound` if no application owns the path.
+
+        `choose`: is called only if several live revisions of the application can serve the request.
+        """
+        for prefix, revisions in self._tables.items():
+            below = strip_prefix(prefix, path)
+            if below is None:
+                continue
+            able = [
+                LiveIngress(application.name, names[owner], application.share, application.tag)
+                for application, table, names in revisions
+                if (owner := table.owner(kind, method, below)) is not None
+            ]
+            if not able:
+                name = main_name(revisions[0][0].name)
+                raise NotFound(f"no deployment of application {name!r} serves {path[:200]!r}")
+            if len(able) == 1:
+                return able[0].replica_set
+            return choose(able)
         raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
 
 

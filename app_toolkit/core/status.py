@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import replica_set_names
-from app_toolkit.core.identity import application_of, are_proxies, proxies_of
+from app_toolkit.core.identity import application_of, are_proxies, candidate_name, proxies_of
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
-from app_toolkit.core.rollout import Rollout, failure_of
+from app_toolkit.core.rollout import Rollout, failure_of, rest_of
 from app_toolkit.types import NodeId
 
 HEALTHY = "healthy"
@@ -147,6 +147,26 @@ class ApplicationStatus:
     serving_revision: int = 0
     """The number of the revision that should run, which is lower than `revision` after an automatic rollback; 0: not
     known."""
+    traffic: tuple["TrafficStatus", ...] = ()
+    """Its live revisions, the main one first. Empty: there is only that one."""
+    next_revision: int = 2
+    """The number that its next revision will get."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficStatus:
+    """The traffic of one live revision of an application."""
+
+    revision: int
+    share: float
+    """The share of the requests that it gets now, between 0 and 1."""
+    planned: float
+    """The share that it gets once it is ready."""
+    tag: str | None = None
+    is_ready: bool = True
+    """Whether the revision was available. Until then, the main revision gets its requests."""
+    is_removed: bool = False
+    """Whether it gets no more requests, and is deleted when none waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +227,8 @@ def instance_status(
         for name, replica_set in replica_sets.items()
     }
     of_applications = []
-    for rollout in applications:
+    rollouts = {each.name: each for each in applications}
+    for rollout in rollouts.values():
         spec = rollout.current
         mine = tuple(by_name[name] for name in replica_set_names(spec) if name in by_name)
         if failure_of(rollout, replica_sets) is not None:
@@ -226,6 +247,8 @@ def instance_status(
                 rollout.revision,
                 rollout.failure,
                 rollout.current_revision or 0,
+                _traffic(rollout, rollouts),
+                rollout.next_number,
             )
         )
     of_applications.sort(key=lambda each: each.name)
@@ -245,6 +268,19 @@ def instance_status(
         leaving=leaving,
         stopping=stopping,
     )
+
+
+def _traffic(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> tuple[TrafficStatus, ...]:
+    if not rollout.candidates:
+        return ()
+    others = [
+        TrafficStatus(each.revision, each.share * ready, each.share, each.tag, ready, each.removed)
+        for each in rollout.candidates
+        for own in (rollouts.get(candidate_name(rollout.name, each.revision)),)
+        for ready in (own is not None and own.stable is not None,)
+    ]
+    rest = rest_of(each.share for each in others)
+    return (TrafficStatus(rollout.current_revision or rollout.revision, rest, rollout.share), *others)
 
 
 def _rollout_status(rollout: Rollout) -> str:

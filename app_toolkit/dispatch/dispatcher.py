@@ -19,6 +19,7 @@ from enum import IntEnum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.affinity import Key, Outcome
 from app_toolkit.core.attempts import (
     Action,
     Attempt,
@@ -78,6 +79,8 @@ class Permit(Protocol):
     @property
     def endpoint(self) -> Endpoint: ...
 
+    affinity: Outcome | None
+
 
 P = TypeVar("P", bound=Permit)
 
@@ -95,7 +98,7 @@ class Router(Protocol):
     def waiting(self) -> int: ...
 
     def try_acquire(
-        self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool, stays: bool, affinity: str | None
+        self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool, stays: bool, affinity: Key | None
     ) -> Any: ...
 
     def wait(
@@ -104,6 +107,7 @@ class Router(Protocol):
         since: float,
         *,
         avoid: Collection[ReplicaId],
+        affinity: Key | None,
         again: bool,
         failed: Callable[[Exception], None],
     ) -> Any: ...
@@ -175,7 +179,7 @@ class Dispatcher(Generic[P]):
     Times are in seconds on one monotonic clock.
     """
 
-    __slots__ = ("attempts", "began", "budget", "permit", "replica", "request", "router", "stage")
+    __slots__ = ("affinity", "attempts", "began", "budget", "permit", "replica", "request", "router", "stage")
 
     def __init__(self, request: Dispatchable, now: float, deadline: float | None = None) -> None:
         """`deadline`: when the request must have ended. None: it has no deadline, or sets it later."""
@@ -185,6 +189,8 @@ class Dispatcher(Generic[P]):
         self.attempts = Attempts(now, deadline)
         #: The replica of the current or last attempt.
         self.replica = ReplicaId("-")
+        #: What became of the affinity key in that attempt. None: the request has none.
+        self.affinity: Outcome | None = None
         #: The permit of the current attempt. None: there is no attempt.
         self.permit: P | None = None
         #: The router and the retry budget of the deployment. Set by `assign`.
@@ -205,7 +211,7 @@ class Dispatcher(Generic[P]):
         prefer: ReplicaId | None = None,
         streamed: bool = False,
         stays: bool = False,
-        affinity: str | None = None,
+        affinity: Key | None = None,
     ) -> P | None:
         """Begin an attempt: acquire a permit, avoiding the replicas that have failed for this request.
 
@@ -225,6 +231,7 @@ class Dispatcher(Generic[P]):
         self._enter(Stage.CONNECTING)
         self.permit = permit
         self.replica = permit.endpoint.id
+        self.affinity = permit.affinity
         self.attempts.count += 1
 
     def sent(self) -> None:

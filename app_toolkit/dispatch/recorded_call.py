@@ -53,5 +53,6 @@ class RecordedCall:
                 request.name.encode(),
                 request.request_id.encode("latin-1", "replace"),
                 status=status,
+                affinity=dispatcher.affinity,
             )
         )

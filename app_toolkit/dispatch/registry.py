@@ -13,7 +13,7 @@ from app_toolkit.core.publication import (
     decode_replica_set,
     decode_routes,
 )
-from app_toolkit.core.routes import RequestKind, RouteLookup
+from app_toolkit.core.routes import Choose, RequestKind, RouteLookup
 from app_toolkit.errors import NoReplica
 from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version, Watch
 from app_toolkit.transport.pool import Pool
@@ -104,8 +104,10 @@ class Registry(Generic[R]):
 
     # Lookups
 
-    def find(self, kind: RequestKind, method: str, path: str) -> str:
+    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
         """Return the name of the replica set that serves a request, a key of `routers`.
+
+        `choose`: chooses among live revisions. It is called only if there are several.
 
         Raises:
             NotFound: No application owns the path.
@@ -113,7 +115,7 @@ class Registry(Generic[R]):
         """
         if not self.ready:
             raise NoReplica("this proxy has no routes yet")
-        return self.routes.find(kind, method, path)
+        return self.routes.find(kind, method, path, choose)
 
     def router(self, name: str) -> R:
         """Return the router of a replica set, which stays until `close`.

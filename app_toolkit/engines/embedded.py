@@ -259,6 +259,7 @@ class Ingress(Local):
                 scope["path"].encode("latin-1", "replace")[:LONGEST_PATH],
                 status,
                 size,
+                dispatcher.affinity,
             )
         )
 

@@ -35,6 +35,7 @@ from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica import breakpoints
+from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
@@ -119,14 +120,16 @@ class ControlledProcess:
                 self.location.set_result(location)
         return self.location.result()
 
-    def probe(self, timeout_s: float, epoch: int) -> None:
+    def probe(self, timeout_s: float, epoch: int) -> int:
+        """Check that the process serves. Return the number of open connections of a replica; 0 for a proxy."""
         self.heed(epoch)
         try:
-            self.server.probe(timeout_s)
+            found = self.server.probe(timeout_s)
         except (Unresponsive, ReplicaGone, NotWell):
             raise
         except Exception as error:
             raise NotWell(users_traceback(error)) from error
+        return found.connections if isinstance(found, ReplicaStatistics) else 0
 
     def drain(self, timeout_s: float, epoch: int) -> None:
         self.heed(epoch)

@@ -1,6 +1,7 @@
 """The context of user code: the request that it serves, the replica that runs it, and the streams that it reads."""
 
 import asyncio
+import secrets
 import threading
 import weakref
 from collections.abc import Callable
@@ -88,6 +89,16 @@ class ReplicaContext:
 
 REPLICA: ContextVar[ReplicaContext | None] = ContextVar("app_toolkit_replica", default=None)
 
+_pin = ""
+"""What `core.sessions.Pins.attach` appends to the IDs of this process, which has one replica. Empty: this is no replica
+of an ingress."""
+
+
+def use_session_pin(pin: str) -> None:
+    """Let `session_id` append this to its IDs, in all threads and tasks of this process."""
+    global _pin
+    _pin = pin
+
 
 def request_id() -> str | None:
     """Return the id of the current request, which its client reads in `X-Request-ID`.
@@ -111,6 +122,16 @@ def trace_context() -> dict[str, str]:
     """
     parent, _, state = (TRACE.get() or "").partition(" ")
     return {name: value for name, value in (("traceparent", parent), ("tracestate", state)) if value}
+
+
+def session_id() -> str:
+    """Return a new random ID for a session that only this replica knows, such as `p3pHn0u1mBvGWTz3c5Vq~q2w...`.
+
+    The ID names the replica, so that a request with it goes to this replica: in the parameter of the query, the header
+    or the cookie that the option `affinity` of the ingress names. It cannot be guessed, and has at most 40 characters
+    out of `A-Z a-z 0-9 - _ ~`. In one process it names no replica.
+    """
+    return secrets.token_urlsafe(15) + _pin
 
 
 def replica_context() -> ReplicaContext:

@@ -18,9 +18,13 @@ class Counts:
     latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_S) + 1))
     """Their number in each bucket. WebSockets are in none of them."""
     latency_sum_s: float = 0.0
+    affinity: dict[str, int] = field(default_factory=dict)
+    """The number of those with an affinity key, by what became of it (`core.affinity.Outcome`)."""
 
     def add(self, record: Record) -> None:
         self.outcomes[record.outcome] = self.outcomes.get(record.outcome, 0) + 1
+        if record.affinity is not None:
+            self.affinity[record.affinity] = self.affinity.get(record.affinity, 0) + 1
         if record.kind != "websocket":
             self.latency[bisect_left(LATENCY_S, record.seconds)] += 1
             self.latency_sum_s += record.seconds
@@ -30,7 +34,7 @@ class Counts:
 
         Safe from any thread. The values of the copy may differ by a request that has just ended.
         """
-        return Counts(dict(self.outcomes), list(self.latency), self.latency_sum_s)
+        return Counts(dict(self.outcomes), list(self.latency), self.latency_sum_s, dict(self.affinity))
 
 
 class Counters:

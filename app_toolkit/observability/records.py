@@ -56,6 +56,8 @@ class Record(NamedTuple):
     """The status of the response; `CLIENT_CLOSED_REQUEST`: the client left before its end."""
     size: int = 0
     """Bytes of the body of the response."""
+    affinity: str | None = None
+    """What became of its affinity key in the last attempt (`core.affinity.Outcome`). None: it had none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from app_toolkit.core.identity import candidate_of
 from app_toolkit.core.routes import RouteLookup
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import RequestError
@@ -53,7 +54,7 @@ def health(registry: Registry[Any], draining: bool) -> BuiltinResponse:
 
 
 def listing(routes: RouteLookup) -> dict[str, Any]:
-    """Return, by prefix, each application, its default ingress, and the ingress of each of its routes."""
+    """Return, by prefix, each application, its default ingress, and the ingress of each route of its main revision."""
     return {
         application.prefix: {
             "application": application.name,
@@ -70,6 +71,7 @@ def listing(routes: RouteLookup) -> dict[str, Any]:
             ],
         }
         for application in routes.applications
+        if candidate_of(application.name) is None
     }
 
 

@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 
+from app_toolkit.core.affinity import Key, hashed
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
-from app_toolkit.core.routes import RequestKind
+from app_toolkit.core.routes import LiveIngress, RequestKind
+from app_toolkit.core.traffic import choose
 from app_toolkit.core.uploads import is_slow
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
 from app_toolkit.errors import (
@@ -25,6 +28,7 @@ from app_toolkit.proxy.downstream import Downstream
 from app_toolkit.proxy.ingress_router import RoutePermit
 from app_toolkit.proxy.request import KEPT_BODY, Request
 from app_toolkit.proxy.response import ClientResponse
+from app_toolkit.proxy.sessions import Sessions, value_at
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import PooledConnection, ResponseHead
@@ -37,6 +41,9 @@ for a response before it sends the rest of the body. The rate of the body is mea
 
 DELAY_S = 1.0
 """Seconds until a request whose body arrives slowly asks again, after the replicas had no slot for such a body."""
+
+SHARD_KEY = b"x-serve-shard-key"
+"""The field of a client whose requests with the same value get the same live revision."""
 
 SLOW_BODY = b"\r\n%b: 1" % hop.SLOW_BODY
 """Appended to the value of the hop field of a request whose body arrives slowly."""
@@ -59,6 +66,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_affinity",
         "_arriving",
         "_blocked",
         "_client",
@@ -71,6 +79,7 @@ class Exchange:
         "_proxy",
         "_refusal",
         "_response",
+        "_sessions",
         "_slow",
         "_tunnel",
         "_waiter",
@@ -84,6 +93,9 @@ class Exchange:
         self._dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, proxy.clock())
         self._ingress_state = proxy.unowned
         self._max_body: int | None = None
+        #: The sessions of the ingress, and the affinity key of the request. None: there are no sessions, or no key.
+        self._sessions: Sessions | None = None
+        self._affinity: Key | None = None
         self._response = ClientResponse(request, client)
         # Other resources, released in `_release`.
         self._waiter: object | None = None
@@ -223,12 +235,38 @@ class Exchange:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         request, proxy = self.request, self._proxy
         kind: RequestKind = "websocket" if request.websocket else "http"
-        name = proxy.registry.find(kind, request.method.decode(), request.path)
+        name = proxy.registry.find(kind, request.method.decode(), request.path, self._choose_revision)
         router = proxy.registry.routers[name]
         self._ingress_state = proxy.ingress_state(name)
         self._dispatcher.assign(router, self._ingress_state.budget)
         self._max_body = None if request.websocket else router.policy.max_body_size
         self._check_body()
+        self._read_key(name)
+
+    def _choose_revision(self, able: Sequence[LiveIngress]) -> str:
+        """Return the replica set of the live revision that serves the request."""
+        routers, source = self._proxy.registry.routers, self._proxy.tag_source
+        tag = None if source is None else value_at(source, self.request)
+        if tag is not None and (tagged := next((each for each in able if each.tag == tag), None)):
+            return tagged.replica_set
+        keys: list[str] = [each.decode("latin-1") for each in self.request.values(SHARD_KEY)]
+        for each in able:
+            self._read_key(each.replica_set)
+            if each.share and routers[each.replica_set].has_session(self._affinity):
+                return each.replica_set
+            if (key := hashed(self._affinity)) is not None:
+                keys.append(key)
+        shares = {each.revision: each.share for each in able}
+        chosen = choose(shares, keys[0] if keys else None, self._proxy.draw())
+        return next(each.replica_set for each in able if each.revision == chosen)
+
+    def _read_key(self, ingress: str) -> None:
+        """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
+        affinity = self._proxy.registry.routers[ingress].policy.affinity
+        self._sessions = self._affinity = None
+        if affinity is not None:
+            self._sessions = self._proxy.ingress_state(ingress).sessions(affinity, self._proxy.token)
+            self._affinity = self._sessions.key(self.request, self._client.peers)
 
     def _check_body(self) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""
@@ -281,14 +319,26 @@ class Exchange:
         """Acquire a permit, or wait for one."""
         client, dispatcher = self._client, self._dispatcher
         shared = bool(self.request.forwarded)
-        permit = dispatcher.acquire(*self._ingress_state.preferred(client.served, client.peers, shared=shared))
+        sessions = self._sessions is not None
+        preferred = self._ingress_state.preferred(client.served, client.peers, shared=shared, sessions=sessions)
+        permit = dispatcher.acquire(*preferred, self._affinity)
         if permit is not None:
             self._connect(permit)
-            return
+        else:
+            self._wait_for_permit()
+
+    def _wait_for_permit(self) -> None:
+        """Wait for a permit, and leave the queue when the exchange ends before."""
+        dispatcher = self._dispatcher
         attempts = dispatcher.attempts
         try:
             self._waiter = dispatcher.router.wait(
-                self._granted, attempts.since, avoid=attempts.avoid, again=attempts.count > 0, failed=self.fail
+                self._granted,
+                attempts.since,
+                avoid=attempts.avoid,
+                affinity=self._affinity,
+                again=attempts.count > 0,
+                failed=self.fail,
             )
         except RequestError as error:
             self.fail(error)
@@ -296,6 +346,14 @@ class Exchange:
     def _granted(self, permit: RoutePermit) -> None:
         """Take the permit for which the request has waited."""
         self._waiter = None
+        router = self._dispatcher.router
+        if self._sessions is None and router.policy.affinity is not None:
+            # The options of the ingress have arrived while the request waited: its session may be at another replica.
+            self._read_key(self._ingress_state.name)
+            if self._affinity is not None:
+                router.release(permit)
+                self._wait_for_permit()
+                return
         self._dispatcher.granted(permit)
         self._connect(permit)
 
@@ -337,7 +395,7 @@ class Exchange:
             identity += proxy.wait_queues.redeem
         if self._slow and not request.complete:
             identity += SLOW_BODY
-        head = request.head(identity)
+        head = request.head(identity, None if self._sessions is None else self._sessions.unpinned(request))
         if self._holding:
             connection.write(head)
         else:
@@ -381,7 +439,12 @@ class Exchange:
     def response_started(self, head: ResponseHead) -> None:
         if head.refusal is not None:
             self._refusal = head.refusal
-        elif head.status == 101:
+            return
+        if self._sessions is not None:
+            replica = self._dispatcher.replica
+            if head.status != 304:
+                head.fields = self._sessions.pinned(head.fields, self.request, replica, self._client.peers)
+        if head.status == 101:
             self._open_tunnel(head)
         elif self._response.prepare(head):
             if head.stream is not None:
@@ -559,6 +622,7 @@ class Exchange:
                 request.raw_path[:LONGEST_PATH],
                 status,
                 response.size,
+                dispatcher.affinity,
             )
         )
 

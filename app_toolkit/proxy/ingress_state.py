@@ -4,10 +4,12 @@ import logging
 from collections.abc import Callable, Mapping
 
 from app_toolkit.core.attempts import RetryBudget
+from app_toolkit.core.identity import main_replica_set
 from app_toolkit.core.recent import Recent
 from app_toolkit.errors import ReplicaGone, RequestError
 from app_toolkit.proxy.deadlines import Deadlines
 from app_toolkit.proxy.ingress_router import RoutePermit
+from app_toolkit.proxy.sessions import Sessions
 from app_toolkit.types import ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -24,6 +26,7 @@ class IngressState:
         "_deadlines",
         "_logged",
         "_newest",
+        "_sessions",
         "budget",
         "name",
         "responses",
@@ -43,6 +46,7 @@ class IngressState:
         #: The permit of the newest open stream or WebSocket of each client address.
         self._newest: dict[bytes, RoutePermit] = {}
         self._deadlines: Deadlines | None = None
+        self._sessions: Sessions | None = None
         self._logged = float("-inf")
 
     def deadlines(self, timeout: float) -> Deadlines:
@@ -51,19 +55,28 @@ class IngressState:
             self._deadlines = Deadlines(timeout, self._clock)
         return self._deadlines
 
+    def sessions(self, option: str, secret: bytes) -> Sessions:
+        """Return the sessions of this ingress. `option`: its present option `affinity`."""
+        if self._sessions is None or self._sessions.option != option:
+            self._sessions = Sessions(option, secret, main_replica_set(self.name))
+        return self._sessions
+
     def close(self) -> None:
         if self._deadlines is not None:
             self._deadlines.close()
 
     def preferred(
-        self, served: Mapping[str, tuple[ReplicaId, bool]], peers: bytes, *, shared: bool
+        self, served: Mapping[str, tuple[ReplicaId, bool]], peers: bytes, *, shared: bool, sessions: bool = False
     ) -> tuple[ReplicaId | None, bool, bool]:
         """Return the preferred replica, whether the previous response was a stream, and whether the client will stay.
 
         A client is identified by its connection, whose previous replica is in `served`. For a new connection, and for
         one that a trusted proxy shares among its clients (`shared`), the client is identified by its address: while a
-        replica has an open stream or WebSocket to this address, other requests from it prefer that replica.
+        replica has an open stream or WebSocket to this address, other requests from it prefer that replica. With
+        `sessions`, a request without a key begins a new one, which may go to any replica.
         """
+        if sessions:
+            return None, False, True
         if not shared:
             before = served.get(self.name)
             if before is not None:

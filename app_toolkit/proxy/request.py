@@ -236,11 +236,31 @@ class Request:
 
     # For the exchange
 
-    def head(self, hop: bytes) -> bytes:
-        """Return the head that is sent to a replica. `hop` is the value of the hop field."""
+    def head(self, hop: bytes, replaced: Header | None = None) -> bytes:
+        """Return the head that is sent to a replica.
+
+        Parameters:
+            hop: The value of the hop field.
+            replaced: A field that is sent instead of all fields with this name. None: there is none.
+        """
+        fields = self._fields
+        if replaced is not None:
+            start, line = b"%b: " % replaced[0], b"%b: %b\r\n" % replaced
+            fields = [*(each for each in fields if not each.startswith(start)), line]
         ask = b"" if self.expects or not self.held else EXPECT + b": 1\r\nexpect: 100-continue\r\n"
-        line = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
-        return b"".join((line, self._trace, ask, *self._fields, b"\r\n"))
+        first = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
+        return b"".join((first, self._trace, ask, *fields, b"\r\n"))
+
+    # For the affinity key
+
+    @property
+    def query(self) -> bytes:
+        return self._target.partition(b"?")[2]
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Return the values of a field that replicas receive. `name`: in lower case."""
+        start = b"%b: " % name
+        return [line[len(start) : -2] for line in self._fields if line.startswith(start)]
 
     def read_target(self, url: bytes, host: bytes | None) -> None:
         """Parse the request target in the forms of RFC 9112, 3.2. CONNECT is rejected before.

@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 
 import uvicorn
 
+from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.models import HTTPOptions, networks
 from app_toolkit.core.forwarded import Trust
 from app_toolkit.core.uploads import MinimumRate
@@ -83,6 +84,8 @@ class ProxyServer:
         )
         if options.max_requests_per_client is not None:
             proxy.clients = Clients(options.max_requests_per_client)
+        if options.tag_source is not None:
+            (proxy.tag_source,) = key_sources(options.tag_source)
         self._trust = Trust(networks(options.forwarded_allow_ips))
         self._drain_timeout_s = drain_timeout_s
         descriptors = raise_descriptors()

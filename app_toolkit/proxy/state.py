@@ -1,10 +1,12 @@
 """The state that all connections of one proxy share."""
 
 import itertools
+import random
 import secrets
 import time
 from collections.abc import Callable
 
+from app_toolkit.config.affinity import KeySource
 from app_toolkit.core.reports import Loads
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
@@ -61,6 +63,10 @@ class ProxyState:
         )
         #: Limits the requests of each client address. None: no limit.
         self.clients: Clients | None = None
+        #: Where requests name the tag of a live revision. None: nowhere.
+        self.tag_source: KeySource | None = None
+        #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
+        self.draw: Callable[[], float] = random.random
         self.draining = False
         self.access = access
         #: The outcomes and latencies of requests.

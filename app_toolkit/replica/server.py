@@ -21,9 +21,11 @@ import uvloop
 from fastapi import FastAPI
 
 from app_toolkit import private
+from app_toolkit.core.identity import ReplicaSetKey, main_name
+from app_toolkit.core.sessions import Pins
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
-from app_toolkit.observability.context import REPLICA, ReplicaContext
+from app_toolkit.observability.context import REPLICA, ReplicaContext, use_session_pin
 from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics, Reported
@@ -36,6 +38,7 @@ from app_toolkit.replica.objects.calls import host_class
 from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.replica.objects.payload_store import PayloadStore
 from app_toolkit.replica.signals import Signals
+from app_toolkit.transport import hop
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp.loading import Lifespan, host, load, unpack, users_traceback
@@ -303,6 +306,9 @@ class ReplicaServer:
     async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None], code: bytes | None) -> None:
         self._context = ReplicaContext(spec.application, spec.deployment, spec.id)
         REPLICA.set(self._context)  # for everything that starts from here on
+        if spec.kind == "ingress":
+            pins = Pins(hop.token(secret), str(ReplicaSetKey(main_name(spec.application), spec.deployment)))
+            use_session_pin(pins.attach("", spec.id))
         # The event loop runs already, as under plain uvicorn: modules ask for it while they are imported.
         app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
         app = served(app, spec.target)

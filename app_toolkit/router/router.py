@@ -11,10 +11,11 @@ from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.affinity import PREFERENCE_S, Placement, place
+from app_toolkit.core.affinity import PREFERENCE_S, Key, Pinned, Placement, place
 from app_toolkit.core.attempts import Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import FULL_S, Candidate, FullAlarm, ServingOrder, next_served
+from app_toolkit.core.sessions import digest
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
 from app_toolkit.interfaces import Endpoint, Join, QueuePosition
 from app_toolkit.router.targets import Failed, Permit, Upstream, Waiter
@@ -53,6 +54,7 @@ class Router:
     * A request with an affinity key prefers the replicas that hold the key, also in the queue, and waits for them for a
       bounded time (`core.affinity`). Requests that displace other keys at their replica come after those that do not,
       for a bounded time, too (`core.queueing`).
+    * A request whose key is `Pinned` waits for its replica as long as that is in the replica set.
     * A permit counts until it is released, even if its replica is removed meanwhile. Releasing it again has no effect.
     * A new replica set keeps the permits at replicas that remain.
 
@@ -85,9 +87,9 @@ class Router:
         self._unserved = unserved
         self._rng = rng or Random()
         # The state of a router is its waiters and its permits. `_assign` assigns permits to waiters.
-        #: The waiters by the replicas that they avoid and by their key, so that waiters that cannot use a free replica
-        #: are skipped together. Oldest first.
-        self._queues: dict[tuple[frozenset[ReplicaId], str | None], list[Waiter]] = {}
+        #: The waiters by the replicas that they avoid and by their group: those that cannot use a free replica are
+        #: skipped together. Oldest first.
+        self._queues: dict[tuple[frozenset[ReplicaId], Key | None], list[Waiter]] = {}
         self._order = ServingOrder()
         #: When the first of the requests began to wait since which the queue was never empty.
         self._waiting_since = 0.0
@@ -96,6 +98,8 @@ class Router:
         self._watch: asyncio.TimerHandle | None = None
         self._targets: dict[ReplicaId, Upstream] = {}
         self._all: Sequence[Upstream] = ()
+        #: The replicas by their digests, for `Pinned` keys. None: none has been needed since the last `update`.
+        self._by_digest: dict[str, Upstream] | None = None
         #: The replica of `_all` that was picked last, and the number of times in a row.
         self._last: Upstream | None = None
         self._run = 0
@@ -116,7 +120,7 @@ class Router:
         prefer: ReplicaId | None = None,
         streamed: bool = False,
         stays: bool = False,
-        affinity: str | None = None,
+        affinity: Key | None = None,
     ) -> Permit | None:
         """Acquire a permit at a replica with room. Return None if there is no such replica.
 
@@ -135,7 +139,7 @@ class Router:
         if self._closed:
             return None
         if affinity is not None:
-            return self._take_for(affinity, self._usable(self._free(), avoid), avoid)
+            return self._take_for(affinity, avoid)
         # Nearly always, this finds a replica in constant time, whatever the number of replicas.
         if not avoid:
             kept = None if prefer is None else self._targets.get(prefer)
@@ -155,7 +159,7 @@ class Router:
         since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
-        affinity: str | None = None,
+        affinity: Key | None = None,
         again: bool = False,
         failed: Failed = lambda error: None,
     ) -> Waiter:
@@ -187,8 +191,8 @@ class Router:
             self._waiting_since = since
             self._watch_later()
         waiter = Waiter(granted, failed, since, frozenset(avoid), affinity)
-        insort(self._queues.setdefault((waiter.avoid, affinity), []), waiter, key=SINCE)
-        if affinity is not None:
+        insort(self._queues.setdefault((waiter.avoid, waiter.group), []), waiter, key=SINCE)
+        if isinstance(affinity, str):
             self._assign_at(since + PREFERENCE_S)
         if not self._targets:
             self._unserved()
@@ -283,7 +287,7 @@ class Router:
         since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
-        affinity: str | None = None,
+        affinity: Key | None = None,
         again: bool = False,
     ) -> Permit:
         """Wait for a permit, which the caller must release. Raise `QueueFull`, `QueueTimeout` or `NoReplica`."""
@@ -351,6 +355,7 @@ class Router:
             target.endpoint = endpoint
             self._targets[endpoint.id] = target
         self._all = tuple(self._targets.values())
+        self._by_digest = None
         self._last = None
         for target in before.values():
             self._leave_queue(target)
@@ -498,9 +503,34 @@ class Router:
             if before is None:
                 self._assign_when_due()
 
+    def has_session(self, key: Key | None) -> bool:
+        """Return whether a replica of this deployment has the session of a request."""
+        return key is not None and self._home(key) is not None
+
+    def _home(self, key: Key) -> Upstream | None:
+        """Return the replica that a key is pinned to. None: the key is not pinned, or the replica is gone."""
+        if not isinstance(key, Pinned):
+            return None
+        if self._by_digest is None:
+            self._by_digest = {digest(target.endpoint.id): target for target in self._all}
+        return self._by_digest.get(key.replica)
+
     def _place(
-        self, key: str, usable: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
+        self, key: Key, free: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
     ) -> Placement | None:
+        """Return the replicas for a request with a key, among these with room. None: the request waits."""
+        home = self._home(key)
+        if home is not None:  # also if it has failed this request: only this replica knows the session
+            return Placement([home.endpoint.id], held=True) if home in free else None
+        usable = self._usable(free, avoid)
+        if not usable:
+            return None
+        if isinstance(key, Pinned):
+            key = key.id
+        if not key:
+            target = pick(usable, Upstream.load, self._rng)
+            assert target is not None
+            return Placement([target.endpoint.id], held=False)
         reports = {
             target.endpoint.id: target.holdings
             for target in self._all
@@ -513,22 +543,27 @@ class Router:
         displaced_s = {target.endpoint.id: now - target.displaced_at for target in usable}
         return place(key, reports, with_room, displaced_s=displaced_s, waited_s=0.0 if since is None else now - since)
 
-    def _take_for(self, key: str, usable: Sequence[Upstream], avoid: Collection[ReplicaId]) -> Permit | None:
-        placement = self._place(key, usable, avoid) if usable else None
+    def _take_for(self, key: Key, avoid: Collection[ReplicaId]) -> Permit | None:
+        placement = self._place(key, self._free(), avoid)
         return None if placement is None else self._begin_at(placement, key)
 
-    def _begin_at(self, placement: Placement, key: str, *, reserved: bool = False) -> Permit:
-        """Acquire a permit at the most preferred replica, or at the next one if that has clearly less load."""
+    def _begin_at(self, placement: Placement, key: Key, *, reserved: bool = False) -> Permit:
+        """Acquire a permit at the most preferred replica. Of those that hold keys, the next one may have less load."""
         target = self._targets[placement.replicas[0]]
-        if len(placement.replicas) > 1:
+        if len(placement.replicas) > 1 and target.holdings is not None:
             other = self._targets[placement.replicas[1]]
             if is_clearly_less(other.load(), target.load()):
                 target = other
         if placement.displaces:
             target.displaced_at = asyncio.get_running_loop().time()
-        if target.holdings is not None and not placement.held:
+        if target.holdings is not None and not placement.held and isinstance(key, str):
             target.holdings = target.holdings.with_key(key)
-        return self._begin(target, reserved=reserved, held=placement.held)
+        permit = self._begin(target, reserved=reserved, held=placement.held)
+        if isinstance(key, Pinned) and not placement.held:
+            permit.affinity = "gone"
+        else:
+            permit.affinity = "spilled" if placement.spilled else "kept"
+        return permit
 
     def _assign_at(self, due: float) -> None:
         """Assign again when a waiter has waited for `PREFERENCE_S`, which is at this time."""
@@ -600,12 +635,10 @@ class Router:
         if newest_first:  # the oldest waiter with a key may go to replicas for which a newer one still waits
             heads += [queue[-1] for queue in self._queues.values() if len(queue) > 1]
         for waiter in sorted(heads, key=SINCE, reverse=newest_first):
-            usable = self._usable(free, waiter.avoid)
-            if not usable:
-                continue
             if waiter.key is None:
-                yield Candidate((waiter, usable))
-            elif (placement := self._place(waiter.key, usable, waiter.avoid, waiter.since)) is not None:
+                if usable := self._usable(free, waiter.avoid):
+                    yield Candidate((waiter, usable))
+            elif (placement := self._place(waiter.key, free, waiter.avoid, waiter.since)) is not None:
                 yield Candidate((waiter, placement), placement.gives_way)
 
     def _serve(self, waiter: Waiter, permit: Permit) -> None:
@@ -615,10 +648,10 @@ class Router:
 
     def _remove(self, waiter: Waiter) -> None:
         waiter.done = True
-        queue = self._queues[waiter.avoid, waiter.key]
+        queue = self._queues[waiter.avoid, waiter.group]
         queue.remove(waiter)
         if not queue:
-            del self._queues[waiter.avoid, waiter.key]
+            del self._queues[waiter.avoid, waiter.group]
 
     # Replicas that are full or rest
 

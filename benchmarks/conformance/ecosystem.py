@@ -93,6 +93,7 @@ FORMS = {
     "dev": f"{TOOLKIT} dev {{apps}}/{{module}}.py:app --port {{port}} --no-reload",
     "run -n 1": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 1",
     "run -n 2, pinned": f"{TOOLKIT} run {{apps}}/{{module}}.py:pinned --port {{port}} -n 2",
+    "run -n 3, affinity": f"{TOOLKIT} run {{apps}}/{{module}}.py:sticky --port {{port}} -n 3",
     "run -n 2": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 2",
 }
 ROUNDS = {"workers 2": 3, "run -n 2": 3}

@@ -82,6 +82,7 @@ EACH = {
     "body_grace_s": ("7", 7.0),
     "max_connections": ("77", 77),
     "max_requests_per_client": ("70", 70),
+    "tag_source": ("header:x-tag", "header:x-tag"),
     "forwarded_allow_ips": ("10.0.0.0/8", "10.0.0.0/8"),
     "ssl_keyfile": ("/k.pem", "/k.pem"),
     "ssl_certfile": ("/c.pem", "/c.pem"),

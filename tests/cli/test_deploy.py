@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,24 @@ from app_toolkit.cli import main as command_line
 from app_toolkit.cli.deploy import DeployOptions, deploy
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.commands import (
+    Abort,
+    AddCandidate,
     Command,
     Delete,
     Deploy,
     GetApplication,
     GetApplications,
     GetStatus,
+    Promote,
     Rollback,
     Scale,
+    SetTraffic,
 )
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.applications import proxy_options
-from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, TrafficStatus
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.userapp.artifact import Unpacked
 from tests.client.scripted import FAILED, PROXY, STARTING, UP, OneInstance, Scripted, Unloaded
@@ -80,6 +85,11 @@ class Cluster(OneInstance):
                 assert spec.route_prefix is not None or not http.model_fields_set, "it cannot move proxies of others"
                 self.http = proxy_options(self.http, http)
                 return 1
+            case AddCandidate(spec, code, share, tag, None, 2):
+                self.did.append(f"add {spec.name} with {share:g} {tag}")
+                self.code.update(code)
+                self.applications[f"{spec.name}@2"] = spec
+                return 2
             case GetStatus(after):
                 up = tuple(ApplicationStatus(name, "healthy", "/", (UP,)) for name in self.applications)
                 return InstanceStatus(1, after + 1, "healthy", up, (PROXY,), ())
@@ -244,6 +254,64 @@ def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys:
     assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
     assert command(instance, "scale", "shop", "1") == 2
     assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
+
+
+def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:
+    cluster = Cluster()
+    with pytest.raises(ConfigError, match="--traffic and --tag need a running application, and there is no"):
+        deployed(cluster, app, traffic=10)
+    deployed(cluster, app)
+    said = deployed(cluster, app, traffic=10, tag="preview", wait=True)
+    assert cluster.did[-2:] == ["add shop with 0.1 preview", "close"]
+    assert said[3] == "Revision 2 of shop gets 10 % of the requests once it runs."
+    assert said[-2] == "Serving Shop at http://127.0.0.1:8000/shop"
+    with pytest.raises(ConfigError, match="a live revision cannot change options of the proxies: tag_source none -> "):
+        deployed(cluster, app, tag="preview", named=HTTPOptions(tag_source="header:x-tag"))
+    cluster.applications.clear()
+    with pytest.raises(ConfigError, match="there is no application 'shop' beside which a revision could run"):
+        deployed(cluster, app, tag="preview")
+
+
+def live(*traffic: TrafficStatus) -> InstanceStatus:
+    found = status(UP)
+    (shop,) = found.applications
+    return replace(found, applications=(replace(shop, traffic=traffic, next_revision=4),))
+
+
+MAIN, NEW = TrafficStatus(1, 1.0, 0.9), TrafficStatus(3, 0.0, 0.1, "preview", is_ready=False)
+
+
+def test_the_shares_of_the_live_revisions_are_shown_and_set(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = Scripted(live(MAIN, NEW))
+    assert command(instance, "traffic", "shop", "1=90", "3=10") == 0
+    assert instance.did == [SetTraffic("shop", {1: 90.0, 3: 10.0}), "close"]
+    assert capsys.readouterr().out.splitlines() == [
+        "  revision=1  traffic=100 %  tag=  state=ready",
+        "  revision=3  traffic=0 %  tag=preview  state=starts, then 10 %",
+    ]
+    assert command(Scripted(status(UP)), "traffic", "shop") == 0
+    assert capsys.readouterr().out == "  revision=1  traffic=100 %  tag=  state=ready\n"
+    assert command(Scripted(), "traffic", "shop", "3=1", "3=2") == 2
+    assert capsys.readouterr().err == "Error: a revision is named twice: 3=1 3=2\n"
+    assert command(Scripted(), "traffic", "shop", "3:10") == 2
+    assert capsys.readouterr().err == "Error: '3:10' should be REVISION=WEIGHT, such as 13=10\n"
+    assert command(Scripted(status(UP)), "traffic", "shoe") == 2
+    assert capsys.readouterr().err == "Error: there is no application 'shoe'\n"
+
+
+def test_a_live_revision_is_promoted_or_aborted(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = Scripted(status(STARTING, revision=4), status(UP, revision=4))
+    instance.revision = 4
+    assert command(instance, "promote", "shop", "3", "--wait") == 0
+    assert instance.did == [Promote("shop", 3), "close"]
+    assert capsys.readouterr().out.startswith("application shop becomes revision 4\n")
+    instance = Scripted()
+    assert command(instance, "abort", "shop") == 0
+    assert instance.did == [Abort("shop"), "close"]
 
 
 def test_an_application_is_rolled_back_by_its_name(

@@ -70,7 +70,11 @@ def test_named_files_exist(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("place", ["option", "RAY_ADDRESS", "APP_TOOLKIT_ADDRESS"])
 @pytest.mark.parametrize(
-    "command", ["run shop.py", "deploy shop.py", "status", "scale a/b 2", "rollback a", "delete a", "shutdown"]
+    "command",
+    [
+        *("run shop.py", "deploy shop.py", "status", "scale a/b 2", "traffic a", "promote a", "abort a", "rollback a"),
+        *("delete a", "shutdown"),
+    ],
 )
 def test_an_address_of_ray_client_is_refused_by_every_command(
     command: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -98,6 +102,9 @@ def test_an_address_of_ray_client_is_refused_from_python() -> None:
         lambda: app_toolkit.run(hello, address=CLIENT),
         lambda: app_toolkit.deploy(hello, address=CLIENT),
         lambda: app_toolkit.scale("a/b", 2, address=CLIENT),
+        lambda: app_toolkit.set_traffic("a", {1: 1}, address=CLIENT),
+        lambda: app_toolkit.promote("a", address=CLIENT),
+        lambda: app_toolkit.abort("a", address=CLIENT),
         lambda: app_toolkit.rollback("a", address=CLIENT),
         lambda: app_toolkit.delete("a", address=CLIENT),
         lambda: app_toolkit.status(address=CLIENT),

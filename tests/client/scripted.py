@@ -4,7 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 from app_toolkit.client.client import Client, Driver, Engine
-from app_toolkit.client.commands import Command, Deploy, GetApplication, GetStatus, Rollback, Scale
+from app_toolkit.client.commands import (
+    AddCandidate,
+    Command,
+    Deploy,
+    GetApplication,
+    GetStatus,
+    Promote,
+    Rollback,
+    Scale,
+)
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.engines.ray.engine import RayEngine
@@ -84,7 +93,7 @@ class Scripted(OneInstance):
             case Rollback(application, 3):
                 self.did.append(command)
                 return Reverted(application, 3, 2, self.revision)
-            case Deploy() | Scale():
+            case Deploy() | Scale() | AddCandidate() | Promote():
                 self.did.append(command)
                 return self.revision
             case _:

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from app_toolkit.client.commands import Delete, Rollback
-from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
+from app_toolkit.core.status import (
+    ApplicationStatus,
+    InstanceStatus,
+    ReplicaSetStatus,
+    ReplicaStatus,
+    TrafficStatus,
+)
 from app_toolkit.errors import InstanceEnded, PlacementError, StartupError, Superseded, WaitTimeout
 from tests.client.scripted import FAILED, PROXY, STARTING, UP, UPDATING, Scripted
 
@@ -61,6 +67,19 @@ def test_a_wait_ends_if_another_client_replaces_or_deletes_the_revision(revision
     now = () if revision is None else (replace(shop, revision=revision, serving_revision=revision),)
     with pytest.raises(Superseded, match=f"^{said}$"):
         Scripted(replace(status(UP), applications=now)).wait_until_serving({"shop": 2})
+
+
+def test_a_wait_for_a_live_revision_ends_when_it_gets_requests() -> None:
+    (shop,) = status(UP).applications
+    new = replace(shop, name="shop@2", deployments=(replace(UP, name="shop@2/app"),))
+
+    def live(is_ready: bool) -> InstanceStatus:
+        traffic = TrafficStatus(1, 0.9, 0.9), TrafficStatus(2, 0.1, 0.1, is_ready=is_ready)
+        return replace(status(UP), applications=(replace(shop, traffic=traffic), new))
+
+    assert Scripted(live(False), live(True)).wait_until_serving({"shop@2": 1}).change == 1
+    with pytest.raises(WaitTimeout, match="shop@2: gets no requests yet"):
+        Scripted(live(False)).wait_until_serving({"shop@2": 1}, timeout_s=0)
 
 
 def test_a_revision_that_was_rolled_back_and_then_superseded_was_superseded() -> None:

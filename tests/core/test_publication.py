@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app_toolkit.config.models import Policy, Route
 from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.publication import (
+    LiveRevision,
     ReplicaSetSnapshot,
     RouteSnapshot,
     StartBlocked,
@@ -54,7 +55,7 @@ def test_a_snapshot_survives_its_encoding_as_json(snapshot):
 def test_the_first_application_above_a_path_is_the_one_with_the_longest_prefix(wished, path):
     taken = dict.fromkeys(wished)
     served = [application(f"app{n}", prefix=prefix) for n, prefix in enumerate(taken)]
-    published_routes = route_snapshot(served).applications
+    published_routes = route_snapshot(map(LiveRevision, served)).applications
     assert {each.prefix for each in published_routes} == taken.keys() - {None}
     above = [each.prefix for each in published_routes if strip_prefix(each.prefix, path) is not None]
     assert above[:1] == sorted(above, key=len, reverse=True)[:1]
@@ -63,7 +64,7 @@ def test_the_first_application_above_a_path_is_the_one_with_the_longest_prefix(w
 def test_an_application_is_published_with_its_routes_in_the_apps_order():
     spec = application()
     shown = RoutedApplication("shop", "/", "web", spec.routes)
-    assert route_snapshot([spec]) == RouteSnapshot((shown,))
+    assert route_snapshot([LiveRevision(spec)]) == RouteSnapshot((shown,))
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.booleans()), max_size=5))

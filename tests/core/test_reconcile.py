@@ -150,6 +150,14 @@ def test_a_plan(why, target, have, expected):
     assert planned(replica_set_spec("v2", target), replica_set(*have)) == expected, why
 
 
+def test_the_replica_with_the_fewest_connections_leaves_first():
+    record = replica_set(("v2", RUN), ("v2", RUN), ("v2", RUN))
+    for number, connections in ((1, 5), (2, 1), (3, 4)):
+        record = take(record, ProbePassed(ReplicaId(f"r{number}"), connections), 1.0)
+    assert planned(replica_set_spec("v2", 2), record) == ["Retire r2"]
+    assert planned(replica_set_spec("v2", 1), record) == ["Retire r3", "Retire r2"]
+
+
 @pytest.mark.parametrize(
     ("phase", "facts", "now", "expected"),
     [

@@ -381,4 +381,4 @@ def test_the_same_applied_again_only_counts():
     rollout = whole(applied(None, ONE), ONE, 1)
     again = applied(rollout, ONE)
     assert (again.revision, again.is_settled) == (2, True)
-    assert again == rollout.but(revision=2)
+    assert again == rollout.but(revision=2, number_before=1)

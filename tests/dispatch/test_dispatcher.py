@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.affinity import Outcome
 from app_toolkit.core.attempts import FLOOR_PER_S, Action, Result, RetryBudget
 from app_toolkit.core.recent import WINDOW_S
 from app_toolkit.dispatch.dispatcher import TRANSITIONS, Dispatcher, IllegalStage, RetainedRequest, Stage
@@ -33,6 +34,7 @@ GONE = ReplicaGone("the connection broke")
 @dataclass(eq=False)
 class Permit:
     endpoint: Endpoint
+    affinity: Outcome | None = None
 
 
 @dataclass

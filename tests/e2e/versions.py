@@ -31,6 +31,11 @@ def make(version: str) -> Toolkit:
     async def answer(model: Annotated[Model, Depends(bound)]) -> str:
         return await model.answer()
 
+    @app.get("/both")
+    async def both(model: Annotated[Model, Depends(bound)]) -> list[str]:
+        """The version of the ingress, and that of the class that it calls."""
+        return [version, await model.answer()]
+
     return app
 
 

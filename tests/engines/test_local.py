@@ -338,7 +338,7 @@ def test_options_that_need_ray_are_logged_at_first_use_without_a_lifespan(listed
 
 APPLIED = {
     *("name", "max_ongoing_requests", "max_queued_requests", "max_queue_wait_s", "request_timeout_s", "max_body_size"),
-    *("max_open_websockets", "max_open_streams", "on_disconnect", "batch", "sync_threads", "user_config"),
+    *("max_open_websockets", "max_open_streams", "on_disconnect", "affinity", "batch", "sync_threads", "user_config"),
 }
 """The options that work in one process. Whoever adds one decides: it works here as well, or it is marked `ON_RAY`."""
 

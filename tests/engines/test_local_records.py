@@ -112,7 +112,7 @@ def test_a_websocket_is_recorded_when_it_ends(
 
 
 def test_records_of_several_threads_are_all_counted(records: list[Record]) -> None:
-    record, count = Record(0.0, 0.01, "http", "counted", "counted", 1, "ok", b"GET"), 20_000
+    record, count = Record(0.0, 0.01, "http", "of-threads", "of-threads", 1, "ok", b"GET"), 20_000
 
     def add() -> None:
         for _ in range(count):
@@ -128,7 +128,7 @@ def test_records_of_several_threads_are_all_counted(records: list[Record]) -> No
             thread.join()
     finally:
         sys.setswitchinterval(switch_s)
-    counts = IN_PROCESS.counters.copy()["counted"]
+    counts = IN_PROCESS.counters.copy()["of-threads"]
     assert counts.outcomes == {"ok": 4 * count}
     assert sum(counts.latency) == 4 * count
 

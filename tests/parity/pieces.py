@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, IngressSpec
-from app_toolkit.core.publication import encode, route_snapshot
+from app_toolkit.core.publication import LiveRevision, encode, route_snapshot
 from app_toolkit.interfaces import ReplicaSpec, Snapshot, Version
 from app_toolkit.planning import plan
 from app_toolkit.proxy.state import ProxyState
@@ -92,7 +92,7 @@ def serve() -> None:
                     **ingress.config.policy.model_dump(),
                 ),
             )
-        snapshots["routes"] = Snapshot(Version(1, 1), encode(route_snapshot([spec])))
+        snapshots["routes"] = Snapshot(Version(1, 1), encode(route_snapshot([LiveRevision(spec)])))
 
         async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
             if seen:

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, cast
 
 from uvicorn.server import ServerState
 
+from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.models import HTTPOptions, networks
 from app_toolkit.core.forwarded import Trust
 from app_toolkit.core.publication import StartBlocked
@@ -325,6 +326,8 @@ class Wire:
         self.proxy.records.subscribe(self.records.append)
         if self.options.max_requests_per_client is not None:
             self.proxy.clients = Clients(self.options.max_requests_per_client)
+        if self.options.tag_source is not None:
+            (self.proxy.tag_source,) = key_sources(self.options.tag_source)
         state = cast(Any, ServerState())
         state.default_headers = [(b"server", b"uvicorn")]
         trust = Trust(networks(self.options.forwarded_allow_ips))

@@ -257,9 +257,9 @@ class RayLauncher:
 
     async def _probe(self, replica: ReplicaId, timeout_s: float) -> None:
         try:
-            probe: Awaitable[None] = self._handles[replica].probe.remote(timeout_s, self._epoch)
+            probe: Awaitable[int] = self._handles[replica].probe.remote(timeout_s, self._epoch)
             # The replica itself applies the timeout. The margin covers a replica whose interpreter is blocked.
-            await asyncio.wait_for(probe, timeout_s + PLACED_S)
+            connections = await asyncio.wait_for(probe, timeout_s + PLACED_S)
         except KeyError:
             self._emit(Exited(replica))
         except (RayError, TimeoutError) as error:
@@ -271,7 +271,7 @@ class RayLauncher:
             why = _sentence(error) or f"no answer within {timeout_s:g} s"
             self._emit(ProbeFailed(replica, why, isinstance(cause, NotWell), running))
         else:
-            self._emit(ProbePassed(replica))
+            self._emit(ProbePassed(replica, connections))
 
     async def _reconfigure(self, replica: ReplicaId, live: ReloadableOptions, timeout_s: float) -> None:
         try:

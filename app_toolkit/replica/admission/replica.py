@@ -59,6 +59,11 @@ class ReplicaStatistics:
     reached: tuple[str, ...] = field(default=(), compare=False)
     """The limits that the replica has reached: `100 of 100 max_ongoing_requests`."""
 
+    @property
+    def connections(self) -> int:
+        """The ongoing requests, open streams and open WebSockets."""
+        return self.ongoing + self.streams + self.websockets
+
 
 class Keys(Protocol):
     """The affinity keys that an app holds."""

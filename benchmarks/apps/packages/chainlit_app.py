@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+import aiohttp
 import socketio
 from chainlit.utils import mount_chainlit
 from fastapi import FastAPI
-from pins import ONE
+from pins import BY_COOKIE, ONE
 
 from app_toolkit import Toolkit
 
@@ -23,11 +24,14 @@ def with_chat(app: A) -> A:
 
 app = with_chat(FastAPI())
 pinned = with_chat(Toolkit(deployment=ONE))
+sticky = with_chat(Toolkit(deployment=BY_COOKIE))
 
 
 async def chat(url: str, number: int) -> None:
     answers: asyncio.Queue[str] = asyncio.Queue()
-    client = socketio.AsyncClient(reconnection=False)
+    # A browser keeps cookies, also those of an IP address.
+    session = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+    client = socketio.AsyncClient(reconnection=False, http_session=session)
 
     @client.on("new_message")
     async def heard(step: dict[str, Any]) -> None:
@@ -51,3 +55,4 @@ async def chat(url: str, number: int) -> None:
             assert await asyncio.wait_for(answers.get(), 10) == f"{count}: {number}"
     finally:
         await client.disconnect()
+        await session.close()

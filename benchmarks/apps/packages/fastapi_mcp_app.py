@@ -9,7 +9,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamablehttp_client
 from pins import ONE
 
-from app_toolkit import Toolkit
+from app_toolkit import DeploymentConfig, Toolkit
 
 A = TypeVar("A", bound=FastAPI)
 
@@ -27,6 +27,7 @@ def with_tools(app: A) -> A:
 
 app = with_tools(FastAPI())
 pinned = with_tools(Toolkit(deployment=ONE))
+sticky = with_tools(Toolkit(deployment=DeploymentConfig(name="app", affinity="header:mcp-session-id, cookie")))
 
 
 async def calls(session: ClientSession, number: int) -> None:

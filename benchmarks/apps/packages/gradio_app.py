@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from gradio_client import Client
 from pins import ONE
 
-from app_toolkit import Toolkit
+from app_toolkit import DeploymentConfig, Toolkit
 
 A = TypeVar("A", bound=FastAPI)
 
@@ -26,10 +26,12 @@ def with_interface(app: A) -> A:
 
 app = with_interface(FastAPI())
 pinned = with_interface(Toolkit(deployment=ONE))
+sticky = with_interface(Toolkit(deployment=DeploymentConfig(name="app", affinity="header:x-session, cookie")))
 
 
 def calls(url: str, number: int) -> None:
-    client = Client(f"{url}/ui", verbose=False, analytics_enabled=False)
+    # Gradio's client keeps no cookies.
+    client = Client(f"{url}/ui", headers={"x-session": f"{number}"}, verbose=False, analytics_enabled=False)
     try:
         for count in range(3):
             said = client.predict(f"{number}-{count}", api_name="/greet")

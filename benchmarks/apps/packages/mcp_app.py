@@ -42,6 +42,9 @@ app.include_router(router())
 pinned = Toolkit()
 pinned.include_router(router(), deployment=DeploymentConfig(name="mcp", num_replicas=1))
 
+sticky = Toolkit()
+sticky.include_router(router(), deployment=DeploymentConfig(name="mcp", affinity="header:mcp-session-id, cookie"))
+
 
 async def calls(client: Client, number: int) -> None:
     assert [tool.name for tool in (await client.list_tools()).tools] == ["add"]

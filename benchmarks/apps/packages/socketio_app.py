@@ -9,13 +9,14 @@ import socketio
 from fastapi import FastAPI
 from pins import ONE
 
-from app_toolkit import Toolkit
+from app_toolkit import DeploymentConfig, Toolkit, session_id
 
 A = TypeVar("A", bound=FastAPI)
 
 
 def with_socketio(app: A) -> A:
     server = socketio.AsyncServer(async_mode="asgi")
+    server.eio.generate_id = session_id
 
     @server.event
     async def echo(sid: str, data: str) -> str:
@@ -28,6 +29,7 @@ def with_socketio(app: A) -> A:
 
 app = with_socketio(FastAPI())
 pinned = with_socketio(Toolkit(deployment=ONE))
+sticky = with_socketio(Toolkit(deployment=DeploymentConfig(name="app", affinity="query:sid")))
 
 
 async def talk(url: str, number: int, transports: Sequence[str]) -> None:

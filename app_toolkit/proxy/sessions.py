@@ -1,0 +1,94 @@
+"""Session affinity at the proxy: reads the affinity key of a request, and pins the session that a response begins."""
+
+from app_toolkit.config.affinity import KeySource, key_sources
+from app_toolkit.core.affinity import Key, Pinned
+from app_toolkit.core.sessions import Pins, from_cookies, from_query
+from app_toolkit.proxy.request import Request
+from app_toolkit.types import Header, ReplicaId
+
+COOKIE = "app-toolkit-session-"
+"""The beginning of the name of the proxy's own cookie. The name of the ingress follows, with a dot for its slash."""
+
+NOTHING = "-"
+"""The ID in the proxy's own cookie, which only has a pin."""
+
+
+class Sessions:
+    """The sessions of one ingress with the option `affinity`."""
+
+    __slots__ = ("_cookie", "_pins", "_sources", "option")
+
+    def __init__(self, option: str, secret: bytes, ingress: str) -> None:
+        self.option = option
+        self._sources = key_sources(option)
+        self._pins = Pins(secret, ingress)
+        self._cookie = COOKIE + ingress.replace("/", ".")
+
+    def key(self, request: Request, peers: bytes) -> Key | None:
+        """Return the first affinity key that a request has; None: it has none.
+
+        `peers`: the client of the request, as encoded by `hop.peers`.
+        """
+        keys = (self._key_at(source, request, peers) for source in self._sources)
+        return next((key for key in keys if key is not None), None)
+
+    def _key_at(self, source: KeySource, request: Request, peers: bytes) -> Key | None:
+        if source.where == "client":
+            return peers.partition(b" ")[0].decode("latin-1")
+        value = value_at(source, request, self._cookie)
+        pinned = None if value is None else self._pins.split(value)
+        if source.where == "own_cookie":
+            return None if pinned is None else Pinned(pinned[1], "")
+        if value is None or pinned is None:
+            return value
+        id, replica = pinned
+        return Pinned(replica, id if source.where == "header" else value)
+
+    def unpinned(self, request: Request) -> Header | None:
+        """Return the field of a request without its pin, so that the app finds the ID that it has issued.
+
+        None: no field has a pin.
+        """
+        for source in self._sources:
+            value = value_at(source, request) if source.where == "header" else None
+            if value is not None and (pinned := self._pins.split(value)) is not None:
+                return source.name.encode(), pinned[0].encode("latin-1")
+        return None
+
+    def pinned(self, fields: list[Header], request: Request, replica: ReplicaId, peers: bytes) -> list[Header]:
+        """Return the fields of a response, with the pin of the replica where clients find the ID of their session.
+
+        An ID that the client has chosen gets no pin. A response that caches may store, or that updates a stored one,
+        gets no cookie.
+        """
+        for source in self._sources:
+            if source.where == "header":
+                name, pin, own = source.name.encode(), self._pins.attach("", replica).encode(), request.values
+                fields = [
+                    (each, value + pin) if each == name and value and value not in own(name) else (each, value)
+                    for each, value in fields
+                ]
+            elif source.where == "own_cookie" and not self._has_cookie(request, replica) and not _is_shared(fields):
+                secure = "; Secure" if peers.endswith((b" https", b" wss")) else ""
+                cookie = f"{self._cookie}={self._pins.attach(NOTHING, replica)}; Path=/; HttpOnly; SameSite=Lax{secure}"
+                fields = [*fields, (b"set-cookie", cookie.encode())]
+        return fields
+
+    def _has_cookie(self, request: Request, replica: ReplicaId) -> bool:
+        return value_at(KeySource("own_cookie"), request, self._cookie) == self._pins.attach(NOTHING, replica)
+
+
+def _is_shared(fields: list[Header]) -> bool:
+    """Return whether a cache may store a response for several clients (RFC 9111, 3.5 and 5.2.2)."""
+    control = b",".join(value for name, value in fields if name == b"cache-control").lower()
+    return b"public" in control or b"s-maxage" in control
+
+
+def value_at(source: KeySource, request: Request, own_cookie: str = "") -> str | None:
+    """Return what a request has in a header, a query or a cookie; None: nothing. `own_cookie`: the proxy's cookie."""
+    if source.where == "query":
+        return from_query(request.query, source.name)
+    if source.where == "header":
+        values = request.values(source.name.encode())
+        return values[0].decode("latin-1") or None if values else None
+    return from_cookies(b"; ".join(request.values(b"cookie")), source.name or own_cookie)

@@ -1,0 +1,192 @@
+"""`core.traffic`: shares of live revisions, and the choice for each request."""
+
+from collections import Counter
+from math import inf, isclose, nan, sqrt
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions
+from app_toolkit.core.rollout import Rollout, applied
+from app_toolkit.core.traffic import (
+    aborted,
+    after,
+    choose,
+    promoted,
+    published,
+    shares,
+    with_candidate,
+    with_promoted,
+    with_weights,
+    without,
+)
+from app_toolkit.errors import ConfigError
+
+WEIGHTS = st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1e300), min_size=1)
+KEYS = [f"user-{number}" for number in range(5_000)]
+
+
+@given(weights=st.dictionaries(st.integers(1, 4), st.floats(0, 1e9), min_size=1))
+def test_shares_are_the_normalized_weights(weights: dict[int, float]) -> None:
+    if not any(weights.values()):
+        with pytest.raises(ConfigError, match="the weights of application 'shop' are all 0; one of 1, 2, 3, 4"):
+            shares(weights, [1, 2, 3, 4], "shop")
+        return
+    found = shares(weights, [1, 2, 3, 4], "shop")
+    assert isclose(sum(found.values()), 1.0)
+    total = sum(weights.values())
+    assert found == pytest.approx({revision: weights.get(revision, 0.0) / total for revision in found})
+
+
+def test_weights_may_be_huge() -> None:
+    assert shares({1: 1e308, 2: 1e308}, [1, 2], "shop") == {1: 0.5, 2: 0.5}
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [
+        ({3: 1.0}, "application 'shop' has no live revision 3; it has 1, 2"),
+        ({1: -1.0}, "the weight of revision 1 is -1; it should be a number from 0"),
+        ({1: nan}, "the weight of revision 1 is nan"),
+        ({1: inf}, "the weight of revision 1 is inf"),
+        ({}, "are all 0"),
+        ({1: 0.0, 2: 0.0}, "are all 0"),
+    ],
+)
+def test_invalid_weights_are_refused(weights: dict[int, float], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        shares(weights, [1, 2], "shop")
+
+
+@given(weights=WEIGHTS, key=st.none() | st.text(), draw=st.floats(0, 1, exclude_max=True))
+def test_a_member_without_weight_gets_nothing(weights: dict[str, float], key: str | None, draw: float) -> None:
+    chosen = choose(weights, key, draw)
+    assert weights[chosen] > 0 or not any(weights.values())
+    assert chosen == choose(weights, key, draw)
+
+
+@given(weights=WEIGHTS, key=st.text(), one=st.floats(0, 1, exclude_max=True), other=st.floats(0, 1, exclude_max=True))
+def test_a_key_has_one_member_whatever_is_drawn(weights: dict[str, float], key: str, one: float, other: float) -> None:
+    assert choose(weights, key, one) == choose(weights, key, other)
+
+
+@given(weights=WEIGHTS, key=st.text(), member=st.sampled_from("abcd"), more=st.floats(1, 100))
+def test_a_key_moves_only_to_the_member_with_more_weight(
+    weights: dict[str, float], key: str, member: str, more: float
+) -> None:
+    before = choose(weights, key, 0.0)
+    after = choose({**weights, member: max(weights.get(member, 0.0), 1e-9) * more}, key, 0.0)
+    assert after in (before, member)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_each_member_gets_its_share(keyed: bool) -> None:
+    rng = Random(1)
+    counts = Counter(choose({"a": 90.0, "b": 10.0}, key if keyed else None, rng.random()) for key in KEYS)
+    assert abs(counts["b"] - 500) < 3 * sqrt(5_000 * 0.9 * 0.1)
+
+
+def test_only_the_necessary_share_of_the_keys_moves() -> None:
+    before = {key: choose({"a": 90.0, "b": 10.0}, key, 0.0) for key in KEYS}
+    after = {key: choose({"a": 80.0, "b": 20.0}, key, 0.0) for key in KEYS}
+    moved = [(before[key], after[key]) for key in KEYS if before[key] != after[key]]
+    assert set(moved) == {("a", "b")}
+    assert abs(len(moved) - 500) < 3 * sqrt(5_000 * 0.9 * 0.1)
+
+
+# The live revisions of one application
+
+
+def application(name: str = "shop", cpus: float = 0.1) -> ApplicationSpec:
+    options = RayActorOptions(num_cpus=cpus)
+    web = IngressSpec(config=DeploymentConfig(name="web", ray_actor_options=options))
+    return ApplicationSpec(name=name, target="shop:app", app_dir="/srv", default="web", deployments=(web,))
+
+
+def stable(name: str = "shop") -> Rollout:
+    spec = application(name)
+    return applied(None, spec).but(stable=spec, stable_revision=1)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.floats(0, 1), st.sampled_from([None, "a", "b"])),
+        st.tuples(st.just("weigh"), st.lists(st.floats(0, 100), min_size=5, max_size=5)),
+        st.tuples(st.just("promote")),
+        st.tuples(st.just("abort")),
+        st.tuples(st.just("gone"), st.integers(2, 8)),
+    ),
+    max_size=8,
+)
+
+
+def do(rollout: Rollout, step: tuple[Any, ...]) -> Rollout:
+    match step:
+        case ("add", share, tag):
+            return with_candidate(rollout, share, tag)
+        case ("weigh", weights):
+            main = rollout.current_revision or 0
+            numbers = [main, *(each.revision for each in rollout.live)]
+            return with_weights(rollout, dict(zip(numbers, weights, strict=False)))
+        case ("promote",):
+            return promoted(rollout, None)
+        case ("gone", number):
+            removed = [each.revision for each in rollout.candidates if each.removed]
+            return without(rollout, number) if number in removed else rollout
+        case _:
+            return aborted(rollout)
+
+
+@given(steps=STEPS, ready=st.sets(st.integers(2, 10)))
+def test_shares_are_always_those_of_all_requests(steps: list[tuple[Any, ...]], ready: set[int]) -> None:
+    rollout = stable()
+    numbers = [1]
+    for step in steps:
+        try:
+            rollout = do(rollout, step)
+        except ConfigError:
+            continue
+        numbers += [each.revision for each in rollout.candidates if each.revision not in numbers]
+        rollouts = {"shop": rollout} | {
+            f"shop@{each.revision}": stable(f"shop@{each.revision}")
+            for each in rollout.candidates
+            if each.revision in ready
+        }
+        found = published(rollouts)
+        assert isclose(sum(each.share for each in found), 1.0, abs_tol=1e-9)
+        assert all(each.share >= 0 for each in found)
+        live = {f"shop@{each.revision}" for each in rollout.live}
+        assert {each.spec.name for each in found} <= {"shop"} | live
+        assert Rollout.model_validate_json(rollout.model_dump_json()) == rollout
+    assert numbers == sorted(numbers), "a number is used once"
+
+
+def test_a_promotion_ends_when_the_main_revision_is_available_with_the_spec() -> None:
+    rollout = promoted(with_candidate(stable(), 0.1, None), 2)
+    updating = applied(rollout, application(cpus=0.5))
+    assert (updating.revision, after(updating)) == (3, updating)
+    settled = updating.but(stable=updating.desired, stable_revision=3, published=updating.desired, outgoing=None)
+    ended = after(settled)
+    assert (ended.promoted, ended.live, ended.share) == (None, (), 1.0)
+    failed = after(settled.but(stable=application(), failure="no room"))
+    assert (failed.promoted, failed.share) == (None, 0.0)
+
+
+def test_a_main_revision_is_scaled_for_the_load_that_it_will_take_over() -> None:
+    rollout = promoted(with_candidate(stable(), 0.1, None), 2)
+    rollouts = {"shop": rollout, "shop@2": stable("shop@2"), "blog": stable("blog")}
+    loads = {
+        "shop/web": (1, 0, 0, 0),
+        "shop@2/web": (1, 2, 3, 4),
+        "shop@2/model": (5, 0, 0, 0),
+        "blog/web": (9, 9, 9, 9),
+    }
+    assert with_promoted(loads, rollouts) == {
+        **loads,
+        "shop/web": (2, 2, 3, 4),
+        "shop/model": (5, 0, 0, 0),
+    }
+    assert with_promoted(loads, {"shop": aborted(rollout)}) == loads

@@ -1,0 +1,77 @@
+"""Live revisions on Ray: requests are divided, stay in their revision, and none fails."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from app_toolkit.client.commands import Abort, AddCandidate, Promote, SetTraffic
+from tests.cluster import Cluster, Served
+
+
+@pytest.fixture
+def served(cluster: Cluster) -> Iterator[Served]:
+    served = cluster.deploy("versions:one")
+    yield served
+    served.delete()
+
+
+def add(served: Served, share: float) -> int:
+    """Start version two beside the main revision, wait until it gets requests, and return its number."""
+    spec = served.spec.model_copy(update={"target": "versions:two"})
+    number = served.cluster.client.execute(AddCandidate(spec, share=share))
+    served.wait(lambda now: [each["is_ready"] for each in now["traffic"]] == [True, True])
+    served.wait(lambda _: share == 0 or "two" in islice(versions(served), 50))
+    return number
+
+
+def versions(served: Served) -> Iterator[str]:
+    """The versions that serve the next requests. Raises `AssertionError` if one fails or has two versions."""
+    with served.client() as client:
+        while True:
+            got = client.get("/both")
+            assert got.status_code == 200, got.text
+            ingress, model = got.json()
+            assert ingress == model, "a request stays in its revision"
+            yield ingress
+
+
+def test_no_request_fails_or_uses_two_revisions_while_weights_change(cluster: Cluster, served: Served) -> None:
+    number = add(served, 0.5)
+    seen, failed, over = Counter[str](), [], threading.Event()
+
+    def ask() -> None:
+        try:
+            for version in versions(served):
+                seen[version] += 1
+                if over.is_set():
+                    return
+        except Exception as error:
+            failed.append(error)
+
+    clients = [threading.Thread(target=ask) for _ in range(2)]
+    for each in clients:
+        each.start()
+    for step in range(20):
+        cluster.client.execute(SetTraffic(served.spec.name, {1: 1 + step % 3, number: 1 + step % 2}))
+        before = seen.total()
+        served.wait(lambda _, before=before: seen.total() > before + 5 or bool(failed))
+    os.kill(cluster.controller_pid(), signal.SIGKILL)
+    main = cluster.client.execute(Promote(served.spec.name))
+    served.wait(lambda now: now["serving_revision"] == main and not now["traffic"])
+    over.set()
+    for each in clients:
+        each.join()
+    assert not failed, failed
+    assert min(seen["one"], seen["two"]) > 20, seen
+    assert set(islice(versions(served), 20)) == {"two"}
+
+
+def test_an_aborted_revision_gets_no_more_requests(cluster: Cluster, served: Served) -> None:
+    add(served, 0.5)
+    cluster.client.execute(Abort(served.spec.name))
+    served.wait(lambda _: set(islice(versions(served), 20)) == {"one"})
