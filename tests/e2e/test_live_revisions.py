@@ -23,7 +23,8 @@ def served(cluster: Cluster) -> Iterator[Served]:
 def add(served: Served, share: float) -> int:
     """Start version two beside the main revision, wait until it gets requests, and return its number."""
     spec = served.spec.model_copy(update={"target": "versions:two"})
-    number = served.cluster.client.execute(AddCandidate(spec, share=share))
+    client = served.cluster.client
+    number = client.execute(AddCandidate(spec, share=share, owner=client.owner))
     served.wait(lambda now: [each["is_ready"] for each in now["traffic"]] == [True, True])
     served.wait(lambda _: share == 0 or "two" in islice(versions(served), 50))
     return number
