@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 
 from app_toolkit.engines.local import IN_PROCESS, Local
 from app_toolkit.engines.ray.actors import NAMESPACE
+from app_toolkit.observability.counts import Counts
 from app_toolkit.toolkit import Toolkit
 from app_toolkit.userapp.graph import find
 from tests import cluster
@@ -121,7 +122,7 @@ class InOneProcess:
         return _load_of([*self._app._embedded.ingresses_by_loop.get(self._loop, {}).values(), *classes])
 
     async def outcomes(self, ingress: str) -> dict[str, int]:
-        return IN_PROCESS.counters.copy()[ingress].outcomes
+        return IN_PROCESS.counters.copy().get(ingress, Counts()).outcomes
 
     @classmethod
     @contextmanager
@@ -168,7 +169,7 @@ class UnderTestClient:
         return _load_of(list(IN_PROCESS.deployed.values()))
 
     async def outcomes(self, ingress: str) -> dict[str, int]:
-        return IN_PROCESS.counters.copy()[ingress].outcomes
+        return IN_PROCESS.counters.copy().get(ingress, Counts()).outcomes
 
     @classmethod
     @contextmanager
@@ -241,7 +242,7 @@ class OnRay:
 
     async def outcomes(self, ingress: str) -> dict[str, int]:
         statistics = await self._proxy.statistics.remote()
-        return statistics.requests[self.spoken(ingress)].outcomes
+        return dict(statistics.requests.get(self.spoken(ingress), Counts()).outcomes)
 
     @classmethod
     @contextmanager
