@@ -65,7 +65,10 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
             raise ConfigError(f"{needs} a running application, and there is no application {specs[0].name!r}")
         changes = launch.changes(client, manifest, options.only)
         for command, change in changes.applications:
-            screen.difference(change, command.spec.route_prefix)
+            if options.beside:
+                screen.say(f"application {command.spec.name}: a new revision beside the running one")
+            else:
+                screen.difference(change, command.spec.route_prefix)
         if changes.proxies and options.beside:
             named = ", ".join(map(str, changes.proxies))
             raise ConfigError(f"a live revision cannot change options of the proxies: {named}; deploy these first")

@@ -218,7 +218,7 @@ def _where(application: ApplicationStatus, url: str | None) -> str:
 
 def _state(live: TrafficStatus) -> str:
     if live.is_removed:
-        return "is removed"
+        return "being removed"
     return "ready" if live.is_ready else f"starts, then {100 * live.planned:.4g} %"
 
 

@@ -263,7 +263,10 @@ def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:
     deployed(cluster, app)
     said = deployed(cluster, app, traffic=10, tag="preview", wait=True)
     assert cluster.did[-2:] == ["add shop with 0.1 preview", "close"]
-    assert said[3] == "Revision 2 of shop gets 10 % of the requests once it runs."
+    assert said[:2] == [
+        "application shop: a new revision beside the running one",
+        "Revision 2 of shop gets 10 % of the requests once it runs.",
+    ]
     assert said[-2] == "Serving Shop at http://127.0.0.1:8000/shop"
     with pytest.raises(ConfigError, match="a live revision cannot change options of the proxies: tag_source none -> "):
         deployed(cluster, app, tag="preview", named=HTTPOptions(tag_source="header:x-tag"))
