@@ -109,7 +109,7 @@ FORMS = {
     "run -n 2": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 2",
 }
 ROUNDS = {"workers 2": 3, "run -n 2": 3}
-"""With two processes it is luck which of them serves a client. One process serves the same clients in every round."""
+"""Here it is luck which of two processes serves a client. The other forms serve the same clients in every round."""
 AS_UVICORN = ("dev", "run -n 1", "run -n 2, pinned", AFFINITY)
 
 Found = dict[str, Any]
