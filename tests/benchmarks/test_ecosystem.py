@@ -30,15 +30,16 @@ def test_serving_all_clients_is_no_difference() -> None:
     assert list(differences({"a": forms()})) == []
 
 
-@pytest.mark.parametrize("form", ["dev", "run__n_1", "run__n_2__pinned"])
-def test_one_replica_that_serves_a_client_less_than_uvicorn_is_a_difference(form: str) -> None:
+@pytest.mark.parametrize("form", ["dev", "run__n_1", "run__n_2__pinned", "run__n_3__affinity"])
+def test_a_form_that_keeps_sessions_and_serves_a_client_less_than_uvicorn_is_a_difference(form: str) -> None:
     [difference] = differences({"a": forms(**{form: 29})})
     assert difference["where"] == "a"
     assert difference.keys() & set(AS_UVICORN)
 
 
-def test_one_replica_need_not_be_better_than_uvicorn() -> None:
-    assert list(differences({"a": forms(uvicorn=20, workers_2=20, dev=20, run__n_1=25, run__n_2__pinned=20)})) == []
+def test_no_form_need_be_better_than_uvicorn() -> None:
+    served = forms(uvicorn=20, workers_2=20, dev=20, run__n_1=25, run__n_2__pinned=20, run__n_3__affinity=20)
+    assert list(differences({"a": served})) == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Lightweight packages of the FastAPI ecosystem, asked by their own clients: in one process, and by two replicas.
+"""Lightweight packages of the FastAPI ecosystem with their own clients: in one process, and with two replicas.
 
 `python -m benchmarks.conformance ecosystem` has all packages, on more servers.
 """
@@ -66,4 +66,11 @@ def test_a_package_with_state_works_when_it_is_pinned_to_one_replica(module: str
     served = cluster.deploy(f"{module}:pinned", APPS, num_replicas=2)
     assert len(served.ingress("app")["replicas"]) == 1
     asyncio.run(visit(module, STATEFUL[module], served.url))
+    served.delete()
+
+
+def test_socketio_works_with_two_replicas_that_keep_its_sessions(cluster: Cluster) -> None:
+    served = cluster.deploy("socketio_app:sticky", APPS, num_replicas=2)
+    assert len(served.ingress("app")["replicas"]) == 2
+    asyncio.run(visit("socketio_app", STATEFUL["socketio_app"], served.url))
     served.delete()

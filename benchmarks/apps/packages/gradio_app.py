@@ -1,10 +1,14 @@
-"""Gradio: an interface mounted on an app, and its own client."""
+"""Gradio: an interface mounted on an app, its own client, and the requests of its page in a browser."""
 
 import asyncio
 import contextvars
+import json
+import re
 import threading
-from typing import TypeVar
+import uuid
+from typing import Any, TypeVar
 
+import aiohttp
 import gradio
 from fastapi import FastAPI
 from gradio_client import Client
@@ -63,3 +67,26 @@ async def interface(url: str, number: int) -> None:
     # Not a thread of a pool: a client whose event stream went to the wrong worker waits forever and keeps its thread.
     threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True).start()
     await done
+
+
+async def page(url: str, number: int) -> None:
+    # A browser keeps cookies, also those of an IP address.
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True), raise_for_status=True) as session:
+        async with session.get(f"{url}/ui/") as response:
+            found = re.search(r"window\.gradio_config = (\{.*?\});</script>", await response.text())
+        assert found
+        config = json.loads(found[1])
+        queue = f"{config['root']}{config['api_prefix']}/queue"
+        [greet] = [each["id"] for each in config["dependencies"] if each["api_name"] == "greet"]
+        tab = uuid.uuid4().hex[:10]
+        for count in range(3):
+            job = {"data": [f"{number}-{count}"], "fn_index": greet, "session_hash": tab, "event_data": None}
+            async with session.post(f"{queue}/join", json=job) as response:
+                id = (await response.json())["event_id"]
+            async with session.get(f"{queue}/data", params={"session_hash": tab}) as stream:
+                async for line in stream.content:
+                    message: dict[str, Any] = json.loads(line.removeprefix(b"data: ") if line.strip() else "{}")
+                    if message.get("msg") == "process_completed":
+                        break
+            assert message["event_id"] == id, message
+            assert message["output"]["data"] == [f"Hello {number}-{count}"], message
