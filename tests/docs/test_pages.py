@@ -64,8 +64,7 @@ SHOWN = {
     "docs/parity.md diff": DRAWING,  # of another repository; the steps below it say which
     "docs/queues.md console": "tests/cli/test_status.py::test_page_shows_where_requests_wait",
     "docs/queues.md text": "tests/router/test_holders.py::test_a_full_deployment_is_reported_once_as_the_page_shows",
-    "docs/stateful.md py": "tests/ecosystem/test_page.py::test_code_on_a_page_is_that_of_an_app",
-    "docs/traffic.md py": "tests/ecosystem/test_page.py::test_code_on_a_page_is_that_of_an_app",
+    "docs/stateful.md py": "tests/ecosystem/test_page.py::test_code_on_the_page_is_that_of_the_app",
     "docs/troubleshooting.md json": REFUSAL,
     "docs/tutorial/app.md console": ANSWERS,
     "docs/tutorial/batching.md console": ANSWERS,

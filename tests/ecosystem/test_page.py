@@ -1,21 +1,20 @@
-"""What the pages on stateful packages and sessions recommend, as far as the tests of the packages do not have it."""
+"""What the page on stateful packages recommends, as far as the tests of the packages themselves do not have it."""
 
 import re
 import time
 from pathlib import Path
-
-import pytest
 
 from benchmarks.conformance.ecosystem import APPS
 from tests.cluster import Cluster
 from tests.docs.pages import page
 from tests.patience import PATIENCE_S
 
+PAGE = page("docs/stateful.md")
 
-@pytest.mark.parametrize("name", ["docs/stateful.md", "docs/traffic.md"])
-def test_code_on_a_page_is_that_of_an_app(name: str) -> None:
+
+def test_code_on_the_page_is_that_of_the_app() -> None:
     apps = [file.read_text("utf-8") for file in APPS.glob("*.py")]
-    shown = page(name).shown("py")
+    shown = PAGE.shown("py")
     assert shown
     for block in shown:
         assert any(block in app for app in apps), block
