@@ -13,6 +13,7 @@ Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from heapq import nlargest
 from math import inf
@@ -103,11 +104,16 @@ def preferred(key: str, replicas: Iterable[ReplicaId], count: int) -> list[Repli
 
     If a replica is added or removed, only the keys that prefer this replica move.
     """
+    return nlargest(count, replicas, partial(_weight, key))
 
-    def weight(replica: ReplicaId) -> bytes:
-        return blake2b(f"{replica}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
-    return nlargest(count, replicas, weight)
+def most_preferred(key: str, replicas: Iterable[ReplicaId]) -> ReplicaId:
+    """Return the replica that a key prefers most. There must be at least one."""
+    return max(replicas, key=partial(_weight, key))
+
+
+def _weight(key: str, replica: ReplicaId) -> bytes:
+    return blake2b(f"{replica}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def place(

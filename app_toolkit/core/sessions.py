@@ -15,6 +15,9 @@ from urllib.parse import parse_qsl
 
 from app_toolkit.types import ReplicaId
 
+MOST_PINS = 4_096
+"""The maximum number of replicas whose pins are remembered, so that they are computed once."""
+
 SEPARATOR = "~"
 """Between an ID and its pin. Allowed in header fields, cookies and queries."""
 
@@ -48,11 +51,18 @@ class Pins:
     def __init__(self, secret: bytes, ingress: str) -> None:
         """`secret`: that of the instance. `ingress`: the name of the replica set, so that others refuse its pins."""
         self._key = hashlib.sha256(b"app-toolkit session\0%b\0%b" % (ingress.encode(), secret)).digest()
+        #: The pins of the replicas that have sent responses.
+        self._pins: dict[ReplicaId, str] = {}
 
     def pin(self, replica: ReplicaId) -> str:
         """Return the pin of a replica, 16 characters."""
-        named = digest(replica)
-        return named + self._proof(named)
+        pin = self._pins.get(replica)
+        if pin is None:
+            if len(self._pins) >= MOST_PINS:
+                self._pins.clear()
+            named = digest(replica)
+            pin = self._pins[replica] = named + self._proof(named)
+        return pin
 
     def attach(self, id: str, replica: ReplicaId) -> str:
         """Return an ID with the pin of the replica that has issued it."""

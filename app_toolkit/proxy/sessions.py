@@ -63,11 +63,13 @@ class Sessions:
         """
         for source in self._sources:
             if source.where == "header":
-                name, pin, own = source.name.encode(), self._pins.attach("", replica).encode(), request.values
-                fields = [
-                    (each, value + pin) if each == name and value and value not in own(name) else (each, value)
-                    for each, value in fields
-                ]
+                name = source.name.encode()
+                if any(each == name for each, _ in fields):
+                    pin, own = self._pins.attach("", replica).encode(), request.values(name)
+                    fields = [
+                        (each, value + pin) if each == name and value and value not in own else (each, value)
+                        for each, value in fields
+                    ]
             elif source.where == "own_cookie" and not self._has_cookie(request, replica) and not _is_shared(fields):
                 secure = "; Secure" if peers.endswith((b" https", b" wss")) else ""
                 cookie = f"{self._cookie}={self._pins.attach(NOTHING, replica)}; Path=/; HttpOnly; SameSite=Lax{secure}"

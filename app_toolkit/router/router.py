@@ -11,7 +11,7 @@ from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.affinity import PREFERENCE_S, Key, Pinned, Placement, place
+from app_toolkit.core.affinity import PREFERENCE_S, Key, Pinned, Placement, most_preferred, place
 from app_toolkit.core.attempts import Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import FULL_S, Candidate, FullAlarm, ServingOrder, next_served
@@ -98,6 +98,8 @@ class Router:
         self._watch: asyncio.TimerHandle | None = None
         self._targets: dict[ReplicaId, Upstream] = {}
         self._all: Sequence[Upstream] = ()
+        #: Whether a replica has reported which keys it holds.
+        self._reporting = False
         #: The replicas by their digests, for `Pinned` keys. None: none has been needed since the last `update`.
         self._by_digest: dict[str, Upstream] | None = None
         #: The replica of `_all` that was picked last, and the number of times in a row.
@@ -139,6 +141,11 @@ class Router:
         if self._closed:
             return None
         if affinity is not None:
+            target = self._favourite(affinity) if self._targets else None
+            if target is not None and target.has_room and (not avoid or isinstance(affinity, Pinned)):
+                permit = self._begin(target, held=isinstance(affinity, Pinned))
+                permit.affinity = "kept"
+                return permit
             return self._take_for(affinity, avoid)
         # Nearly always, this finds a replica in constant time, whatever the number of replicas.
         if not avoid:
@@ -356,6 +363,7 @@ class Router:
             self._targets[endpoint.id] = target
         self._all = tuple(self._targets.values())
         self._by_digest = None
+        self._reporting = any(target.holdings is not None for target in self._all)
         self._last = None
         for target in before.values():
             self._leave_queue(target)
@@ -499,6 +507,7 @@ class Router:
         before = target.holdings
         if before is None or now.version >= before.version:
             target.holdings, target.reported = now, holdings
+            self._reporting = True
             self._assign()
             if before is None:
                 self._assign_when_due()
@@ -514,6 +523,17 @@ class Router:
         if self._by_digest is None:
             self._by_digest = {digest(target.endpoint.id): target for target in self._all}
         return self._by_digest.get(key.replica)
+
+    def _favourite(self, key: Key) -> Upstream | None:
+        """Return the only replica that a key prefers to all others, whether it has room or not.
+
+        None: the key is pinned to a replica that is gone, or replicas have reported which keys they hold.
+        """
+        if isinstance(key, Pinned):
+            return self._home(key)
+        if self._reporting or not key:
+            return None
+        return self._targets[most_preferred(key, self._targets)]
 
     def _place(
         self, key: Key, free: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
