@@ -263,10 +263,12 @@ class Exchange:
     def _read_key(self, ingress: str) -> None:
         """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
         affinity = self._proxy.registry.routers[ingress].policy.affinity
-        self._sessions = self._affinity = None
-        if affinity is not None:
-            self._sessions = self._proxy.ingress_state(ingress).sessions(affinity, self._proxy.token)
-            self._affinity = self._sessions.key(self.request, self._client.peers)
+        if affinity is None:
+            self._sessions = self._affinity = None
+            return
+        sessions = self._proxy.ingress_state(ingress).sessions(affinity, self._proxy.token)
+        if sessions is not self._sessions:
+            self._sessions, self._affinity = sessions, sessions.key(self.request, self._client.peers)
 
     def _check_body(self) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""

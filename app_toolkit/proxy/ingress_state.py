@@ -9,7 +9,7 @@ from app_toolkit.core.recent import Recent
 from app_toolkit.errors import ReplicaGone, RequestError
 from app_toolkit.proxy.deadlines import Deadlines
 from app_toolkit.proxy.ingress_router import RoutePermit
-from app_toolkit.proxy.sessions import Sessions
+from app_toolkit.proxy.sessions import Sessions, sessions_of
 from app_toolkit.types import ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -58,7 +58,7 @@ class IngressState:
     def sessions(self, option: str, secret: bytes) -> Sessions:
         """Return the sessions of this ingress. `option`: its present option `affinity`."""
         if self._sessions is None or self._sessions.option != option:
-            self._sessions = Sessions(option, secret, main_replica_set(self.name))
+            self._sessions = sessions_of(option, secret, main_replica_set(self.name))
         return self._sessions
 
     def close(self) -> None:

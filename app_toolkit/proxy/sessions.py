@@ -1,5 +1,7 @@
 """Session affinity at the proxy: reads the affinity key of a request, and pins the session that a response begins."""
 
+from functools import lru_cache
+
 from app_toolkit.config.affinity import KeySource, key_sources
 from app_toolkit.core.affinity import Key, Pinned
 from app_toolkit.core.sessions import Pins, from_cookies, from_query
@@ -78,6 +80,12 @@ class Sessions:
 
     def _has_cookie(self, request: Request, replica: ReplicaId) -> bool:
         return value_at(KeySource("own_cookie"), request, self._cookie) == self._pins.attach(NOTHING, replica)
+
+
+@lru_cache(1_024)
+def sessions_of(option: str, secret: bytes, ingress: str) -> Sessions:
+    """Return the sessions of an ingress. All live revisions with the same option share them."""
+    return Sessions(option, secret, ingress)
 
 
 def _is_shared(fields: list[Header]) -> bool:
