@@ -202,9 +202,10 @@ class DesiredState:
                     f"{main.current.route_prefix!r}, not {spec.route_prefix!r}"
                 )
             after = traffic.with_candidate(main, share, tag)
-            own = spec.model_copy(update={"name": candidate_name(spec.name, after.last_number)})
-            await self._state_store.put_application(rollout.applied(None, own), code)
-            self._store_rollout(rollout.applied(None, own))
+            name = candidate_name(spec.name, after.last_number)
+            own = rollout.applied(None, spec.model_copy(update={"name": name}))
+            await self._state_store.put_application(own, code)
+            self._store_rollout(own)
             await self._put_rollout(after, "CandidateAdded", f"revision {after.last_number}")
             return after.last_number
 
@@ -275,8 +276,9 @@ class DesiredState:
                 if own is not None and (rest := traffic.without_ingresses(own.current)) is not None:
                     # Its requests may call its other deployments until its ingresses have drained.
                     self._unwanted[name] = now + traffic.longest_drain_s(own) + ROUTES_S
-                    await self._state_store.put_application(rollout.applied(own, rest))
-                    self._store_rollout(rollout.applied(own, rest))
+                    drained = rollout.applied(own, rest)
+                    await self._state_store.put_application(drained)
+                    self._store_rollout(drained)
                     self._changed()
                     continue
                 await self._delete(name)

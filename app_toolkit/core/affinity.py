@@ -151,7 +151,7 @@ def place(
     if others:
         ordered = _ordered(key, others)
         known = [*others, *(id for id, report in reports.items() if report is None and id not in with_room)]
-        return Placement(ordered, held=False, spilled=not vacant and preferred(key, known, 1) != ordered[:1])
+        return Placement(ordered, held=False, spilled=not vacant and most_preferred(key, known) != ordered[0])
     calm = [id for id in with_room if displaced_s.get(id, inf) >= DISPLACEMENT_S]
     if calm and (not holders or waited_s >= HOLDER_WAIT_S):
         return Placement(_ordered(key, calm), held=False, displaces=True)

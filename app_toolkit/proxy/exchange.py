@@ -354,8 +354,10 @@ class Exchange:
             self._read_key(self._ingress_state.name)
             if self._affinity is not None:
                 router.release(permit)
-                self._wait_for_permit()
-                return
+                permit = router.try_acquire(self._dispatcher.attempts.avoid, None, False, False, self._affinity)
+                if permit is None:
+                    self._wait_for_permit()
+                    return
         self._dispatcher.granted(permit)
         self._connect(permit)
 
@@ -442,10 +444,9 @@ class Exchange:
         if head.refusal is not None:
             self._refusal = head.refusal
             return
-        if self._sessions is not None:
+        if self._sessions is not None and head.status != 304:  # a 304 updates a response that caches may share
             replica = self._dispatcher.replica
-            if head.status != 304:
-                head.fields = self._sessions.pinned(head.fields, self.request, replica, self._client.peers)
+            head.fields = self._sessions.pinned(head.fields, self.request, replica, self._client.peers)
         if head.status == 101:
             self._open_tunnel(head)
         elif self._response.prepare(head):

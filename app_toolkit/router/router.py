@@ -141,7 +141,7 @@ class Router:
         if self._closed:
             return None
         if affinity is not None:
-            target = self._favourite(affinity) if self._targets else None
+            target = self._preferred_replica(affinity) if self._targets else None
             if target is not None and target.has_room and (not avoid or isinstance(affinity, Pinned)):
                 permit = self._begin(target, held=isinstance(affinity, Pinned))
                 permit.affinity = "kept"
@@ -524,7 +524,7 @@ class Router:
             self._by_digest = {digest(target.endpoint.id): target for target in self._all}
         return self._by_digest.get(key.replica)
 
-    def _favourite(self, key: Key) -> Upstream | None:
+    def _preferred_replica(self, key: Key) -> Upstream | None:
         """Return the only replica that a key prefers to all others, whether it has room or not.
 
         None: the key is pinned to a replica that is gone, or replicas have reported which keys they hold.

@@ -113,14 +113,19 @@ def test_a_session_whose_replica_is_gone_gets_the_response_of_another_replica(pr
     assert proxies[0].records[-1].affinity == "gone"
 
 
-def test_a_session_waits_for_its_full_replica(proxies: list[Wire]) -> None:
+def two_requests_of_a_session(proxies: list[Wire]) -> tuple[list[Replica], Replica, list[Client]]:
+    """All replicas, the one that has the session and runs the first request, and the clients of both requests."""
     replicas = serve(proxies, HEADER, BEGUN, most=1)
     wire = proxies[0]
     session = begin(wire.client())
     (home,) = [each for each in replicas if each.received]
     home.says()
-    field = f"mcp-session-id: {session}\r\n".encode()
-    first, second = (wire.client().send(b"GET / HTTP/1.1\r\nhost: shop\r\n%b\r\n" % field) for _ in range(2))
+    head = f"GET / HTTP/1.1\r\nhost: shop\r\nmcp-session-id: {session}\r\n\r\n".encode()
+    return replicas, home, [wire.client().send(head) for _ in range(2)]
+
+
+def test_a_session_waits_for_its_full_replica(proxies: list[Wire]) -> None:
+    replicas, home, (first, second) = two_requests_of_a_session(proxies)
     assert asked(replicas).count(0) == 3
     assert len(home.received) == 2
     home.last.respond(OK)
@@ -131,14 +136,8 @@ def test_a_session_waits_for_its_full_replica(proxies: list[Wire]) -> None:
 
 
 def test_a_waiting_session_goes_to_another_replica_when_its_own_is_gone(proxies: list[Wire]) -> None:
-    replicas = serve(proxies, HEADER, BEGUN, most=1)
-    wire = proxies[0]
-    session = begin(wire.client())
-    (home,) = [each for each in replicas if each.received]
-    home.says()
-    field = f"mcp-session-id: {session}\r\n".encode()
-    _, second = (wire.client().send(b"GET / HTTP/1.1\r\nhost: shop\r\n%b\r\n" % field) for _ in range(2))
-    wire.route(*(each for each in replicas if each is not home), affinity=HEADER)
+    replicas, home, (_, second) = two_requests_of_a_session(proxies)
+    proxies[0].route(*(each for each in replicas if each is not home), affinity=HEADER)
     assert second.response().status == 200
 
 
