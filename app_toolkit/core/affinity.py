@@ -13,7 +13,7 @@ Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from heapq import nlargest
 from math import inf
@@ -107,7 +107,8 @@ def preferred(key: str, replicas: Iterable[ReplicaId], count: int) -> list[Repli
     return nlargest(count, replicas, partial(_weight, key))
 
 
-def most_preferred(key: str, replicas: Iterable[ReplicaId]) -> ReplicaId:
+@lru_cache(4_096)  # a client sends several requests with its key
+def most_preferred(key: str, replicas: tuple[ReplicaId, ...]) -> ReplicaId:
     """Return the replica that a key prefers most. There must be at least one."""
     return max(replicas, key=partial(_weight, key))
 
@@ -151,7 +152,7 @@ def place(
     if others:
         ordered = _ordered(key, others)
         known = [*others, *(id for id, report in reports.items() if report is None and id not in with_room)]
-        return Placement(ordered, held=False, spilled=not vacant and most_preferred(key, known) != ordered[0])
+        return Placement(ordered, held=False, spilled=not vacant and most_preferred(key, tuple(known)) != ordered[0])
     calm = [id for id in with_room if displaced_s.get(id, inf) >= DISPLACEMENT_S]
     if calm and (not holders or waited_s >= HOLDER_WAIT_S):
         return Placement(_ordered(key, calm), held=False, displaces=True)

@@ -120,37 +120,47 @@ class RouteLookup:
 
     def __init__(self, applications: Iterable[RoutedApplication] = ()) -> None:
         self.applications = tuple(sorted(applications, key=lambda each: len(each.prefix), reverse=True))
-        tables = [
-            (each, table, {owner: str(ReplicaSetKey(each.name, owner)) for owner in table.owners})
-            for each in self.applications
-            for table in (RouteTable(each.default, each.routes),)
-        ]
         #: The live revisions by route prefix, the longest prefix first. Nearly always, there is one for each prefix.
-        self._tables = {each.prefix: [t for t in tables if t[0].prefix == each.prefix] for each in self.applications}
+        #: Each has its route table, and its ingresses by their names.
+        self._revisions: dict[str, list[tuple[RouteTable, dict[str, LiveIngress]]]] = {}
+        for each in self.applications:
+            table = RouteTable(each.default, each.routes)
+            ingresses = {owner: _live_ingress(each, owner) for owner in table.owners}
+            self._revisions.setdefault(each.prefix, []).append((table, ingresses))
         #: Every replica set that `find` can return.
-        self.replica_sets = frozenset(name for _, _, names in tables for name in names.values())
+        self.replica_sets = frozenset(
+            ingress.replica_set
+            for revisions in self._revisions.values()
+            for _, ingresses in revisions
+            for ingress in ingresses.values()
+        )
 
     def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
         """Return the name of the replica set. Raises `NotFound` if no application owns the path.
 
         `choose`: is called only if several live revisions of the application can serve the request.
         """
-        for prefix, revisions in self._tables.items():
+        for prefix, revisions in self._revisions.items():
             below = strip_prefix(prefix, path)
             if below is None:
                 continue
             able = [
-                LiveIngress(application.name, names[owner], application.share, application.tag)
-                for application, table, names in revisions
+                ingresses[owner]
+                for table, ingresses in revisions
                 if (owner := table.owner(kind, method, below)) is not None
             ]
             if not able:
-                name = main_name(revisions[0][0].name)
+                name = next(main_name(each.name) for each in self.applications if each.prefix == prefix)
                 raise NotFound(f"no deployment of application {name!r} serves {path[:200]!r}")
             if len(able) == 1:
                 return able[0].replica_set
             return choose(able)
         raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
+
+
+def _live_ingress(application: RoutedApplication, ingress: str) -> LiveIngress:
+    replica_set = str(ReplicaSetKey(application.name, ingress))
+    return LiveIngress(application.name, replica_set, application.share, application.tag)
 
 
 def strip_prefix(prefix: str, path: str) -> str | None:

@@ -9,6 +9,7 @@ Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from math import fsum, inf, isfinite, log
@@ -56,14 +57,19 @@ def choose(weights: Mapping[str, float], key: str | None, draw: float) -> str:
         key: Requests with the same key get the same member, as long as the weights stay. None: there is no key.
         draw: A random number, at least 0 and below 1, for a request without a key.
     """
-    able = [(name, weight) for name, weight in weights.items() if weight > 0]
+    able = tuple((name, weight) for name, weight in weights.items() if weight > 0)
     if not able:
         return next(iter(weights))
     if key is not None:
-        return min(able, key=lambda each: _cost(each[0], each[1], key))[0]
+        return _member_of_key(able, key)
     sums = list(accumulate(weight for _, weight in able))
     drawn = draw * sums[-1]
     return next((name for (name, _), above in zip(able, sums, strict=True) if drawn < above), able[-1][0])
+
+
+@lru_cache(4_096)  # a client sends several requests with its key
+def _member_of_key(able: tuple[tuple[str, float], ...], key: str) -> str:
+    return min(able, key=lambda each: _cost(each[0], each[1], key))[0]
 
 
 def _cost(name: str, weight: float, key: str) -> float:

@@ -98,6 +98,7 @@ class Router:
         self._watch: asyncio.TimerHandle | None = None
         self._targets: dict[ReplicaId, Upstream] = {}
         self._all: Sequence[Upstream] = ()
+        self._ids: tuple[ReplicaId, ...] = ()
         #: Whether a replica has reported which keys it holds.
         self._reporting = False
         #: The replicas by their digests, for `Pinned` keys. None: none has been needed since the last `update`.
@@ -361,7 +362,7 @@ class Router:
                 target = Upstream(endpoint)
             target.endpoint = endpoint
             self._targets[endpoint.id] = target
-        self._all = tuple(self._targets.values())
+        self._all, self._ids = tuple(self._targets.values()), tuple(self._targets)
         self._by_digest = None
         self._reporting = any(target.holdings is not None for target in self._all)
         self._last = None
@@ -533,7 +534,7 @@ class Router:
             return self._home(key)
         if self._reporting or not key:
             return None
-        return self._targets[most_preferred(key, self._targets)]
+        return self._targets[most_preferred(key, self._ids)]
 
     def _place(
         self, key: Key, free: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
