@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import accumulate
 from math import fsum, inf, isfinite, log
 
 from app_toolkit.config.models import ApplicationSpec
@@ -62,9 +61,12 @@ def choose(weights: Mapping[str, float], key: str | None, draw: float) -> str:
         return next(iter(weights))
     if key is not None:
         return _member_of_key(able, key)
-    sums = list(accumulate(weight for _, weight in able))
-    drawn = draw * sums[-1]
-    return next((name for (name, _), above in zip(able, sums, strict=True) if drawn < above), able[-1][0])
+    drawn = draw * sum(weights.values())
+    for name, weight in able:
+        drawn -= weight
+        if drawn < 0:
+            return name
+    return able[-1][0]
 
 
 @lru_cache(4_096)  # a client sends several requests with its key

@@ -56,7 +56,7 @@ class Package:
 
     def has(self, form: str) -> bool:
         """Return whether it has the app of this form."""
-        return self.sticky or form != AFFINITY
+        return self.sticky or form not in (AFFINITY, KILLED)
 
 
 PACKAGES = (
@@ -99,6 +99,8 @@ PACKAGES = (
 UVICORN = "{python} -m uvicorn {module}:app --app-dir {apps} --port {port} --log-level warning"
 TOOLKIT = "{python} -P -m app_toolkit.cli"
 AFFINITY = "run -n 3, affinity"
+KILLED = "run -n 3, affinity, proxy killed"
+"""There are two proxies, and one of them is killed when the clients come. Another one replaces it while they talk."""
 FORMS = {
     "uvicorn": UVICORN,
     "workers 2": f"{UVICORN} --workers 2",
@@ -106,11 +108,12 @@ FORMS = {
     "run -n 1": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 1",
     "run -n 2, pinned": f"{TOOLKIT} run {{apps}}/{{module}}.py:pinned --port {{port}} -n 2",
     AFFINITY: f"{TOOLKIT} run {{apps}}/{{module}}.py:sticky --port {{port}} -n 3",
+    KILLED: f"{TOOLKIT} run {{apps}}/{{module}}.py:sticky --port {{port}} -n 3 --proxies-per-node 2",
     "run -n 2": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 2",
 }
 ROUNDS = {"workers 2": 3, "run -n 2": 3}
 """Here it is luck which of two processes serves a client. The other forms serve the same clients in every round."""
-AS_UVICORN = ("dev", "run -n 1", "run -n 2, pinned", AFFINITY)
+AS_UVICORN = ("dev", "run -n 1", "run -n 2, pinned", AFFINITY, KILLED)
 
 Found = dict[str, Any]
 """What one form did: `served` of `clients`, and `failures`."""
@@ -163,6 +166,8 @@ def _cells(
         try:
             with started(_contender(form, FORMS[form], package.module, python, environ)) as server:
                 for function, name in package.clients.items():
+                    if form == KILLED:
+                        server.of_role("proxy")[0].kill()
                     yield form, name, _visit(python, f"{package.module}:{function}", server.url, rounds, environ)
         except CannotStart as error:
             nobody = {"served": 0, "clients": CLIENTS * rounds, "failures": {str(error): CLIENTS * rounds}}
@@ -200,7 +205,7 @@ def _contender(form: str, command: str, module: str, python: Path, environ: Mapp
         name=f"{module} ({form})",
         title=form,
         command=command.format(python=shlex.quote(str(python)), module=module, apps="{apps}/packages", port="{port}"),
-        roles={},
+        roles={"proxy": "_Proxy"},
         says="Serving " if " run " in command else "",
         gets="/openapi.json",
         environ=environ,
