@@ -18,7 +18,8 @@ from contextvars import ContextVar
 from typing import Any
 
 PATIENCE_S = 30.0
-WARM = 4
+WARM = 12
+"""Clients before those that count, so that every replica has served one."""
 WARM_S = 5.0
 
 NUMBER: ContextVar[int] = ContextVar("number")
