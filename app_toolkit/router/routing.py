@@ -40,7 +40,7 @@ def import_policy(path: str) -> PolicyFunction:
     """
     try:
         found = resolve_name(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise ConfigError(
             f"the routing policy {path!r} cannot be imported: {type(error).__name__}: {' '.join(str(error).split())}"
         ) from error
