@@ -9,7 +9,16 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Protocol, cast
 
-from app_toolkit.core.affinity import Outcome, Prefixes, Routed, RoutedCall, RoutedReplica, keeps_prefix, prefixes
+from app_toolkit.core.affinity import (
+    Outcome,
+    Prefixes,
+    Routed,
+    RoutedCall,
+    RoutedReplica,
+    keeps_prefix,
+    most_preferred,
+    prefixes,
+)
 from app_toolkit.core.methods import MANY
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Call
@@ -68,7 +77,10 @@ class NoPolicy:
 
 
 class PrefixPolicy:
-    """Prefers the replica that has served the longest known prefix of the first argument."""
+    """Prefers the replica that has served the longest known prefix of the first argument.
+
+    A conversation of which this caller knows no prefix prefers a replica by the hash of its first one.
+    """
 
     def __init__(self, deployment: str) -> None:
         self._known = Prefixes()
@@ -90,11 +102,15 @@ class PrefixRouted(Routed):
     def __init__(self, digests: Sequence[bytes], known: Prefixes) -> None:
         self._digests = digests
         self._known = known
-        self._home: str | None = None
+        #: The replica that has served a prefix, by the last `rank`. None: no prefix is known.
+        self._home: ReplicaId | None = None
 
     def rank(self, replicas: Sequence[RoutedReplica]) -> Sequence[str]:
-        self._home = home = self._known.longest(self._digests, {each.id for each in replicas})
-        return [home] if home is not None and keeps_prefix(home, replicas) else []
+        ids = [ReplicaId(each.id) for each in replicas]
+        self._home = self._known.longest(self._digests, ids)
+        # Other callers choose the same replica by the hash, and so does this one after a restart.
+        home = self._home or most_preferred(self._digests[0].hex(), ids)
+        return [home] if keeps_prefix(home, replicas) else []
 
     def granted(self, replica: ReplicaId) -> Outcome | None:
         self._known.note(self._digests, replica)

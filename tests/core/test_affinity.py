@@ -20,6 +20,7 @@ from app_toolkit.core.affinity import (
     Prefixes,
     RoutedReplica,
     keeps_prefix,
+    most_preferred,
     place,
     preferred,
     prefixes,
@@ -279,8 +280,8 @@ def test_conversations_with_the_same_beginning_spread_over_the_replicas_under_lo
     known, loads = Prefixes(), dict.fromkeys(IDS, (0, 0))
     for number in range(100):  # all of them at the same time
         digests = prefixes(chat((USER, "Hello!"), (USER, str(number))))
-        home = known.longest(digests, IDS)
-        if home is None or not keeps_prefix(home, replicas_with(loads)):
+        home = known.longest(digests, IDS) or most_preferred(digests[0].hex(), IDS)
+        if not keeps_prefix(home, replicas_with(loads)):
             home = min(IDS, key=lambda id: loads[id])
         known.note(digests, home)
         loads[home] = (loads[home][0] + 1, 0)

@@ -64,12 +64,19 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str
 def test_each_turn_of_a_conversation_returns_to_its_replica() -> None:
     router, policy = router_of(*"abcd"), routing_policy("prefix", "chat")
     homes = {name: outcome(router, policy, turn(name)) for name in map(str, range(20))}
-    assert {home for home, _ in homes.values()} == set("abcd"), "conversations that are not known are spread"
+    assert {home for home, _ in homes.values()} == set("abcd"), "conversations are spread"
     assert {affinity for _, affinity in homes.values()} == {None}
     for name, (home, _) in homes.items():
         assert outcome(router, policy, turn(name, "more")) == (home, "kept")
         assert outcome(router, policy, turn(name, "more", "and more")) == (home, "kept")
         assert outcome(router, policy, turn(name, "something else")) == (home, "kept"), "it branches"
+
+
+def test_another_caller_chooses_the_same_replica_for_a_conversation_that_it_does_not_know() -> None:
+    one, other = ((router_of(*"abcd"), routing_policy("prefix", "chat")) for _ in range(2))
+    for name in map(str, range(20)):
+        home, _ = outcome(*one, turn(name))
+        assert outcome(*other, turn(name, "more")) == (home, None)
 
 
 def test_the_first_argument_may_be_a_text_or_a_keyword() -> None:
