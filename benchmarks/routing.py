@@ -3,10 +3,11 @@
 python -m benchmarks.routing      # print a table with and without `routing_policy="prefix"`
 
 Conversations begin at random times and have eight turns. A turn takes two seconds on average, and the next one follows
-ten seconds later on average. A replica has 16 slots, as by default. With two callers, each turn comes through a random one of them.
+ten seconds later on average. A replica has 16 slots, as by default. With two callers, each turn comes through a random
+one of them.
 
-`found`: the turns that reach the replica of the turn before, of all that have one before. `busiest`: with prefix routing,
-the turns of the replica that gets the most, relative to the average.
+`found`: the turns that reach the replica of the turn before, of all that have one before. `busiest`: with prefix
+routing, the turns of the replica that gets the most, relative to the average.
 """
 
 import heapq
