@@ -9,6 +9,7 @@ if sys.platform == "win32":
     )
 
 from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig
+from app_toolkit.core.affinity import RoutedCall, RoutedReplica
 from app_toolkit.core.methods import idempotent
 from app_toolkit.deployment import Deployment, deployment
 from app_toolkit.errors import (
@@ -63,6 +64,8 @@ __all__ = [
     "QueueTimeout",
     "ReplicaLost",
     "RequestError",
+    "RoutedCall",
+    "RoutedReplica",
     "StartupError",
     "Stream",
     "Superseded",

@@ -102,6 +102,9 @@ class DeploymentKeywords(TypedDict, total=False):
     affinity: str | None
     """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several.
     Default: None"""
+    routing_policy: str | None
+    """what chooses the replica of a call: prefix, the longest known part of its conversation, or module:function.
+    Default: None"""
     max_open_streams: int
     """maximum open streams of one replica that do not count against `max_ongoing_requests`; further streams count.
     Default: 1000"""

@@ -28,6 +28,7 @@ from app_toolkit.errors import ConfigError, OverrideError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.objects.http import serves_http
 from app_toolkit.router.handle import methods_of
+from app_toolkit.router.routing import import_policy
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.artifact import pack
@@ -267,6 +268,11 @@ def _unfit_for_ingress(app: object, name: str, given: Mapping[str, Any]) -> Iter
 
 def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:
     methods = methods_of(bound.cls)
+    if config.routing_policy not in (None, "prefix"):
+        try:
+            import_policy(config.routing_policy)
+        except ConfigError as error:
+            raise ConfigError(f"class {bound.cls.__name__}: {error}") from error.__cause__
     return ClassSpec(
         config=config,
         methods=methods,

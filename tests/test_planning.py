@@ -18,7 +18,7 @@ from starlette.routing import Host, Mount
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, idempotent
 from app_toolkit.deployment import Bound
-from app_toolkit.errors import PlanningError
+from app_toolkit.errors import ConfigError, PlanningError
 from app_toolkit.planning import find, logical_cpus, plan, plan_bound, with_files
 
 
@@ -281,6 +281,12 @@ def test_the_plan_says_which_methods_are_idempotent() -> None:
     [index] = plan_bound(Index.bind(), b"", app_dir=".").deployments
     assert index.kind == "class"
     assert (index.idempotent, list(index.methods)) == (("search",), ["add", "search"])
+
+
+def test_a_routing_policy_that_cannot_be_imported_is_refused() -> None:
+    why = "class Model: the routing policy 'nowhere:choose' cannot be imported: ModuleNotFoundError: No module named"
+    with pytest.raises(ConfigError, match=why):
+        plan_bound(Model.options(routing_policy="nowhere:choose").bind(), None, target="shop:model", app_dir="/")
 
 
 def test_a_local_ray_has_cpus_for_the_shared_stream_log_too() -> None:

@@ -167,8 +167,19 @@ def _tag_source(option: str | None) -> str | None:
     return option
 
 
-class Policy(Model):
-    """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
+def _routing_policy(option: str | None) -> str | None:
+    if option is None or option == "prefix":
+        return option
+    module, _, function = option.partition(":")
+    if not all(name.isidentifier() for name in (*module.split("."), *function.split("."))):
+        raise ValueError("should be prefix, or the import path of a function, such as package.module:function")
+    if module == "__main__":
+        raise ValueError("other processes cannot import a function of __main__: put it into a module")
+    return option
+
+
+class IngressPolicy(Model):
+    """Options that callers of an ingress apply, and callers of a class, too."""
 
     max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000
     """maximum requests that wait in one caller; further ones are refused with 503"""
@@ -182,6 +193,13 @@ class Policy(Model):
     """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
+
+
+class Policy(IngressPolicy):
+    """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
+
+    routing_policy: Annotated[str | None, AfterValidator(_routing_policy), Field(json_schema_extra=ON_RAY)] = None
+    """what chooses the replica of a call: prefix, the longest known part of its conversation, or module:function"""
 
 
 class AutoscalingConfig(Model):
@@ -253,7 +271,7 @@ class BatchLimits(BaseModel):
     """batches that run at the same time"""
 
 
-class DeploymentConfig(Policy):
+class DeploymentConfig(IngressPolicy):
     """Options of an ingress: a deployment that serves routes.
 
     If two `include_router` calls name the same deployment, they must agree on every option that they set.
@@ -342,7 +360,8 @@ class DeploymentConfig(Policy):
     @property
     def policy(self) -> Policy:
         """The options that callers apply."""
-        return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
+        fields = type(self).model_fields.keys() & Policy.model_fields.keys()
+        return Policy(**{name: getattr(self, name) for name in fields})
 
 
 def _on_ray(config: DeploymentConfig) -> Iterator[str]:
@@ -364,7 +383,7 @@ class ClassActorOptions(RayActorOptions):
     """logical CPUs"""
 
 
-class ClassConfig(DeploymentConfig):
+class ClassConfig(DeploymentConfig, Policy):
     """Options of a class: those of an ingress, and those that apply only to objects."""
 
     max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 16

@@ -3,22 +3,30 @@
 A request with a `Pinned` key has a session that only one replica knows (`core.sessions`). It waits for this replica as
 long as the replica exists.
 
+A routing policy of a class is asked only for calls without a key. The built-in one finds the replica that has served
+the longest known prefix of a conversation (`Prefixes`), as SGLang's router does with a radix tree. A table of digests
+needs less memory, which is bounded.
+
 A replica *holds* a key if it has what requests with this key need, such as a model that it has loaded. Replicas report
 the keys that they hold. Without a report, a key prefers replicas by rendezvous hashing: all callers agree without
 asking each other.
 
 Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM Transactions on Networking 6(1),
-1998.
+1998. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", NeurIPS 2024.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
 from heapq import nlargest
+from itertools import islice
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
+from app_toolkit.core.balance import is_clearly_less
 from app_toolkit.types import ReplicaId
 
 PREFERENCE_S = 1.0
@@ -34,6 +42,16 @@ HOLDER_WAIT_S = 10.0
 
 MOST_KEYS = 128
 """The maximum number of keys in one report. The others count as keys that the replica does not hold."""
+
+MOST_PREFIXES = 10_000
+"""The maximum number of prefixes that one caller knows, about 2 MB. A turn of a chat adds two."""
+
+LONGEST_CHAIN = 128
+"""The number of messages or pieces of one conversation that are distinguished. A longer conversation is known by the
+first ones."""
+
+PIECE = 512
+"""The number of characters of a piece of a text: about 128 tokens. Engines cache whole blocks of 16 to 64 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +74,10 @@ def hashed(key: Key | None) -> str | None:
 
 
 Outcome = Literal["kept", "spilled", "gone"]
-"""What became of the key of an attempt.
+"""What became of the key of an attempt, or of the preference that a routing policy had for it.
 
-* kept: its session is at the replica, the replica holds the key, or the key prefers the replica.
-* spilled: that replica had no room, so another one got the request.
+* kept: its session is at the replica, the replica holds the key, or the key or the policy prefers the replica.
+* spilled: another replica got the request, because that one had no room, or clearly more load than others.
 * gone: the replica of the session does not exist any more.
 """
 
@@ -163,3 +181,125 @@ def place(
 
 def _ordered(key: str, replicas: Collection[ReplicaId]) -> list[ReplicaId]:
     return list(replicas) if len(replicas) == 1 else preferred(key, replicas, len(replicas))
+
+
+# Routing policies
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedCall:
+    """A call whose replica is chosen by a routing policy."""
+
+    method: str
+    args: tuple[Any, ...]
+    """The positional arguments. The result of another call that was passed on without being read is None."""
+    kwargs: Mapping[str, Any]
+    """The keyword arguments, likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedReplica:
+    """A replica as a routing policy sees it. The numbers are those of this caller; other processes call, too."""
+
+    id: str
+    ongoing_requests: int
+    """The calls of this caller that run at the replica."""
+    open_streams: int
+    """The open streams of this caller at the replica, which hold no slots."""
+    has_room: bool
+    """Whether the call can go to this replica now."""
+
+
+class Routed(ABC):
+    """What a routing policy knows about one call."""
+
+    @abstractmethod
+    def rank(self, replicas: Sequence[RoutedReplica]) -> Sequence[str]:
+        """Return the ids of the replicas that the call prefers, the most preferred first. Empty: it prefers none."""
+
+    @abstractmethod
+    def granted(self, replica: ReplicaId) -> Outcome | None:
+        """Note that the call goes to this replica. Return what became of its preference; None: it had none."""
+
+
+Preference = Key | Routed
+"""What decides which replicas a request or call prefers."""
+
+
+def prefixes(value: object) -> tuple[bytes, ...]:
+    """Return a digest for each prefix of a conversation or text, the shortest first. Empty: the value is neither.
+
+    A conversation is a list of messages, an object with `messages` such as a `ChatRequest`, or a dict with them. Each
+    message has a `role`, as an attribute or a key. There is a digest for each message, except for system messages at
+    the beginning, which many conversations share. A text has a digest for each `PIECE` characters.
+    """
+    chain, digests = blake2b(digest_size=16), []
+    for piece, counts in islice(_pieces(value), LONGEST_CHAIN):
+        data = piece.encode("utf-8", "surrogatepass")
+        chain.update(b"%d:%b" % (len(data), data))
+        if counts:
+            digests.append(chain.digest())
+    return tuple(digests)
+
+
+def _pieces(value: object) -> Iterator[tuple[str, bool]]:
+    """Yield the pieces of a value, and whether a prefix may end with each."""
+    if isinstance(value, str):
+        yield from ((value[at : at + PIECE], True) for at in range(0, len(value) - PIECE + 1, PIECE))
+        return
+    messages = value.get("messages") if isinstance(value, Mapping) else getattr(value, "messages", value)
+    if not isinstance(messages, list | tuple):
+        return
+    begun = False
+    for message in messages:
+        role = _field(message, "role")
+        if not isinstance(role, str):
+            return
+        begun = begun or role not in ("system", "developer")
+        # Without reasoning, because clients do not send it back.
+        said = [_field(message, name) for name in ("text", "content", "tool_calls", "tool_call_id", "attachments")]
+        texts = [each if isinstance(each, str) else repr(each) for each in said if each]
+        yield "\0".join((role, *texts)), begun
+
+
+def _field(message: object, name: str) -> object:
+    return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
+
+
+class Prefixes:
+    """The replicas that have last served the prefixes that one caller knows, at most `most`.
+
+    A prefix is forgotten if it has not been the longest known prefix of a call for the longest time.
+    """
+
+    def __init__(self, most: int = MOST_PREFIXES) -> None:
+        self._most = most
+        self._replicas: OrderedDict[bytes, ReplicaId] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def longest(self, digests: Sequence[bytes], replicas: Collection[str]) -> ReplicaId | None:
+        """Return which of these replicas has last served the longest known prefix of a conversation; None: no one."""
+        for digest in reversed(digests):
+            replica = self._replicas.get(digest)
+            if replica is not None and replica in replicas:
+                return replica
+        return None
+
+    def note(self, digests: Sequence[bytes], replica: ReplicaId) -> None:
+        """Note that a replica serves a conversation with these prefixes from now on."""
+        known = [digest for digest in digests if digest in self._replicas]
+        if known:
+            self._replicas.move_to_end(known[-1])
+        for digest in digests:
+            self._replicas[digest] = replica
+        while len(self._replicas) > self._most:
+            self._replicas.popitem(last=False)
+
+
+def keeps_prefix(home: str, replicas: Sequence[RoutedReplica]) -> bool:
+    """Return whether a conversation stays at its replica: no other one with room has clearly less load."""
+    loads = {each.id: (each.ongoing_requests, each.open_streams) for each in replicas}
+    others = [loads[each.id] for each in replicas if each.has_room and each.id != home]
+    return not any(is_clearly_less(other, loads[home], streamed=True) for other in others)

@@ -19,7 +19,7 @@ from enum import IntEnum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.affinity import Key, Outcome
+from app_toolkit.core.affinity import Outcome, Preference
 from app_toolkit.core.attempts import (
     Action,
     Attempt,
@@ -98,7 +98,12 @@ class Router(Protocol):
     def waiting(self) -> int: ...
 
     def try_acquire(
-        self, avoid: Collection[ReplicaId], prefer: ReplicaId | None, streamed: bool, stays: bool, affinity: Key | None
+        self,
+        avoid: Collection[ReplicaId],
+        prefer: ReplicaId | None,
+        streamed: bool,
+        stays: bool,
+        affinity: Preference | None,
     ) -> Any: ...
 
     def wait(
@@ -107,7 +112,7 @@ class Router(Protocol):
         since: float,
         *,
         avoid: Collection[ReplicaId],
-        affinity: Key | None,
+        affinity: Preference | None,
         again: bool,
         failed: Callable[[Exception], None],
     ) -> Any: ...
@@ -189,7 +194,7 @@ class Dispatcher(Generic[P]):
         self.attempts = Attempts(now, deadline)
         #: The replica of the current or last attempt.
         self.replica = ReplicaId("-")
-        #: What became of the affinity key in that attempt. None: the request has none.
+        #: What became of the affinity key, or of the routing policy's preference, in that attempt. None: there is none.
         self.affinity: Outcome | None = None
         #: The permit of the current attempt. None: there is no attempt.
         self.permit: P | None = None
@@ -211,7 +216,7 @@ class Dispatcher(Generic[P]):
         prefer: ReplicaId | None = None,
         streamed: bool = False,
         stays: bool = False,
-        affinity: Key | None = None,
+        affinity: Preference | None = None,
     ) -> P | None:
         """Begin an attempt: acquire a permit, avoiding the replicas that have failed for this request.
 

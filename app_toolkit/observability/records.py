@@ -57,7 +57,8 @@ class Record(NamedTuple):
     size: int = 0
     """Bytes of the body of the response."""
     affinity: str | None = None
-    """What became of its affinity key in the last attempt (`core.affinity.Outcome`). None: it had none."""
+    """What became of its affinity key, or of the preference of its routing policy, in the last attempt
+    (`core.affinity.Outcome`). None: it had none."""
 
 
 @dataclass(frozen=True, slots=True)

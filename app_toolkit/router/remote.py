@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from app_toolkit.core import deadlines
+from app_toolkit.core.affinity import Preference
 from app_toolkit.core.attempts import RetryBudget
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.methods import MANY
@@ -27,6 +28,7 @@ from app_toolkit.observability.records import Records
 from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
+from app_toolkit.router.routing import RoutingPolicy, routing_policy
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import EncodedValue, Frame, Piece
@@ -202,6 +204,8 @@ class RemoteDeploymentClient:
         self._data_plane = data_plane
         self._pool = data_plane.pool
         self._budget = RetryBudget()
+        #: The routing policy, and the option that names it. None: no call has needed one.
+        self._routing: tuple[str, RoutingPolicy] | None = None
 
     def _is_idempotent(self, method: str) -> bool:
         """Return whether the method is marked as idempotent."""
@@ -271,9 +275,11 @@ class RemoteDeploymentClient:
         body = calls.encode_call(call)
         request_id, until = dispatcher.request.request_id, dispatcher.attempts.deadline
         dispatcher.assign(self.router, self._budget)
+        policy = self.router.policy.routing_policy
+        affinity = call.affinity if policy is None or call.affinity is not None else self._routed(call, policy)
         try:
             while True:
-                permit = await self._permit(call, dispatcher)
+                permit = await self._permit(call, dispatcher, affinity)
                 address = permit.endpoint.address
                 try:
                     connection = self._pool.take(address) or await self._dial(address)
@@ -300,12 +306,18 @@ class RemoteDeploymentClient:
             dispatcher.end()
             raise
 
-    async def _permit(self, call: Call, dispatcher: Dispatcher[Permit]) -> Permit:
-        permit, attempts = dispatcher.acquire(affinity=call.affinity), dispatcher.attempts
+    def _routed(self, call: Call, option: str) -> Preference | None:
+        """Begin to route a call by the policy that the option names."""
+        if self._routing is None or self._routing[0] != option:
+            self._routing = option, routing_policy(option, self.name)
+        return self._routing[1].routed(call)
+
+    async def _permit(self, call: Call, dispatcher: Dispatcher[Permit], affinity: Preference | None) -> Permit:
+        permit, attempts = dispatcher.acquire(affinity=affinity), dispatcher.attempts
         if permit is None:
             try:
                 permit = await self.router.acquire(
-                    attempts.since, avoid=attempts.avoid, affinity=call.affinity, again=attempts.count > 0
+                    attempts.since, avoid=attempts.avoid, affinity=affinity, again=attempts.count > 0
                 )
             except NOT_TAKEN as error:
                 raise dispatcher.explain(error) from None

@@ -11,7 +11,17 @@ from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.affinity import PREFERENCE_S, Key, Pinned, Placement, most_preferred, place
+from app_toolkit.core.affinity import (
+    PREFERENCE_S,
+    Key,
+    Pinned,
+    Placement,
+    Preference,
+    Routed,
+    RoutedReplica,
+    most_preferred,
+    place,
+)
 from app_toolkit.core.attempts import Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import FULL_S, Candidate, FullAlarm, ServingOrder, next_served
@@ -55,6 +65,8 @@ class Router:
       bounded time (`core.affinity`). Requests that displace other keys at their replica come after those that do not,
       for a bounded time, too (`core.queueing`).
     * A request whose key is `Pinned` waits for its replica as long as that is in the replica set.
+    * A call with a routing policy prefers the replicas that the policy returns for the present state, also when it
+      leaves the queue, but does not wait for them.
     * A permit counts until it is released, even if its replica is removed meanwhile. Releasing it again has no effect.
     * A new replica set keeps the permits at replicas that remain.
 
@@ -123,7 +135,7 @@ class Router:
         prefer: ReplicaId | None = None,
         streamed: bool = False,
         stays: bool = False,
-        affinity: Key | None = None,
+        affinity: Preference | None = None,
     ) -> Permit | None:
         """Acquire a permit at a replica with room. Return None if there is no such replica.
 
@@ -137,7 +149,7 @@ class Router:
             stays: Whether the client will keep the replica. Then, of two replicas with equal load, it gets the one that
                 was not picked last.
             affinity: A key whose requests prefer the replicas that hold it, see `core.affinity`. None is returned, too,
-                if these have no room and others do.
+                if these have no room and others do. Or what a routing policy knows about the call.
         """
         if self._closed:
             return None
@@ -167,7 +179,7 @@ class Router:
         since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
-        affinity: Key | None = None,
+        affinity: Preference | None = None,
         again: bool = False,
         failed: Failed = lambda error: None,
     ) -> Waiter:
@@ -295,7 +307,7 @@ class Router:
         since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
-        affinity: Key | None = None,
+        affinity: Preference | None = None,
         again: bool = False,
     ) -> Permit:
         """Wait for a permit, which the caller must release. Raise `QueueFull`, `QueueTimeout` or `NoReplica`."""
@@ -517,7 +529,7 @@ class Router:
         """Return whether a replica of this deployment has the session of a request."""
         return key is not None and self._home(key) is not None
 
-    def _home(self, key: Key) -> Upstream | None:
+    def _home(self, key: Preference) -> Upstream | None:
         """Return the replica that a key is pinned to. None: the key is not pinned, or the replica is gone."""
         if not isinstance(key, Pinned):
             return None
@@ -525,19 +537,20 @@ class Router:
             self._by_digest = {digest(target.endpoint.id): target for target in self._all}
         return self._by_digest.get(key.replica)
 
-    def _preferred_replica(self, key: Key) -> Upstream | None:
+    def _preferred_replica(self, key: Preference) -> Upstream | None:
         """Return the only replica that a key prefers to all others, whether it has room or not.
 
-        None: the key is pinned to a replica that is gone, or replicas have reported which keys they hold.
+        None: the key is pinned to a replica that is gone, replicas have reported which keys they hold, or a policy
+        decides.
         """
         if isinstance(key, Pinned):
             return self._home(key)
-        if self._reporting or not key:
+        if self._reporting or not key or not isinstance(key, str):
             return None
         return self._targets[most_preferred(key, self._ids)]
 
     def _place(
-        self, key: Key, free: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
+        self, key: Preference, free: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
     ) -> Placement | None:
         """Return the replicas for a request with a key, among these with room. None: the request waits."""
         home = self._home(key)
@@ -546,6 +559,8 @@ class Router:
         usable = self._usable(free, avoid)
         if not usable:
             return None
+        if isinstance(key, Routed):
+            return self._rank(key, usable)
         if isinstance(key, Pinned):
             key = key.id
         if not key:
@@ -564,11 +579,21 @@ class Router:
         displaced_s = {target.endpoint.id: now - target.displaced_at for target in usable}
         return place(key, reports, with_room, displaced_s=displaced_s, waited_s=0.0 if since is None else now - since)
 
-    def _take_for(self, key: Key, avoid: Collection[ReplicaId]) -> Permit | None:
+    def _rank(self, routed: Routed, usable: Sequence[Upstream]) -> Placement:
+        """Return the replica for a call with a routing policy, among these with room."""
+        with_room = {target.endpoint.id for target in usable}
+        loads = [(target.endpoint.id, *target.load()) for target in self._all]
+        shown = [RoutedReplica(id, ongoing, open, id in with_room) for id, ongoing, open in loads]
+        ranked = (self._targets[ReplicaId(id)] for id in routed.rank(shown) if id in with_room)
+        target = next(ranked, None) or pick(usable, Upstream.load, self._rng)
+        assert target is not None
+        return Placement([target.endpoint.id], held=False)
+
+    def _take_for(self, key: Preference, avoid: Collection[ReplicaId]) -> Permit | None:
         placement = self._place(key, self._free(), avoid)
         return None if placement is None else self._begin_at(placement, key)
 
-    def _begin_at(self, placement: Placement, key: Key, *, reserved: bool = False) -> Permit:
+    def _begin_at(self, placement: Placement, key: Preference, *, reserved: bool = False) -> Permit:
         """Acquire a permit at the most preferred replica. Of those that hold keys, the next one may have less load."""
         target = self._targets[placement.replicas[0]]
         if len(placement.replicas) > 1 and target.holdings is not None:
@@ -580,7 +605,9 @@ class Router:
         if target.holdings is not None and not placement.held and isinstance(key, str):
             target.holdings = target.holdings.with_key(key)
         permit = self._begin(target, reserved=reserved, held=placement.held)
-        if isinstance(key, Pinned) and not placement.held:
+        if isinstance(key, Routed):
+            permit.affinity = key.granted(target.endpoint.id)
+        elif isinstance(key, Pinned) and not placement.held:
             permit.affinity = "gone"
         else:
             permit.affinity = "spilled" if placement.spilled else "kept"

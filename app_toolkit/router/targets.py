@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from app_toolkit.core.affinity import Holdings, Key, Outcome, Pinned
+from app_toolkit.core.affinity import Holdings, Key, Outcome, Pinned, Preference, Routed
 from app_toolkit.core.balance import Load
 from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.types import ReplicaId
@@ -70,7 +70,7 @@ class Permit:
     reserved: bool = False
     #: Whether the replica holds the affinity key of the request, as far as the router knows.
     held: bool = False
-    #: What became of the affinity key of the request. None: it has none.
+    #: What became of the affinity key of the request, or of the preference of its routing policy. None: it has none.
     affinity: Outcome | None = None
     #: Whether the response is a stream that keeps its slot, because the replica has `max_open_streams` open.
     kept: bool = False
@@ -95,10 +95,13 @@ class Waiter:
     failed: Failed
     since: float
     avoid: frozenset[ReplicaId]
-    key: Key | None
+    key: Preference | None
     done: bool = False
 
     @property
     def group(self) -> Key | None:
-        """What decides which replicas it may use: its key, or the replica to which its key is pinned."""
+        """What decides which replicas it may use: its key, or the replica to which its key is pinned. A routing
+        policy allows all of them."""
+        if isinstance(self.key, Routed):
+            return None
         return Pinned(self.key.replica, "") if isinstance(self.key, Pinned) else self.key

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from app_toolkit.core.affinity import PIECE, most_preferred
 from app_toolkit.errors import NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymentClient
 from app_toolkit.transport.pool import PooledConnection, connect
-from app_toolkit.types import Address
+from app_toolkit.types import Address, ReplicaId
 from tests import published
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served
@@ -23,6 +24,9 @@ SOURCE = """
     from app_toolkit.replica.objects.hosted_object import HostedObject
 
     class Model:
+        async def who(self, prompt):
+            return id(self)
+
         async def double(self, number):
             return 2 * number
 
@@ -221,3 +225,25 @@ async def test_a_call_that_may_not_be_repeated_is_not_made_again(
     caller = calling.publish(dying, idempotent=idempotent, retry=policy)
     with pytest.raises(ReplicaLost, match="the outcome of double is unknown"):
         await caller.call(double(2, retry=retry))
+
+
+async def test_callers_apply_a_changed_routing_policy_at_once_unless_a_call_has_a_key(
+    serve: Serve, calling: Calling
+) -> None:
+    replicas = serve(SOURCE), serve(SOURCE)
+    names = [ReplicaId("shop.model-1-0"), ReplicaId("shop.model-1-1")]
+    caller = calling.publish(*replicas, routing_policy="tests.router.policies:last")
+
+    async def called(times: int, affinity: str | None = None) -> set[int]:
+        call = Call("who", ("a prompt of one piece".ljust(PIECE),), {}, affinity=affinity)
+        return {await caller.call(call) for _ in range(times)}
+
+    last = await called(40)
+    assert len(last) == 1
+    key = next(key for key in map(str, range(100)) if most_preferred(key, names) == names[0])
+    first = await called(1, affinity=key)
+    assert first.isdisjoint(last)
+    calling.publish(*replicas, routing_policy="prefix")
+    assert len(await called(40)) == 1
+    calling.publish(*replicas)
+    assert await called(40) == first | last
