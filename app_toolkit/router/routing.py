@@ -109,7 +109,7 @@ class PrefixRouted(Routed):
         ids = [ReplicaId(each.id) for each in replicas]
         self._home = self._known.longest(self._digests, ids)
         # Other callers choose the same replica by the hash, and so does this one after a restart.
-        home = self._home or most_preferred(self._digests[0].hex(), ids)
+        home = self._home or most_preferred(self._digests[0].hex(), tuple(ids))
         return [home] if keeps_prefix(home, replicas) else []
 
     def granted(self, replica: ReplicaId) -> Outcome | None:

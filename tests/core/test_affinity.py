@@ -280,7 +280,7 @@ def test_conversations_with_the_same_beginning_spread_over_the_replicas_under_lo
     known, loads = Prefixes(), dict.fromkeys(IDS, (0, 0))
     for number in range(100):  # all of them at the same time
         digests = prefixes(chat((USER, "Hello!"), (USER, str(number))))
-        home = known.longest(digests, IDS) or most_preferred(digests[0].hex(), IDS)
+        home = known.longest(digests, IDS) or most_preferred(digests[0].hex(), tuple(IDS))
         if not keeps_prefix(home, replicas_with(loads)):
             home = min(IDS, key=lambda id: loads[id])
         known.note(digests, home)

@@ -240,7 +240,7 @@ async def test_callers_apply_a_changed_routing_policy_at_once_unless_a_call_has_
 
     last = await called(40)
     assert len(last) == 1
-    key = next(key for key in map(str, range(100)) if most_preferred(key, names) == names[0])
+    key = next(key for key in map(str, range(100)) if most_preferred(key, tuple(names)) == names[0])
     first = await called(1, affinity=key)
     assert first.isdisjoint(last)
     calling.publish(*replicas, routing_policy="prefix")
