@@ -98,6 +98,8 @@ class RoutedApplication:
     """The share of the requests that this live revision of the application gets, between 0 and 1."""
     tag: str | None = None
     """The tag by which clients select this live revision. None: it has no tag."""
+    mirror: float = 0.0
+    """The share of the requests of other live revisions that this one gets copies of, between 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class RouteLookup:
         self._tables = {each.prefix: [t for t in tables if t[0].prefix == each.prefix] for each in self.applications}
         #: Every replica set that `find` can return.
         self.replica_sets = frozenset(name for _, _, names in tables for name in names.values())
+        #: Whether a live revision gets copies of requests.
+        self.has_mirrors = any(each.mirror for each in self.applications)
 
     def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
         """Return the name of the replica set. Raises `NotFound` if no application owns the path.
@@ -151,6 +155,22 @@ class RouteLookup:
                 return able[0].replica_set
             return choose(able)
         raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
+
+    def mirrors(self, method: str, path: str, serving: str) -> list[tuple[str, float]]:
+        """Return the replica sets that may get a copy of a request, with their shares.
+
+        `serving`: the replica set that serves the request, which gets no copy.
+        """
+        for prefix, revisions in self._tables.items():
+            below = strip_prefix(prefix, path)
+            if below is not None:
+                return [
+                    (names[owner], application.mirror)
+                    for application, table, names in revisions
+                    if application.mirror and (owner := table.owner("http", method, below)) is not None
+                    if names[owner] != serving
+                ]
+        return []
 
 
 def strip_prefix(prefix: str, path: str) -> str | None:

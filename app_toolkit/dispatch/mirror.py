@@ -103,8 +103,9 @@ class Primary:
             self.compare(copy)
 
     def abandon(self) -> None:
-        """Note that the response will not be complete, so that the copies are not compared with it."""
-        self._copies = None
+        """Note that a response that has not ended will not be complete. The copies are not compared with it."""
+        if not self.response.status:
+            self._copies = None
 
     def compare(self, copy: "MirroredRequest[Any]") -> None:
         """Compare a copy if both responses are complete, or else when this one is."""
@@ -124,7 +125,7 @@ class Primary:
 class MirroredRequest(Generic[P]):
     """A copy of a request or call, which has a permit at a replica of the mirror until it ends."""
 
-    __slots__ = ("_mirrors", "deadline", "mirror", "permit", "primary", "response", "router", "size")
+    __slots__ = ("_mirrors", "began", "deadline", "mirror", "permit", "primary", "response", "router", "size")
 
     def __init__(
         self, mirrors: "Mirrors", mirror: str, router: Router, permit: P, primary: Primary, size: int, now: float
@@ -138,6 +139,7 @@ class MirroredRequest(Generic[P]):
         #: Bytes of the body that is kept.
         self.size = size
         self.response = ObservedResponse(now)
+        self.began = now
         #: When it must have ended. Its owner then calls `failed`, or `completed` if the response has begun.
         self.deadline = now + min(router.policy.request_timeout_s or LONGEST_S, LONGEST_S)
         mirrors.live.add(self)
