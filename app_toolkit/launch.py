@@ -94,15 +94,20 @@ def apply(client: Client, commands: Iterable[Deploy]) -> dict[str, int]:
     return {command.spec.name: client.execute(command) for command in commands}
 
 
-def add_candidates(client: Client, manifest: Manifest, percent: float | None, tag: str | None) -> dict[str, int]:
+def add_candidates(
+    client: Client, manifest: Manifest, percent: float | None, tag: str | None, mirror: float | None = None
+) -> dict[str, int]:
     """Start each application of the manifest as a live revision beside its main revision.
 
     Return the number of the revision by application. `percent`: the share of the requests that it gets; None: 0.
-    Raises `ConfigError` if an application does not run, or a revision is refused.
+    `mirror`: the percentage of the requests of the others that it gets copies of; None: 0. Raises `ConfigError` if an
+    application does not run, or a revision is refused.
     """
     running, _ = client.execute(GetApplications())
     apply(client, manifest.logs(running))
-    return {each.spec.name: client.add_candidate(each, percent or 0.0, tag) for each in manifest.commands()}
+    return {
+        each.spec.name: client.add_candidate(each, percent or 0.0, tag, mirror or 0.0) for each in manifest.commands()
+    }
 
 
 def commands_with_lease(client: Client, manifest: Manifest) -> list[Deploy]:

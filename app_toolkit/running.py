@@ -146,6 +146,7 @@ def deploy(
     only: Collection[str] = (),
     traffic: float | None = None,
     tag: str | None = None,
+    mirror: float | None = None,
     wait: bool = True,
     wait_timeout_s: float = WAIT_S,
     **options: Unpack[RunKeywords],
@@ -160,8 +161,8 @@ def deploy(
     are given by name or by endpoints such as `"POST /embed"`. Those of them that `app` does not have are deleted.
 
     `traffic`: do not replace the running revision of this name, but start another one beside it, which gets this
-    percentage of the requests once it is available. `tag`: the name of such a revision. See `set_traffic`, `promote`
-    and `abort`.
+    percentage of the requests once it is available. `tag`: the name of such a revision. `mirror`: the percentage of the
+    requests that it gets copies of. See `set_traffic`, `promote` and `abort`.
 
     Raises `ConfigError` if it cannot be deployed. With `wait`, also if it does not become available: `StartupError` if
     it cannot start or was rolled back, `Superseded` if another client has replaced or deleted it meanwhile. Raises
@@ -179,12 +180,14 @@ def deploy(
         spec, files = with_files(spec)
         _warn(spec)
     manifest = Manifest([spec], {**code, **files}, chosen.part(HTTPOptions), named)
-    beside = traffic is not None or tag is not None
+    beside = any(each is not None for each in (traffic, tag, mirror))
     if only and beside:
-        raise ConfigError("'only' updates the running revision; 'traffic' and 'tag' start another one beside it")
+        raise ConfigError(
+            "'only' updates the running revision; 'traffic', 'tag' and 'mirror' start another one beside it"
+        )
     with _client(options.get("address"), chosen.address, begin=not only and not beside) as client:
         if beside:
-            numbers = launch.add_candidates(client, manifest, traffic, tag)
+            numbers = launch.add_candidates(client, manifest, traffic, tag, mirror)
             revisions = {candidate_name(name, number): 1 for name, number in numbers.items()}
         else:
             revisions = launch.apply(client, launch.changes(client, manifest, only).commands)
@@ -212,15 +215,27 @@ def scale(
             client.wait_until_serving({command.application: revision}, wait_timeout_s)
 
 
-def set_traffic(application: str, weights: Mapping[int, float], *, address: str | None = None) -> None:
+def set_traffic(
+    application: str,
+    weights: Mapping[int, float] | None = None,
+    *,
+    mirror: Mapping[int, float] | None = None,
+    address: str | None = None,
+) -> None:
     """Set the weights of the live revisions of an application, such as `{12: 90, 13: 10}`. Their sum is 100 %.
 
-    A revision that is missing has the weight 0. Without a tag, it then drains and is removed, except for the main
-    revision. Every proxy follows within 2 seconds. `address`: as of `deploy`. Raises `ConfigError` if there is no such
-    application or revision, a weight is negative or not finite, or all are 0.
+    A revision that is missing has the weight 0. Without a tag and a mirror, it then drains and is removed, except for
+    the main revision. Every proxy follows within 2 seconds. `weights`: None: they stay.
+
+    `mirror`: by revision, the percentage of the requests of the others that it gets copies of, such as `{13: 50}`. A
+    revision that is missing keeps its percentage. 0 ends it.
+
+    `address`: as of `deploy`. Raises `ConfigError` if there is no such application or revision, a weight is negative or
+    not finite, all are 0, or a percentage is not between 0 and 100.
     """
+    mirrors = {revision: percent / 100 for revision, percent in (mirror or {}).items()}
     with _client(address) as client:
-        client.execute(SetTraffic(application, dict(weights)))
+        client.execute(SetTraffic(application, dict(weights or {}), mirrors))
 
 
 def promote(

@@ -33,11 +33,13 @@ class DeployOptions(RunOptions):
     revision."""
     tag: str | None = None
     """The tag of a new live revision. None: it has no tag."""
+    mirror: float | None = None
+    """The percentage of the requests that a new live revision gets copies of. None: it gets none."""
 
     @property
     def beside(self) -> bool:
         """Whether the new revision runs beside the main revision."""
-        return self.traffic is not None or self.tag is not None
+        return self.traffic is not None or self.tag is not None or self.mirror is not None
 
 
 def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
@@ -61,7 +63,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         client = engine.find(address)
     try:
         if client is None and (options.only or options.beside):
-            needs = "--only needs" if options.only else "--traffic and --tag need"
+            needs = "--only needs" if options.only else "--traffic, --tag and --mirror need"
             raise ConfigError(f"{needs} a running application, and there is no application {specs[0].name!r}")
         changes = launch.changes(client, manifest, options.only)
         for command, change in changes.applications:
@@ -80,10 +82,12 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
             with connecting(address):
                 client = engine.start(address=address, with_lease=False)
         if options.beside:
-            numbers = launch.add_candidates(client, manifest, options.traffic, options.tag)
+            numbers = launch.add_candidates(client, manifest, options.traffic, options.tag, options.mirror)
             revisions = {candidate_name(name, number): 1 for name, number in numbers.items()}
             for name, number in numbers.items():
                 screen.say(f"Revision {number} of {name} gets {options.traffic or 0:g} % of the requests once it runs.")
+                if options.mirror:
+                    screen.say(f"It gets copies of {options.mirror:g} % of the requests of the other revisions.")
         else:
             revisions = launch.apply(client, changes.commands)
         if not options.wait:

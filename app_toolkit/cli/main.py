@@ -232,6 +232,14 @@ def deploy(
     tag: Annotated[
         str | None, typer.Option(help="Give this name to a new revision that starts beside the running one.")
     ] = None,
+    mirror: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Start the new revision beside the running one, and send it copies of this percentage of the "
+            "requests. Nobody gets its responses.",
+        ),
+    ] = None,
     application: FileApplication = None,
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
@@ -243,13 +251,16 @@ def deploy(
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
         raise ConfigError("--only needs --application, because the file has several applications")
-    if only and (traffic is not None or tag is not None):
-        raise ConfigError("--only updates the running revision; --traffic and --tag start another one beside it")
+    if only and any(each is not None for each in (traffic, tag, mirror)):
+        raise ConfigError(
+            "--only updates the running revision; --traffic, --tag and --mirror start another one beside it"
+        )
     options = DeployOptions(
         **what,
         only=only or (),
         traffic=traffic,
         tag=tag,
+        mirror=mirror,
         plan=chosen.part(PlanOptions),
         address=chosen.address or "auto",
         dry_run=dry_run,
@@ -418,27 +429,44 @@ def traffic(
         typer.Argument(metavar="REVISION=WEIGHT", help="The weight of a live revision, such as 13=10."),
     ] = None,
     *,
+    mirror: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REVISION=PERCENT",
+            help="Send a live revision copies of this percentage of the requests of the others, such as 13=50. 0 ends "
+            "it. You can repeat this option.",
+        ),
+    ] = None,
     address: RunningAddress = None,
 ) -> None:
-    """Show the shares of the live revisions of an application, or set their weights."""
-    chosen = dict(_weight(each) for each in weights or ())
-    if len(chosen) < len(weights or ()):
-        raise ConfigError(f"a revision is named twice: {' '.join(weights or ())}")
+    """Show the shares of the live revisions of an application and their mirrors, or set them."""
+    chosen = _by_revision(weights or (), "REVISION=WEIGHT, such as 13=10")
+    mirrors = _by_revision(mirror or (), "REVISION=PERCENT, such as 13=50")
     with _connected(context) as client:
-        if chosen:
-            client.execute(SetTraffic(application, chosen))
+        if chosen or mirrors:
+            shares = {revision: percent / 100 for revision, percent in mirrors.items()}
+            client.execute(SetTraffic(application, chosen, shares))
         found = client.execute(GetStatus()).application(application)
         if found is None:
             raise ConfigError(f"there is no application {application!r}")
-        Screen().traffic(found)
+        screen = Screen()
+        screen.traffic(found)
+        if any(each.mirror for each in found.traffic):
+            screen.mirrors(found, client.load())
 
 
-def _weight(text: str) -> tuple[int, float]:
-    revision, _, weight = text.partition("=")
-    try:
-        return int(revision), float(weight)
-    except ValueError:
-        raise ConfigError(f"{text!r} should be REVISION=WEIGHT, such as 13=10") from None
+def _by_revision(texts: Sequence[str], form: str) -> dict[int, float]:
+    """Return the numbers by revision. Raises `ConfigError` if a text has another form, or a revision is named twice."""
+    found: dict[int, float] = {}
+    for text in texts:
+        revision, _, number = text.partition("=")
+        try:
+            found[int(revision)] = float(number)
+        except ValueError:
+            raise ConfigError(f"{text!r} should be {form}") from None
+    if len(found) < len(texts):
+        raise ConfigError(f"a revision is named twice: {' '.join(texts)}")
+    return found
 
 
 Revision = Annotated[

@@ -12,7 +12,7 @@ from rich.text import Text
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.identity import ReplicaSetKey, application_of
+from app_toolkit.core.identity import ReplicaSetKey, application_of, candidate_name
 from app_toolkit.core.status import (
     FAILED,
     HEALTHY,
@@ -24,6 +24,7 @@ from app_toolkit.core.status import (
     ReplicaSetStatus,
     TrafficStatus,
 )
+from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.errors import ToolkitError
 
 COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
@@ -143,8 +144,44 @@ class Screen:
     def traffic(self, application: ApplicationStatus) -> None:
         """Show the live revisions of an application and their shares of the requests."""
         live = application.traffic or (TrafficStatus(application.serving_revision or application.revision, 1.0, 1.0),)
-        lines = [(f"{each.revision}", f"{100 * each.share:.4g} %", each.tag or "", _state(each)) for each in live]
-        self._rows(("revision", "traffic", "tag", "state"), lines)
+        lines = [
+            (
+                f"{each.revision}",
+                f"{100 * each.share:.4g} %",
+                f"{100 * each.mirror:.4g} %" if each.mirror else "",
+                each.tag or "",
+                _state(each),
+            )
+            for each in live
+        ]
+        self._rows(("revision", "traffic", "mirror", "tag", "state"), lines)
+
+    def mirrors(self, application: ApplicationStatus, load: Mapping[str, Load]) -> None:
+        """Show what became of the mirrored requests of an application, and the last differences."""
+        lines: list[tuple[str, ...]] = []
+        differences: list[Difference] = []
+        for live in application.traffic:
+            if not live.mirror:
+                continue
+            name = candidate_name(application.name, live.revision)
+            counts = sum((each.mirrored for key, each in load.items() if application_of(key) == name), MirrorCounts())
+            differences += counts.differences
+            numbers = (counts.completed, counts.dropped, counts.too_large, counts.failed)
+            compared = (counts.compared, counts.different_status, counts.different_body)
+            times = [f"{1_000 * s / counts.compared:.1f} ms" if counts.compared else "" for s in counts.seconds]
+            lines.append((f"{live.revision}", *map(str, numbers), *map(str, compared), *times))
+        heads = ("mirrored to", "completed", "dropped", "too large", "failed")
+        compared_heads = ("compared", "different status", "different body", "primary", "mirror")
+        self._rows((*heads, *compared_heads), lines)
+        for each in differences:
+            primary, mirror = (
+                f"{status}, {size} bytes, {1_000 * seconds:.1f} ms"
+                for status, size, seconds in (
+                    (each.primary_status, each.primary_bytes, each.primary_s),
+                    (each.mirror_status, each.mirror_bytes, each.mirror_s),
+                )
+            )
+            self.say(f"  {each.request} ({each.request_id}): {primary}; mirror: {mirror}")
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}

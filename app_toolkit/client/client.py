@@ -80,18 +80,19 @@ class Client(ABC):
         _, revision = self.execute(GetApplication(application))
         return self.execute(Rollback(application, revision))
 
-    def add_candidate(self, command: Deploy, percent: float, tag: str | None) -> int:
+    def add_candidate(self, command: Deploy, percent: float, tag: str | None, mirror: float = 0.0) -> int:
         """Start a live revision of a running application beside its main revision. Return its number.
 
         `command`: the one that would replace the main revision. `percent`: the share of the requests that the revision
-        gets once it is available. Raises `ConfigError` if the application does not run, or the revision is refused.
+        gets once it is available. `mirror`: the percentage of the requests of the others that it gets copies of. Raises
+        `ConfigError` if the application does not run, or the revision is refused.
         """
         name = command.spec.name
         found = self.execute(GetStatus()).application(name)
         if found is None:
             raise ConfigError(f"there is no application {name!r} beside which a revision could run; deploy it first")
         return self.execute(
-            AddCandidate(command.spec, command.code, percent / 100, tag, self.owner, found.next_revision)
+            AddCandidate(command.spec, command.code, percent / 100, tag, self.owner, found.next_revision, mirror / 100)
         )
 
     def partial_deploy(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:

@@ -76,24 +76,32 @@ class AddCandidate(Command[int]):
     """The lease of the client. An application that another lease holds is refused."""
     expected: int | None = None
     """The number that the revision must get. Without this check, a command that is sent twice would start two."""
+    mirror: float = 0.0
+    """The share of the requests of the other live revisions that it gets copies of, between 0 and 1."""
 
     async def perform(self, controller: "Controller") -> int:
-        return await controller.add_candidate(self.spec, self.code, self.share, self.tag, self.owner, self.expected)
+        return await controller.add_candidate(
+            self.spec, self.code, self.share, self.tag, self.owner, self.expected, self.mirror
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SetTraffic(Command[None]):
-    """Set the weights of the live revisions of an application. A revision without a weight or a tag is removed.
+    """Set the weights of the live revisions of an application, and what they mirror.
 
-    Raises `ConfigError` if there is no such application or revision, or the weights are invalid.
+    A revision without a weight, a tag and a mirror is removed. Raises `ConfigError` if there is no such application or
+    revision, or the weights are invalid.
     """
 
     application: str
     weights: Mapping[int, float]
-    """By the number of the revision. Their sum is 100 %."""
+    """By the number of the revision. Their sum is 100 %. Empty: they stay, if there are mirrors."""
+    mirrors: Mapping[int, float] = field(default_factory=dict)
+    """By the number of the revision: the share of the requests of the others that it gets copies of. The share of a
+    revision that is missing stays."""
 
     async def perform(self, controller: "Controller") -> None:
-        await controller.set_traffic(self.application, self.weights)
+        await controller.set_traffic(self.application, self.weights, self.mirrors)
 
 
 @dataclass(frozen=True, slots=True)

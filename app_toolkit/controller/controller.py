@@ -195,23 +195,26 @@ class Controller:
         tag: str | None,
         owner: str | None = None,
         expected: int | None = None,
+        mirror: float = 0.0,
     ) -> int:
         """Start a live revision beside the main revision of an application, and return its number.
 
-        `owner`: the lease of the client. `expected`: the number that it must get; None: any. Raises `ConfigError` if it
-        cannot be added, and
+        `owner`: the lease of the client. `expected`: the number that it must get; None: any. `mirror`: the share of the
+        requests of the others that it gets copies of. Raises `ConfigError` if it cannot be added, and
         `RevisionConflict` if it would get another number.
         """
         self._check_open()
-        return await self.desired.add_candidate(spec, code, share, tag, owner, expected)
+        return await self.desired.add_candidate(spec, code, share, tag, owner, expected, mirror)
 
-    async def set_traffic(self, name: str, weights: Mapping[int, float]) -> None:
-        """Set the weights of the live revisions of an application.
+    async def set_traffic(
+        self, name: str, weights: Mapping[int, float], mirrors: Mapping[int, float] | None = None
+    ) -> None:
+        """Set the weights of the live revisions of an application, and what they mirror.
 
         Raises `ConfigError` if there is no such application or revision, or the weights are invalid.
         """
         self._check_open()
-        await self.desired.set_traffic(name, lambda it: traffic.with_weights(it, weights))
+        await self.desired.set_traffic(name, lambda it: traffic.with_weights(it, weights, mirrors))
 
     async def promote(self, name: str, revision: int | None) -> int:
         """Send all requests to a candidate, and make it the main revision. Return the new number of that revision.

@@ -174,6 +174,7 @@ class DesiredState:
         tag: str | None,
         owner: str | None,
         expected: int | None,
+        mirror: float,
     ) -> int:
         """Start a revision of an application beside its main revision, and return its number.
 
@@ -201,7 +202,7 @@ class DesiredState:
                     f"a live revision of application {spec.name!r} must have its route prefix "
                     f"{main.current.route_prefix!r}, not {spec.route_prefix!r}"
                 )
-            after = traffic.with_candidate(main, share, tag)
+            after = traffic.with_candidate(main, share, tag, mirror)
             name = candidate_name(spec.name, after.last_number)
             own = rollout.applied(None, spec.model_copy(update={"name": name}))
             await self._state_store.put_application(own, code)

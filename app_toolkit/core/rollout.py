@@ -45,6 +45,9 @@ class Candidate(Model):
     revision: int
     share: Annotated[float, Field(ge=0, le=1, description="the share of the requests that it gets")]
     tag: Annotated[str | None, Field(description="selects it, whatever its share; None: it has no tag")] = None
+    mirror: Annotated[
+        float, Field(ge=0, le=1, description="the share of the requests of other revisions that it gets copies of")
+    ] = 0.0
     removed: Annotated[
         bool, Field(description="whether it gets no more requests, and is deleted when none waits for it")
     ] = False

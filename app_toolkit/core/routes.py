@@ -98,6 +98,8 @@ class RoutedApplication:
     """The share of the requests that this live revision of the application gets, between 0 and 1."""
     tag: str | None = None
     """The tag by which clients select this live revision. None: it has no tag."""
+    mirror: float = 0.0
+    """The share of the requests of other live revisions that this one gets copies of, between 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class LiveIngress:
     replica_set: str
     share: float
     tag: str | None
+    mirror: float
+    """The share of the requests of which it gets a copy."""
 
 
 Choose = Callable[[Sequence[LiveIngress]], str]
@@ -134,6 +138,8 @@ class RouteLookup:
             for _, ingresses in revisions
             for ingress in ingresses.values()
         )
+        #: Whether a live revision gets copies of requests.
+        self.has_mirrors = any(each.mirror for each in self.applications)
 
     def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
         """Return the name of the replica set. Raises `NotFound` if no application owns the path.
@@ -157,10 +163,26 @@ class RouteLookup:
             return choose(able)
         raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
 
+    def mirrors(self, method: str, path: str, serving: str) -> list[tuple[str, float]]:
+        """Return the replica sets that may get a copy of a request, with their shares.
+
+        `serving`: the replica set that serves the request, which gets no copy.
+        """
+        for prefix, revisions in self._revisions.items():
+            below = strip_prefix(prefix, path)
+            if below is not None:
+                able = (
+                    ingresses[owner]
+                    for table, ingresses in revisions
+                    if (owner := table.owner("http", method, below)) is not None
+                )
+                return [(each.replica_set, each.mirror) for each in able if each.mirror and each.replica_set != serving]
+        return []
+
 
 def _live_ingress(application: RoutedApplication, ingress: str) -> LiveIngress:
     replica_set = str(ReplicaSetKey(application.name, ingress))
-    return LiveIngress(application.name, replica_set, application.share, application.tag)
+    return LiveIngress(application.name, replica_set, application.share, application.tag, application.mirror)
 
 
 def strip_prefix(prefix: str, path: str) -> str | None:

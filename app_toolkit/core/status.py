@@ -10,6 +10,7 @@ from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.rollout import Rollout, failure_of, rest_of
+from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.types import NodeId
 
 HEALTHY = "healthy"
@@ -132,6 +133,8 @@ class Load:
     """The ongoing requests and calls by replica."""
     reached: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The limits that its replicas and the wait queues of its callers have reached, by process."""
+    mirrored: MirrorCounts = field(default=MirrorCounts(), compare=False)
+    """What became of the mirrored requests and calls for it, since the processes that send them began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,8 @@ class TrafficStatus:
     """Whether the revision was available. Until then, the main revision gets its requests."""
     is_removed: bool = False
     """Whether it gets no more requests, and is deleted when none waits for it."""
+    mirror: float = 0.0
+    """The share of the requests of the other live revisions that it gets copies of, once it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +279,7 @@ def _traffic(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> tuple[Traffic
     if not rollout.candidates:
         return ()
     others = [
-        TrafficStatus(each.revision, each.share * ready, each.share, each.tag, ready, each.removed)
+        TrafficStatus(each.revision, each.share * ready, each.share, each.tag, ready, each.removed, each.mirror)
         for each in rollout.candidates
         for own in (rollouts.get(candidate_name(rollout.name, each.revision)),)
         for ready in (own is not None and own.stable is not None,)

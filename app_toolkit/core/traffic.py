@@ -9,6 +9,7 @@ Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from math import fsum, inf, isfinite, log
@@ -81,36 +82,158 @@ def _cost(name: str, weight: float, key: str) -> float:
     return -log(uniform) / weight if weight > 0 else inf
 
 
+# Mirrors
+
+MOST_DIFFERENCES = 20
+"""The number of differences that the counts of a mirror keep, the newest ones."""
+
+
+def is_sampled(share: float, draw: float) -> bool:
+    """Return whether a mirror gets a copy of a request.
+
+    Parameters:
+        share: The share of the requests that the mirror gets, between 0 and 1.
+        draw: A random number, at least 0 and below 1, of this request and this mirror.
+    """
+    return draw < share
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mirrored request whose response was not that of the primary. It has no bodies, no queries and no fields."""
+
+    request_id: str
+    request: str
+    """The method and the path of a request, or the method of a call."""
+    primary_status: str
+    mirror_status: str
+    primary_bytes: int
+    mirror_bytes: int
+    primary_s: float
+    mirror_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorCounts:
+    """What became of the requests and calls that were sampled for one mirror.
+
+    Each one that has ended is counted in one of the first four fields. Those of both sides that ended with a complete
+    response are also compared.
+    """
+
+    completed: int = 0
+    """Their response began."""
+    failed: int = 0
+    """They were sent and got no response: the replica was lost, was not reached, or did not respond in time."""
+    dropped: int = 0
+    """They were not sent, because this process or the replicas of the mirror had no room for them."""
+    too_large: int = 0
+    """They were not sent, because their body is too large."""
+    same: int = 0
+    """The statuses are equal, and the bodies, too, if these could be compared."""
+    different_status: int = 0
+    different_body: int = 0
+    """The statuses are equal, and the bodies are not."""
+    primary_s: float = 0.0
+    """The sum of the seconds that the primary took for the requests that were compared."""
+    mirror_s: float = 0.0
+    """The sum of the seconds that the mirror took for them."""
+    differences: tuple[Difference, ...] = ()
+    """The last `MOST_DIFFERENCES` of the requests whose responses are different."""
+
+    @property
+    def different(self) -> int:
+        return self.different_status + self.different_body
+
+    @property
+    def compared(self) -> int:
+        return self.same + self.different
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """The sums of the seconds of the primary and of the mirror, for the requests that were compared."""
+        return self.primary_s, self.mirror_s
+
+    def __add__(self, other: "MirrorCounts") -> "MirrorCounts":
+        """Return the counts of two processes together."""
+        return MirrorCounts(
+            self.completed + other.completed,
+            self.failed + other.failed,
+            self.dropped + other.dropped,
+            self.too_large + other.too_large,
+            self.same + other.same,
+            self.different_status + other.different_status,
+            self.different_body + other.different_body,
+            self.primary_s + other.primary_s,
+            self.mirror_s + other.mirror_s,
+            (*self.differences, *other.differences)[-MOST_DIFFERENCES:],
+        )
+
+    def with_pair(self, pair: Difference, *, same_body: bool) -> "MirrorCounts":
+        """Return the counts with two complete responses. `same_body`: the bodies are equal, or were not compared."""
+        same_status = pair.primary_status == pair.mirror_status
+        same = same_status and same_body
+        return replace(
+            self,
+            same=self.same + same,
+            different_status=self.different_status + (not same_status),
+            different_body=self.different_body + (same_status and not same_body),
+            primary_s=self.primary_s + pair.primary_s,
+            mirror_s=self.mirror_s + pair.mirror_s,
+            differences=self.differences if same else (*self.differences, pair)[-MOST_DIFFERENCES:],
+        )
+
+
 # The live revisions of one application
 
 
-def with_candidate(rollout: Rollout, share: float, tag: str | None) -> Rollout:
+def with_candidate(rollout: Rollout, share: float, tag: str | None, mirror: float = 0.0) -> Rollout:
     """Return the rollout with a new candidate, which gets this share of the requests. The others share the rest.
 
-    Raises `ConfigError` if the share is not between 0 and 1, or a live revision has the tag.
+    `mirror`: the share of their requests that it gets copies of. Raises `ConfigError` if a share is not between 0 and
+    1, or a live revision has the tag.
     """
     if not 0 <= share <= 1:
         raise ConfigError(f"the traffic of a new revision is {100 * share:g} %; it should be between 0 and 100 %")
     if tag is not None and not _TAG.fullmatch(tag):
         raise ConfigError(f"the tag {tag!r} should have 1 to 64 letters, digits, dots, hyphens and underscores")
+    number = rollout.next_number
+    _check_mirror(number, mirror)
     _check_open(rollout)
     if tag is not None and (other := next((each for each in rollout.live if each.tag == tag), None)):
         raise ConfigError(f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}")
-    number = rollout.next_number
     others = [_with_share(each, each.share * (1 - share)) for each in rollout.candidates]
-    return rollout.but(candidates=(*others, Candidate(revision=number, share=share, tag=tag)), last_number=number)
+    new = Candidate(revision=number, share=share, tag=tag, mirror=mirror)
+    return rollout.but(candidates=(*others, new), last_number=number)
 
 
-def with_weights(rollout: Rollout, weights: Mapping[int, float]) -> Rollout:
-    """Return the rollout with other shares. A candidate without a weight and without a tag is removed.
+def with_weights(rollout: Rollout, weights: Mapping[int, float], mirrors: Mapping[int, float] | None = None) -> Rollout:
+    """Return the rollout with other shares. A candidate without a weight, a tag and a mirror is removed.
 
-    Raises `ConfigError` if the weights are invalid (see `shares`).
+    Parameters:
+        rollout: That of the application.
+        weights: Positive numbers of any sum, by revision. A revision that is missing has the weight 0. Empty: the
+            shares stay, if there are mirrors.
+        mirrors: By candidate, the share of the requests of other revisions that it gets copies of. The share of a
+            candidate that is missing stays. None: all stay.
+
+    Raises:
+        ConfigError: The weights are invalid (see `shares`), or a mirror is no candidate or not between 0 and 1.
     """
     _check_open(rollout)
-    main = rollout.current_revision or rollout.revision
-    found = shares(weights, [main, *(each.revision for each in rollout.live)], rollout.name)
+    mirrors = mirrors or {}
+    for revision, mirror in mirrors.items():
+        _one_candidate(rollout, revision)
+        _check_mirror(revision, mirror)
+    found = {each.revision: each.share for each in rollout.live}
+    if weights or not mirrors:
+        main = rollout.current_revision or rollout.revision
+        found = shares(weights, [main, *found], rollout.name)
     return rollout.but(
-        candidates=tuple(_with_share(each, found.get(each.revision, 0.0)) for each in rollout.candidates)
+        candidates=tuple(
+            _with_share(each, found.get(each.revision, 0.0), mirrors.get(each.revision, each.mirror))
+            for each in rollout.candidates
+        )
     )
 
 
@@ -158,7 +281,7 @@ def removed_one(rollout: Rollout, revision: int) -> Rollout:
     rest = rest_of(each.share for each in rollout.candidates if each.revision == revision)
     return rollout.but(
         candidates=tuple(
-            each.model_copy(update={"share": 0.0, "removed": True})
+            _removed(each)
             if each.revision == revision
             else each.model_copy(update={"share": each.share / rest if rest > 0 else each.share})
             for each in rollout.candidates
@@ -181,9 +304,9 @@ def published(rollouts: Mapping[str, Rollout]) -> list[LiveRevision]:
         if candidate_of(rollout.name) is not None:
             continue
         ready = [
-            LiveRevision(own.published, each.share, each.tag)
+            LiveRevision(own.published, each.share, each.tag, each.mirror)
             for each in rollout.live
-            if (each.share or each.tag)
+            if (each.share or each.tag or each.mirror)
             and (own := rollouts.get(candidate_name(rollout.name, each.revision))) is not None
             if own.stable is not None
         ]
@@ -242,17 +365,25 @@ def summary(rollout: Rollout) -> str:
     """Return the shares of all live revisions as text, such as `90 % revision 12, 10 % revision 13`."""
     main = rollout.current_revision or rollout.revision
     live = [(main, rollout.share), *((each.revision, each.share) for each in rollout.live)]
-    return ", ".join(f"{100 * share:.4g} % revision {revision}" for revision, share in live)
+    mirrors = [
+        f"{100 * each.mirror:.4g} % mirrored to revision {each.revision}" for each in rollout.live if each.mirror
+    ]
+    return ", ".join([*(f"{100 * share:.4g} % revision {revision}" for revision, share in live), *mirrors])
 
 
 def _without_candidates(rollout: Rollout) -> Rollout:
-    removed = [each.model_copy(update={"share": 0.0, "removed": True}) for each in rollout.candidates]
+    removed = [_removed(each) for each in rollout.candidates]
     return rollout.but(candidates=tuple(removed), promoted=None)
 
 
-def _with_share(candidate: Candidate, share: float) -> Candidate:
-    removed = candidate.removed or (not share and candidate.tag is None)
-    return candidate.model_copy(update={"share": share, "removed": removed})
+def _with_share(candidate: Candidate, share: float, mirror: float | None = None) -> Candidate:
+    """`mirror`: None: it stays."""
+    changed = candidate.model_copy(update={"share": share, "mirror": candidate.mirror if mirror is None else mirror})
+    return changed if changed.share or changed.tag or changed.mirror else _removed(changed)
+
+
+def _removed(candidate: Candidate) -> Candidate:
+    return candidate.model_copy(update={"share": 0.0, "mirror": 0.0, "removed": True})
 
 
 def _one_candidate(rollout: Rollout, revision: int | None) -> int:
@@ -266,6 +397,11 @@ def _one_candidate(rollout: Rollout, revision: int | None) -> int:
         which = "name one of them" if revision is None else f"{revision} is none of them"
         raise ConfigError(f"application {rollout.name!r} has the live revisions {known}; {which}")
     return revision
+
+
+def _check_mirror(revision: int, mirror: float) -> None:
+    if not 0 <= mirror <= 1:
+        raise ConfigError(f"the mirror of revision {revision} is {100 * mirror:g} %; it should be between 0 and 100 %")
 
 
 def _check_open(rollout: Rollout) -> None:

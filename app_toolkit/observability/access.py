@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app_toolkit import private
 from app_toolkit.errors import InsecurePath
-from app_toolkit.observability.records import Record
+from app_toolkit.observability.records import MIRRORED, Record
 
 logger = logging.getLogger("app_toolkit.access")
 
@@ -20,6 +20,9 @@ BATCH = 500
 
 MOST_BYTES = 64 * 1024 * 1024
 """Maximum size of a log file in bytes. The previous file is kept beside it."""
+
+MARK = ',"mirrored":true'
+"""The last field in the line of a mirrored request."""
 
 _clean = re.compile(rb"/[!$->@-\[\]-~]*").fullmatch
 """Matches a path that needs no escaping in JSON and has no query to remove."""
@@ -78,7 +81,7 @@ class AccessLog:
                 f'"method":"{record.method.decode()}","path":"{_path(record.path)}","status":{record.status},'
                 f'"outcome":"{record.outcome}","bytes":{record.size},"ms":{record.seconds * 1_000:.1f},'
                 f'"request_id":"{record.id.decode()}","ingress":"{record.deployment}","replica":"{record.replica}",'
-                f'"tries":{record.tries}}}\n'
+                f'"tries":{record.tries}{MARK if record.kind == MIRRORED else ""}}}\n'
             )
         try:
             self._write("".join(lines))

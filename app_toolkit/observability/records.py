@@ -19,6 +19,9 @@ CUT = "cut"
 CLIENT_GONE = "client_gone"
 """The outcomes of a request. A request that ends with an error has the error's `reason` as its outcome instead."""
 
+MIRRORED = "mirrored"
+"""The kind of the record of a mirrored request, which is no request of a client."""
+
 CLIENT_CLOSED_REQUEST = 499
 """The status in a record if the client disconnects before the response is complete. It is never sent."""
 
@@ -34,7 +37,8 @@ class Record(NamedTuple):
     seconds: float
     """From `arrived` to its end."""
     kind: str
-    """`http`, `websocket` or `call`. `connection`: the proxy refused it, because it has too many clients."""
+    """`http`, `websocket` or `call`. `connection`: the proxy refused it, because it has too many clients. `MIRRORED`: a
+    copy of a request that a proxy has sent to a mirror."""
     deployment: str
     """`APPLICATION/DEPLOYMENT`, and only `DEPLOYMENT` in one process. `NOT_OWNED`: no ingress owned the request."""
     replica: str

@@ -13,6 +13,7 @@ from app_toolkit.core.routes import LiveIngress, RequestKind
 from app_toolkit.core.traffic import choose
 from app_toolkit.core.uploads import is_slow
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
+from app_toolkit.dispatch.mirror import MOST_BODY, Primary
 from app_toolkit.errors import (
     BadResponse,
     NoReplica,
@@ -76,9 +77,11 @@ class Exchange:
         "_holding",
         "_ingress_state",
         "_max_body",
+        "_primary",
         "_proxy",
         "_refusal",
         "_response",
+        "_sampled",
         "_sessions",
         "_slow",
         "_tunnel",
@@ -108,6 +111,10 @@ class Exchange:
         self._holding = False  # the body is held back until the replica sends a 100
         self._blocked = False  # the write buffer to the replica is full
         self._refusal: bytes | None = None
+        # Mirrors
+        self._sampled = False  # it is decided which mirrors get copies
+        #: The request as its copies are compared with it. None: there are no copies.
+        self._primary: Primary | None = None
 
     @property
     def tunnels(self) -> bool:
@@ -172,6 +179,8 @@ class Exchange:
             pieces = self.request.body.take()
             if pieces:
                 self._connection.write_all(pieces)
+            if self._proxy.registry.routes.has_mirrors:
+                self._mirror()
 
     def tunnel(self, data: bytes) -> None:
         """Pass on data of the client's WebSocket to the replica."""
@@ -404,6 +413,17 @@ class Exchange:
             connection.write(head)
         else:
             connection.write_all((head, *request.body.take()))
+        if proxy.registry.routes.has_mirrors:
+            self._mirror()
+
+    def _mirror(self) -> None:
+        """Send copies of the request to mirrors, once it is complete or its body is too large for that."""
+        request = self.request
+        if self._sampled or request.websocket or not (request.complete or (request.length or 0) > MOST_BODY):
+            return
+        self._sampled = True
+        unpinned = None if self._sessions is None else self._sessions.unpinned(request)
+        self._primary = self._proxy.mirroring.copy(request, self._ingress_state.name, self._client.peers, unpinned)
 
     def _release_body(self) -> None:
         if self._holding:
@@ -461,6 +481,8 @@ class Exchange:
             return
         if self._dispatcher.stage is Stage.SENT:
             self._start()
+        if self._primary is not None:
+            self._primary.received(data)
         self._response.write(data)
 
     def ended(self, reusable: bool) -> None:
@@ -508,11 +530,15 @@ class Exchange:
         if self._holding:
             self._release_body()
         self.request.body.forget()
+        if self._primary is not None and (head := self._response.response_head) is not None:
+            self._primary.response.comparable = head.extent != "chunked"  # the body has its framing
         self._response.start()
 
     def _finish(self) -> None:
         head = self._response.response_head
         assert head is not None
+        if self._primary is not None:
+            self._primary.end(str(head.status), self._proxy.clock())
         self._release()
         self._client.served[self._ingress_state.name] = self._dispatcher.replica, head.stream is not None
         self._record(head.status, OK)
@@ -586,6 +612,8 @@ class Exchange:
             self._ingress_state.closed(self, self._client.peers, dispatcher.permit)
         self._forget_arrival()
         self._forget_deadline()
+        if self._primary is not None:
+            self._primary.abandon()
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             dispatcher.router.leave(waiter)

@@ -34,7 +34,7 @@ from app_toolkit.errors import (
     URITooLong,
     VersionNotSupported,
 )
-from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, TRACE
+from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, MIRRORED, TRACE
 from app_toolkit.types import Header, Retry
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -121,6 +121,11 @@ class Body:
         if not self._discarding:
             self.waiting += len(data)
             self._pieces.append(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
+
+    @property
+    def kept(self) -> list[bytes] | None:
+        """All bytes that have arrived. None: they are not retained."""
+        return list(self._pieces) if self.retained else None
 
     def end(self) -> None:
         if self.chunked and not self._discarding:
@@ -236,18 +241,24 @@ class Request:
 
     # For the exchange
 
-    def head(self, hop: bytes, replaced: Header | None = None) -> bytes:
+    def head(self, hop: bytes, replaced: Header | None = None, *, mirrored: bool = False) -> bytes:
         """Return the head that is sent to a replica.
 
         Parameters:
             hop: The value of the hop field.
             replaced: A field that is sent instead of all fields with this name. None: there is none.
+            mirrored: Mark the request as mirrored. The body follows at once.
         """
         fields = self._fields
         if replaced is not None:
             start, line = b"%b: " % replaced[0], b"%b: %b\r\n" % replaced
             fields = [*(each for each in fields if not each.startswith(start)), line]
-        ask = b"" if self.expects or not self.held else EXPECT + b": 1\r\nexpect: 100-continue\r\n"
+        if mirrored:
+            kept = [each for each in fields if not each.startswith(b"expect: ")]
+            # After other fields, because the replica takes the first internal fields for itself.
+            fields = [*(kept or [b"host: replica\r\n"]), MIRRORED + b": 1\r\n"]
+        waits = self.held and not (self.expects or mirrored)
+        ask = EXPECT + b": 1\r\nexpect: 100-continue\r\n" if waits else b""
         first = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
         return b"".join((first, self._trace, ask, *fields, b"\r\n"))
 

@@ -15,6 +15,7 @@ import uvicorn
 from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.models import HTTPOptions, networks
 from app_toolkit.core.forwarded import Trust
+from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.errors import StartupError
 from app_toolkit.observability.counts import Counts
@@ -53,6 +54,8 @@ class ProxyStatistics:
     """The number of waiting requests, by ingress."""
     reached: Mapping[str, str]
     """The limits of full queues, by ingress: `1,000 of 1,000 max_queued_requests`."""
+    mirrors: Mapping[str, MirrorCounts]
+    """What became of the mirrored requests, by the ingress of the mirror."""
 
 
 class ProxyServer:
@@ -183,6 +186,7 @@ class ProxyServer:
             requests=self.proxy.counts(),
             queues=registry.queues,
             reached=registry.reached,
+            mirrors=self.proxy.mirroring.mirrors.counts(),
         )
 
     def _arrive(self, **_uvicorns: Any) -> AcceptedConnection:

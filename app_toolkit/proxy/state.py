@@ -12,11 +12,12 @@ from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counters, Counts
-from app_toolkit.observability.records import NOT_OWNED, Record, Records
+from app_toolkit.observability.records import MIRRORED, NOT_OWNED, Record, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.ingress_router import IngressRouter
 from app_toolkit.proxy.ingress_state import IngressState
+from app_toolkit.proxy.mirrored import Mirroring
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.wait_queue import WaitQueues
@@ -75,6 +76,8 @@ class ProxyState:
         self.records = Records(self._count_request)
         if access is not None:
             self.records.subscribe(access.add)
+        #: The copies of requests that mirrors get.
+        self.mirroring = Mirroring(self.registry, self.pool, self.token, self.records, clock)
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
         self.unowned = IngressState(NOT_OWNED, clock)
         self._ingress_states: dict[str, IngressState] = {}
@@ -89,11 +92,14 @@ class ProxyState:
         return ingress_state
 
     def _forget_ingress(self, name: str) -> None:
+        self.mirroring.mirrors.forget(name)
         if self._ingress_states.pop(name, None) is not None:
             self.counters.forget(name)
 
     def _count_request(self, record: Record) -> None:
-        """Count a request, unless its ingress was removed while it ran."""
+        """Count a request of a client, unless its ingress was removed while it ran."""
+        if record.kind == MIRRORED:
+            return
         if record.deployment in self._ingress_states or record.deployment == NOT_OWNED:
             self.counters.add(record)
 
@@ -124,11 +130,13 @@ class ProxyState:
         """
         self.registry.expire(now)
         self.pool.expire(now)
+        self.mirroring.sweep(now)
         if self.access is not None:
             self.access.flush()
 
     async def aclose(self) -> None:
         """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
+        self.mirroring.close()
         self.wait_queues.close()
         for ingress_state in self._ingress_states.values():
             ingress_state.close()

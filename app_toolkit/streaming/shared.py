@@ -14,6 +14,7 @@ from app_toolkit.planning import SHARED_LOG
 from app_toolkit.router import handle as handles
 from app_toolkit.running import get_handle
 from app_toolkit.streaming.log import DEFAULT, StreamLog
+from app_toolkit.transport.hop import MIRRORED
 from app_toolkit.types import Scope
 
 
@@ -96,10 +97,13 @@ _in_redis: dict[tuple[AbstractEventLoop, str], StreamLog] = {}
 def application_log(scope: Scope) -> StreamLog:
     """Return the stream log that the application of a request has chosen with its option `stream_log`.
 
+    The stream of a mirrored request is kept in memory: in a log that others share, it could take the place of the
+    stream of the client.
+
     Raises `StreamLogMissing` if it is in Redis, and the server or the package is not configured.
     """
     choice: str = scope.get("extensions", {}).get("app_toolkit", {}).get("stream_log", "memory")
-    if choice == "memory":
+    if choice == "memory" or (MIRRORED, b"1") in scope.get("headers", ()):
         return DEFAULT
     if choice == "shared":
         return _SHARED

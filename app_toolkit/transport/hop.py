@@ -66,6 +66,9 @@ back until user code reads it."""
 SLOW_BODY = b"x-app-toolkit-slow-body"
 """Marks a request whose body arrives slowly. The replica keeps a share of its slots free of such requests."""
 
+MIRRORED = b"x-app-toolkit-mirrored"
+"""Marks a mirrored request. It follows other fields, so that the app sees it."""
+
 OUT_OF_BAND = "out_of_band"
 
 AFFINITY = b"x-app-toolkit-affinity"

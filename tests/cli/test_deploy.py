@@ -30,7 +30,8 @@ from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.applications import proxy_options
-from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, TrafficStatus
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus, Load, ReplicaSetStatus, TrafficStatus
+from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.userapp.artifact import Unpacked
 from tests.client.scripted import FAILED, PROXY, STARTING, UP, OneInstance, Scripted, Unloaded
@@ -85,8 +86,8 @@ class Cluster(OneInstance):
                 assert spec.route_prefix is not None or not http.model_fields_set, "it cannot move proxies of others"
                 self.http = proxy_options(self.http, http)
                 return 1
-            case AddCandidate(spec, code, share, tag, None, 2):
-                self.did.append(f"add {spec.name} with {share:g} {tag}")
+            case AddCandidate(spec, code, share, tag, None, 2, mirror):
+                self.did.append(f"add {spec.name} with {share:g} {tag}, {mirror:g} mirrored")
                 self.code.update(code)
                 self.applications[f"{spec.name}@2"] = spec
                 return 2
@@ -258,14 +259,15 @@ def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys:
 
 def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:
     cluster = Cluster()
-    with pytest.raises(ConfigError, match="--traffic and --tag need a running application, and there is no"):
+    with pytest.raises(ConfigError, match="--traffic, --tag and --mirror need a running application, and there is no"):
         deployed(cluster, app, traffic=10)
     deployed(cluster, app)
-    said = deployed(cluster, app, traffic=10, tag="preview", wait=True)
-    assert cluster.did[-2:] == ["add shop with 0.1 preview", "close"]
-    assert said[:2] == [
+    said = deployed(cluster, app, traffic=10, tag="preview", mirror=50, wait=True)
+    assert cluster.did[-2:] == ["add shop with 0.1 preview, 0.5 mirrored", "close"]
+    assert said[:3] == [
         "application shop: a new revision beside the running one",
         "Revision 2 of shop gets 10 % of the requests once it runs.",
+        "It gets copies of 50 % of the requests of the other revisions.",
     ]
     assert said[-2] == "Serving Shop at http://127.0.0.1:8000/shop"
     with pytest.raises(ConfigError, match="a live revision cannot change options of the proxies: tag_source none -> "):
@@ -291,17 +293,45 @@ def test_the_shares_of_the_live_revisions_are_shown_and_set(
     assert command(instance, "traffic", "shop", "1=90", "3=10") == 0
     assert instance.did == [SetTraffic("shop", {1: 90.0, 3: 10.0}), "close"]
     assert capsys.readouterr().out.splitlines() == [
-        "  revision=1  traffic=100 %  tag=  state=ready",
-        "  revision=3  traffic=0 %  tag=preview  state=starts, then 10 %",
+        "  revision=1  traffic=100 %  mirror=  tag=  state=ready",
+        "  revision=3  traffic=0 %  mirror=  tag=preview  state=starts, then 10 %",
     ]
     assert command(Scripted(status(UP)), "traffic", "shop") == 0
-    assert capsys.readouterr().out == "  revision=1  traffic=100 %  tag=  state=ready\n"
+    assert capsys.readouterr().out == "  revision=1  traffic=100 %  mirror=  tag=  state=ready\n"
     assert command(Scripted(), "traffic", "shop", "3=1", "3=2") == 2
     assert capsys.readouterr().err == "Error: a revision is named twice: 3=1 3=2\n"
     assert command(Scripted(), "traffic", "shop", "3:10") == 2
     assert capsys.readouterr().err == "Error: '3:10' should be REVISION=WEIGHT, such as 13=10\n"
     assert command(Scripted(status(UP)), "traffic", "shoe") == 2
     assert capsys.readouterr().err == "Error: there is no application 'shoe'\n"
+
+
+DIFFERENT = Difference("it", "GET /cart", "200", "500", 10, 4, 0.002, 0.004)
+MIRRORED = MirrorCounts(
+    9, 1, 3, 2, same=7, different_status=1, primary_s=0.016, mirror_s=0.04, differences=(DIFFERENT,)
+)
+
+
+class Loaded(Scripted):
+    def load(self) -> dict[str, Load]:
+        return {"shop/web": Load(0, 0, 0, 0), "shop@3/web": Load(0, 0, 0, 0, mirrored=MIRRORED)}
+
+
+def test_mirrors_are_set_and_shown_with_their_counts(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    instance = Loaded(live(MAIN, replace(NEW, mirror=0.5, is_ready=True)))
+    assert command(instance, "traffic", "shop", "--mirror", "3=50") == 0
+    assert instance.did == [SetTraffic("shop", {}, {3: 0.5}), "close"]
+    assert capsys.readouterr().out.splitlines() == [
+        "  revision=1  traffic=100 %  mirror=  tag=  state=ready",
+        "  revision=3  traffic=0 %  mirror=50 %  tag=preview  state=ready",
+        "  mirrored to=3  completed=9  dropped=3  too large=2  failed=1  compared=8  different status=1  "
+        "different body=0  primary=2.0 ms  mirror=5.0 ms",
+        "  GET /cart (it): 200, 10 bytes, 2.0 ms; mirror: 500, 4 bytes, 4.0 ms",
+    ]
+    assert command(Scripted(), "traffic", "shop", "--mirror", "3") == 2
+    assert capsys.readouterr().err == "Error: '3' should be REVISION=PERCENT, such as 13=50\n"
 
 
 def test_a_live_revision_is_promoted_or_aborted(

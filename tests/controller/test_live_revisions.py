@@ -97,6 +97,20 @@ async def test_a_revision_without_weight_and_tag_drains_when_no_request_waits_fo
         assert await candidate(h) == 4, "numbers are not used again"
 
 
+async def test_a_revision_that_mirrors_is_published_and_stays_without_weight():
+    async with harness(deployed=application()) as h:
+        assert await h.controller.add_candidate(application(**OTHER), {}, 0.0, None, mirror=0.5) == 2
+        await h.until(lambda: h.word("shop@2") == "healthy")
+        await h.controller.set_traffic("shop", {1: 1}, {2: 1.0})
+        routes = lambda: h.proxy.view["routes"]["applications"]  # noqa: E731
+        await h.until(lambda: [each["mirror"] for each in routes()] == [0.0, 1.0], within_s=2)
+        assert shares(h) == {"shop": 1.0, "shop@2": 0.0}
+        assert [each.mirror for each in status_of(h).traffic] == [0.0, 1.0]
+        await h.controller.set_traffic("shop", {}, {2: 0})
+        await h.until(lambda: h.word("shop@2") is None, within_s=60)
+        assert traffic(h) == {}
+
+
 async def test_a_promoted_revision_serves_alone_until_it_is_the_main_revision():
     async with harness(deployed=application()) as h:
         await candidate(h)

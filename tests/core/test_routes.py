@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.config.models import Route
-from app_toolkit.core.routes import RouteTable, strip_prefix
+from app_toolkit.core.routes import RoutedApplication, RouteLookup, RouteTable, strip_prefix
 from app_toolkit.planning import plan
 
 SEGMENTS = ["a", "b", "c", "items", "{id}", "{n:int}", "{f:float}", "{u:uuid}", "{x}-{y}", "v{n:int}", "é", "a.b"]
@@ -172,3 +172,22 @@ def test_unowned_path_does_not_belong_to_the_default_ingress() -> None:
 )
 def test_a_prefix_is_whole_segments(prefix: str, path: str, below: str | None) -> None:
     assert strip_prefix(prefix, path) == below
+
+
+def test_a_mirror_gets_what_it_serves_below_the_same_prefix() -> None:
+    cart = Route(kind="http", path="/cart", pattern="^/cart$", methods=("GET",), owner="cart")
+    gone = cart.model_copy(update={"owner": None})
+    lookup = RouteLookup(
+        [
+            RoutedApplication("root", "/", "web", (), mirror=1.0),
+            RoutedApplication("shop", "/shop", "web", (cart,)),
+            RoutedApplication("shop@2", "/shop", "web", (cart,), 0.0, None, 0.5),
+            RoutedApplication("shop@3", "/shop", "web", (gone,), 0.0, None, 0.25),
+        ]
+    )
+    assert lookup.has_mirrors
+    assert lookup.mirrors("GET", "/shop/cart", "shop/cart") == [("shop@2/cart", 0.5)]
+    assert lookup.mirrors("GET", "/shop/other", "shop/web") == [("shop@2/web", 0.5), ("shop@3/web", 0.25)]
+    assert lookup.mirrors("GET", "/shop/other", "shop@2/web") == [("shop@3/web", 0.25)]
+    assert lookup.mirrors("GET", "/", "root/web") == []
+    assert not RouteLookup([RoutedApplication("shop", "/", "web", ())]).has_mirrors

@@ -18,6 +18,7 @@ from app_toolkit.core.traffic import (
     promoted,
     published,
     shares,
+    summary,
     with_candidate,
     with_promoted,
     with_weights,
@@ -113,8 +114,12 @@ def stable(name: str = "shop") -> Rollout:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.floats(0, 1), st.sampled_from([None, "a", "b"])),
-        st.tuples(st.just("weigh"), st.lists(st.floats(0, 100), min_size=5, max_size=5)),
+        st.tuples(st.just("add"), st.floats(0, 1), st.sampled_from([None, "a", "b"]), st.sampled_from([0.0, 0.5])),
+        st.tuples(
+            st.just("weigh"),
+            st.lists(st.floats(0, 100), min_size=5, max_size=5),
+            st.dictionaries(st.integers(2, 6), st.sampled_from([0.0, 0.5, 1.0])),
+        ),
         st.tuples(st.just("promote")),
         st.tuples(st.just("abort")),
         st.tuples(st.just("gone"), st.integers(2, 8)),
@@ -125,12 +130,12 @@ STEPS = st.lists(
 
 def do(rollout: Rollout, step: tuple[Any, ...]) -> Rollout:
     match step:
-        case ("add", share, tag):
-            return with_candidate(rollout, share, tag)
-        case ("weigh", weights):
+        case ("add", share, tag, mirror):
+            return with_candidate(rollout, share, tag, mirror)
+        case ("weigh", weights, mirrors):
             main = rollout.current_revision or 0
             numbers = [main, *(each.revision for each in rollout.live)]
-            return with_weights(rollout, dict(zip(numbers, weights, strict=False)))
+            return with_weights(rollout, dict(zip(numbers, weights, strict=False)), mirrors)
         case ("promote",):
             return promoted(rollout, None)
         case ("gone", number):
@@ -160,8 +165,45 @@ def test_shares_are_always_those_of_all_requests(steps: list[tuple[Any, ...]], r
         assert all(each.share >= 0 for each in found)
         live = {f"shop@{each.revision}" for each in rollout.live}
         assert {each.spec.name for each in found} <= {"shop"} | live
+        mirrors = {f"shop@{each.revision}" for each in rollout.candidates if each.mirror}
+        assert mirrors <= live, "a revision that mirrors is not removed"
+        assert {each.spec.name for each in found if each.mirror} == mirrors & rollouts.keys()
         assert Rollout.model_validate_json(rollout.model_dump_json()) == rollout
     assert numbers == sorted(numbers), "a number is used once"
+
+
+def mirrors_of(rollout: Rollout) -> dict[int, float]:
+    return {each.revision: each.mirror for each in rollout.live}
+
+
+def test_a_mirror_is_set_beside_the_weights() -> None:
+    rollout = with_candidate(with_candidate(stable(), 0.2, None, 0.5), 0.0, None, 0.1)
+    assert mirrors_of(rollout) == {2: 0.5, 3: 0.1}
+    assert summary(rollout) == (
+        "80 % revision 1, 20 % revision 2, 0 % revision 3, 50 % mirrored to revision 2, 10 % mirrored to revision 3"
+    )
+    weighed = with_weights(rollout, {1: 1})
+    assert (mirrors_of(weighed), weighed.share) == ({2: 0.5, 3: 0.1}, 1.0)
+    changed = with_weights(rollout, {}, {3: 1.0})
+    assert (mirrors_of(changed), changed.share) == ({2: 0.5, 3: 1.0}, rollout.share)
+    assert mirrors_of(with_weights(rollout, {1: 1}, {2: 0})) == {3: 0.1}, "nothing keeps revision 2 live"
+    assert mirrors_of(with_weights(rollout, {}, {2: 0, 3: 0})) == {2: 0}
+    assert mirrors_of(aborted(rollout)) == {}
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "why"),
+    [
+        ({1: 0.5}, "application 'shop' has the live revisions 2; 1 is none of them"),
+        ({4: 0.5}, "4 is none of them"),
+        ({2: 1.5}, "the mirror of revision 2 is 150 %; it should be between 0 and 100 %"),
+        ({2: -0.1}, "is -10 %"),
+        ({2: nan}, "is nan %"),
+    ],
+)
+def test_an_invalid_mirror_is_refused(mirrors: dict[int, float], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        with_weights(with_candidate(stable(), 0.1, None), {}, mirrors)
 
 
 def test_a_promotion_ends_when_the_main_revision_is_available_with_the_spec() -> None:

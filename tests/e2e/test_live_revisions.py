@@ -10,6 +10,7 @@ from itertools import islice
 import pytest
 
 from app_toolkit.client.commands import Abort, AddCandidate, Promote, SetTraffic
+from app_toolkit.core.traffic import MirrorCounts
 from tests.cluster import Cluster, Served
 
 
@@ -20,11 +21,11 @@ def served(cluster: Cluster) -> Iterator[Served]:
     served.delete()
 
 
-def add(served: Served, share: float) -> int:
+def add(served: Served, share: float, mirror: float = 0.0) -> int:
     """Start version two beside the main revision, wait until it gets requests, and return its number."""
     spec = served.spec.model_copy(update={"target": "versions:two"})
     client = served.cluster.client
-    number = client.execute(AddCandidate(spec, share=share, owner=client.owner))
+    number = client.execute(AddCandidate(spec, share=share, owner=client.owner, mirror=mirror))
     served.wait(lambda now: [each["is_ready"] for each in now["traffic"]] == [True, True])
     served.wait(lambda _: share == 0 or "two" in islice(versions(served), 50))
     return number
@@ -76,3 +77,21 @@ def test_an_aborted_revision_gets_no_more_requests(cluster: Cluster, served: Ser
     add(served, 0.5)
     cluster.client.execute(Abort(served.spec.name))
     served.wait(lambda _: set(islice(versions(served), 20)) == {"one"})
+
+
+@pytest.mark.slow
+def test_a_mirror_gets_copies_and_no_client_notices_its_death(cluster: Cluster, served: Served) -> None:
+    ingress = f"{served.spec.name}@{add(served, 0.0, mirror=1.0)}/app"
+    served.wait(lambda _: set(islice(versions(served), 10)) == {"one"} and mirrored(cluster, ingress).compared > 20)
+    assert mirrored(cluster, ingress).different_body == mirrored(cluster, ingress).compared
+    application = next(each for each in cluster.status()["applications"] if each["name"] in ingress.split("/"))
+    for deployment in application["deployments"]:
+        for replica in deployment["replicas"]:
+            os.kill(cluster.pid(replica["id"]), signal.SIGKILL)
+    before = mirrored(cluster, ingress)
+    assert set(islice(versions(served), 50)) == {"one"}
+    served.wait(lambda _: set(islice(versions(served), 10)) == {"one"} and mirrored(cluster, ingress) != before)
+
+
+def mirrored(cluster: Cluster, ingress: str) -> MirrorCounts:
+    return cluster.client.load()[ingress].mirrored

@@ -65,6 +65,11 @@ def test_of_a_target_that_was_refused_nothing_secret_is_kept(target):
     assert lines(entry(path=target))[0]["path"] == "-"
 
 
+def test_a_copy_of_a_request_is_marked():
+    request, copy = lines(entry(), entry()._replace(kind="mirrored"))
+    assert copy == {**request, "mirrored": True}
+
+
 def test_a_refused_connection_has_no_line():
     assert lines(entry()._replace(kind="connection", outcome="too_many_connections")) == []
 

@@ -24,6 +24,7 @@ from app_toolkit.streaming import (
     resumable,
     stream_router,
 )
+from app_toolkit.streaming.shared import application_log
 from tests.patience import PATIENCE_S
 from tests.streaming.redis_server import RedisServer
 
@@ -200,3 +201,9 @@ async def test_a_log_that_a_router_names_is_used_instead(server: RedisServer) ->
 async def test_a_shared_log_is_the_memory_of_an_app_in_one_process() -> None:
     answer = await sent(chat(stream_log="shared"))
     assert (answer.status_code, '"hello"' in answer.text) == (200, True)
+
+
+def test_the_stream_of_a_mirrored_request_takes_no_place_in_a_shared_log() -> None:
+    scope: dict[str, Any] = {"type": "http", "extensions": {"app_toolkit": {"stream_log": "shared"}}}
+    assert isinstance(application_log(scope | {"headers": []}), SharedStreamLog)
+    assert isinstance(application_log(scope | {"headers": [(b"x-app-toolkit-mirrored", b"1")]}), MemoryStreamLog)

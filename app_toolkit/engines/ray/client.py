@@ -18,6 +18,7 @@ from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
 from app_toolkit.config import settings
 from app_toolkit.core.status import Load
+from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.ray import cluster
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, RayServices, revive
@@ -176,6 +177,9 @@ class RayClient(Client):
                 streams=sum(each.streams for each in there),
                 replicas={id: found[id].ongoing for id in replica_sets[name] if id in found},
                 reached={id: limits for id, limits in reached.items() if limits},
+                mirrored=sum(
+                    (found[id].mirrors.get(name, MirrorCounts()) for id in proxies if id in found), MirrorCounts()
+                ),
             )
 
         return {name: load(name) for name in replica_sets}
