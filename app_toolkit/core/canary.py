@@ -246,14 +246,29 @@ def _upper_quantile_s(baseline: Requests, level: float) -> float:
 # Releases
 
 
-class CanaryRelease(Model):
-    """A canary release of one application: its plan, and how far it is. Plain data, which the state store keeps."""
+class CanaryPlan(Model):
+    """The steps and the guards of a canary release."""
 
-    revision: Annotated[int, Field(description="the candidate")]
     steps: Annotated[tuple[float, ...], Field(description="the shares in percent, in rising order")]
     every_s: Annotated[float, Field(description="the least number of seconds of a step")]
     guards: tuple[Guard, ...]
     min_requests: Annotated[int, Field(description="the least number of requests of each revision in a step")]
+
+    def begin(self, revision: int) -> "CanaryRelease":
+        """Return a release of this candidate that begins."""
+        return CanaryRelease(
+            revision=revision,
+            steps=self.steps,
+            every_s=self.every_s,
+            guards=self.guards,
+            min_requests=self.min_requests,
+        )
+
+
+class CanaryRelease(CanaryPlan):
+    """A canary release of one application, and how far it is. Plain data, which the state store keeps."""
+
+    revision: Annotated[int, Field(description="the candidate")]
     step: Annotated[int, Field(description="the index of the present step")] = 0
     paused: bool = False
     outcome: Annotated[
@@ -288,16 +303,14 @@ class CanaryRelease(Model):
 
 
 def plan(
-    revision: int,
     steps: Sequence[float] = STEPS,
     every: str | float = EVERY_S,
     guards: Iterable[str] = GUARDS,
     min_requests: int = MIN_REQUESTS,
-) -> CanaryRelease:
-    """Return a release that begins.
+) -> CanaryPlan:
+    """Return the plan of a canary release.
 
     Parameters:
-        revision: The candidate.
         steps: The shares in percent, in rising order.
         every: The least duration of a step, in seconds, or such as `30s`, `5m` or `1h`.
         guards: See `Guard.parse`.
@@ -316,9 +329,7 @@ def plan(
         raise ConfigError(f"the guard {relative} needs a step below 100 %, in which the baseline gets requests")
     if min_requests < 1:
         raise ConfigError(f"the minimum number of requests of a step is {min_requests}; it should be at least 1")
-    return CanaryRelease(
-        revision=revision, steps=shares, every_s=duration_s(every), guards=found, min_requests=min_requests
-    )
+    return CanaryPlan(steps=shares, every_s=duration_s(every), guards=found, min_requests=min_requests)
 
 
 def duration_s(text: str | float) -> float:

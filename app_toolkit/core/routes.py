@@ -98,6 +98,8 @@ class RoutedApplication:
     """The share of the requests that this live revision of the application gets, between 0 and 1."""
     tag: str | None = None
     """The tag by which clients select this live revision. None: it has no tag."""
+    compared: bool = False
+    """Whether proxies report its requests, because a canary release compares it with another live revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class RouteLookup:
         self._tables = {each.prefix: [t for t in tables if t[0].prefix == each.prefix] for each in self.applications}
         #: Every replica set that `find` can return.
         self.replica_sets = frozenset(name for _, _, names in tables for name in names.values())
+        #: The live revisions whose requests are reported.
+        self.compared = frozenset(each.name for each in self.applications if each.compared)
 
     def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
         """Return the name of the replica set. Raises `NotFound` if no application owns the path.

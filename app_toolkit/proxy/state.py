@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 from app_toolkit.config.affinity import KeySource
-from app_toolkit.core.reports import Loads
+from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
 from app_toolkit.observability.access import AccessLog
-from app_toolkit.observability.counts import Counters, Counts
+from app_toolkit.observability.counts import ComparedRequests, Counters, Counts
 from app_toolkit.observability.records import NOT_OWNED, Record, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.clients import Clients
@@ -55,7 +55,7 @@ class ProxyState:
         self.token = hop.token(secret)
         self.pool = Pool(secret, clock)
         self.wait_queues = WaitQueues(self.pool, self.token)
-        self.reports = Reports(self.loads)
+        self.reports = Reports(self.loads, self.compared)
         join, unserved = self.wait_queues.join, self.reports.unserved
         #: The routes, and the routers of their ingresses.
         self.registry = Registry(
@@ -75,6 +75,7 @@ class ProxyState:
         self.records = Records(self._count_request)
         if access is not None:
             self.records.subscribe(access.add)
+        self._compared = ComparedRequests()
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
         self.unowned = IngressState(NOT_OWNED, clock)
         self._ingress_states: dict[str, IngressState] = {}
@@ -108,6 +109,17 @@ class ProxyState:
             state = self.ingress_state(name)
             loads[name] = routers[name].waiting, routers[name].ongoing, len(state.websockets), len(state.streams)
         return loads
+
+    def compared(self) -> Compared:
+        """Return the requests of the live revisions that a canary release compares. Without one, none are counted."""
+        wanted, there = self.registry.routes.compared, self._compared.revisions
+        if wanted != there:
+            if not there:
+                self.records.subscribe(self._compared.add)
+            self._compared.follow(wanted)
+            if not wanted:
+                self.records.unsubscribe(self._compared.add)
+        return self._compared.copy() if wanted else {}
 
     def counts(self) -> dict[str, Counts]:
         """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""
