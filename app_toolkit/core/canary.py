@@ -30,7 +30,7 @@ from app_toolkit.config.models import Model
 from app_toolkit.errors import ConfigError
 
 STEPS = (1.0, 5.0, 25.0, 50.0, 100.0)
-EVERY_S = 300.0
+EVERY = "5m"
 GUARDS = ("error_rate<1%",)
 MIN_REQUESTS = 100
 
@@ -302,9 +302,9 @@ class CanaryRelease(CanaryPlan):
         return self.but(outcome=outcome, why=why, paused=False) if self.goes_on else self
 
 
-def plan(
+def plan_release(
     steps: Sequence[float] = STEPS,
-    every: str | float = EVERY_S,
+    every: str | float = EVERY,
     guards: Iterable[str] = GUARDS,
     min_requests: int = MIN_REQUESTS,
 ) -> CanaryPlan:

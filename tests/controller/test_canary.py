@@ -2,7 +2,7 @@
 
 import pytest
 
-from app_toolkit.core.canary import Requests, bucket_of, plan
+from app_toolkit.core.canary import Requests, bucket_of, plan_release
 from app_toolkit.core.reconcile import Start
 from app_toolkit.errors import ConfigError
 from tests.controller.harness import SHOP, application, harness
@@ -10,7 +10,7 @@ from tests.controller.test_live_revisions import NEW, candidate, shares, status_
 
 pytestmark = pytest.mark.anyio
 
-PLAN = plan([1, 10, 100], every=60, guards=["error_rate<1%", "p95<1.5x"])
+PLAN = plan_release([1, 10, 100], every=60, guards=["error_rate<1%", "p95<1.5x"])
 
 
 class Proxy:
@@ -156,7 +156,7 @@ async def test_weights_are_refused_while_a_release_goes_on():
             with pytest.raises(ConfigError, match=why):
                 await h.controller.add_candidate(application(cpus=0.7), {}, 0.5, None)
             with pytest.raises(ConfigError, match=why):
-                await h.controller.begin_release("shop", 2, plan([50]))
+                await h.controller.begin_release("shop", 2, plan_release([50]))
         await h.controller.begin_release("shop", 2, PLAN)  # the client repeats a request
         assert release(h).paused
         await h.controller.abort("shop")

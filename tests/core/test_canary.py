@@ -17,7 +17,7 @@ from app_toolkit.core.canary import (
     decide,
     duration_s,
     next_step,
-    plan,
+    plan_release,
     read_steps,
 )
 from app_toolkit.errors import ConfigError
@@ -36,7 +36,9 @@ def requests(draw: st.DrawFn) -> Requests:
 
 
 RELEASES = st.builds(
-    lambda guards, step, at_least: plan(every=EVERY_S, guards=guards, min_requests=at_least).begin(2).but(step=step),
+    lambda guards, step, at_least: (
+        plan_release(every=EVERY_S, guards=guards, min_requests=at_least).begin(2).but(step=step)
+    ),
     GUARD_SETS,
     st.integers(0, 3),
     st.integers(1, 300),
@@ -44,7 +46,7 @@ RELEASES = st.builds(
 
 
 def release(*guards: str, step: int = 0, steps: Sequence[float] = (1, 10, 50, 100)) -> CanaryRelease:
-    return plan(steps, EVERY_S, guards or ["error_rate<1%"]).begin(2).but(step=step)
+    return plan_release(steps, EVERY_S, guards or ["error_rate<1%"]).begin(2).but(step=step)
 
 
 def seen(number: int, errors: int = 0, *latencies_s: float) -> Requests:
@@ -247,7 +249,7 @@ def test_invalid_guards_are_refused(text: str, why: str) -> None:
 
 
 def test_a_plan_is_read() -> None:
-    it = plan(read_steps("1, 5,25%,100"), "5m", ["p95<1.2x"], 50).begin(3)
+    it = plan_release(read_steps("1, 5,25%,100"), "5m", ["p95<1.2x"], 50).begin(3)
     assert (it.revision, it.steps, it.every_s, it.min_requests) == (3, (1, 5, 25, 100), 300, 50)
     assert CanaryRelease.model_validate_json(it.model_dump_json()) == it
     assert [duration_s(each) for each in ("30s", "1.5m", "1h", 7)] == [30, 90, 3600, 7]
@@ -270,7 +272,7 @@ def test_invalid_plans_are_refused(
     steps: list[float], every: str | float, guards: list[str], min_requests: int, why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
-        plan(steps, every, guards, min_requests)
+        plan_release(steps, every, guards, min_requests)
 
 
 def test_steps_that_are_no_numbers_are_refused() -> None:
@@ -307,7 +309,7 @@ def test_quantiles_are_exact_to_one_bucket(latencies: list[float], level: float)
 def test_a_candidate_at_its_limit_seldom_returns() -> None:
     """The guarantee of the sequential test, looked at after every tenth request."""
     random, runs, returned = Random(1), 200, 0
-    it = plan([50], EVERY_S, ["error_rate<1%"]).begin(2)
+    it = plan_release([50], EVERY_S, ["error_rate<1%"]).begin(2)
     for _ in range(runs):
         candidate = Requests()
         for _ in range(300):
