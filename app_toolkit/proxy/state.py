@@ -112,14 +112,14 @@ class ProxyState:
 
     def compared(self) -> Compared:
         """Return the requests of the live revisions that a canary release compares. Without one, none are counted."""
-        wanted, there = self.registry.routes.compared, self._compared.revisions
-        if wanted != there:
+        followed, there = self.registry.routes.compared, self._compared.revisions
+        if followed != there:
             if not there:
                 self.records.subscribe(self._compared.add)
-            self._compared.follow(wanted)
-            if not wanted:
+            self._compared.follow(followed)
+            if not followed:
                 self.records.unsubscribe(self._compared.add)
-        return self._compared.copy() if wanted else {}
+        return self._compared.copy() if followed else {}
 
     def counts(self) -> dict[str, Counts]:
         """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""
