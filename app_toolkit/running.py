@@ -4,7 +4,7 @@ import atexit
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,24 @@ from fastapi import FastAPI, Request
 
 from app_toolkit import launch
 from app_toolkit.client.client import WAIT_S, Client, Driver
-from app_toolkit.client.commands import Abort, Delete, GetMethods, GetStatus, Promote, Scale, SetTraffic
+from app_toolkit.client.commands import (
+    Abort,
+    BeginRelease,
+    Delete,
+    GetMethods,
+    GetStatus,
+    PauseRelease,
+    Promote,
+    Scale,
+    SetTraffic,
+)
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level
+from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release
 from app_toolkit.core.identity import candidate_name
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, NamedDeployment, of_function, pack
@@ -236,6 +247,58 @@ def set_traffic(
     mirrors = {revision: percent / 100 for revision, percent in (mirror or {}).items()}
     with _client(address) as client:
         client.execute(SetTraffic(application, dict(weights or {}), mirrors))
+
+
+def rollout(
+    application: str,
+    revision: int | None = None,
+    *,
+    steps: Sequence[float] = STEPS,
+    every: str | float = EVERY,
+    guards: Sequence[str] = GUARDS,
+    min_requests: int = MIN_REQUESTS,
+    address: str | None = None,
+) -> None:
+    """Begin a canary release: shift the requests of an application to a live revision, step by step.
+
+    Return as soon as it has begun. `status` shows how far it is. When the last step has passed, the live revision is
+    promoted. If a guard does not hold, or the revision fails, the main revision gets all requests, and the live one is
+    removed.
+
+    Parameters:
+        application: Its name.
+        revision: The live revision; None for the only one beside the main revision.
+        steps: Its shares of the requests in percent, in rising order.
+        every: The least duration of a step, such as `"5m"`, or in seconds.
+        guards: Limits of the error rate and the latency, such as `"error_rate<1%"` or `"p95<1.2x"`, compared with the
+            main revision.
+        min_requests: The least number of requests of each revision in a step.
+        address: As of `deploy`.
+
+    Raises `ConfigError` if there is no such application or revision, a parameter is invalid, another revision gets
+    requests, too, or a release goes on.
+    """
+    plan = plan_release(steps, every, guards, min_requests)
+    with _client(address) as client:
+        client.execute(BeginRelease(application, plan, revision))
+
+
+def pause_rollout(application: str, *, address: str | None = None) -> None:
+    """Pause the canary release of an application: its weights stay, whatever the guards find.
+
+    `address`: as of `deploy`. Raises `ConfigError` if no release goes on.
+    """
+    with _client(address) as client:
+        client.execute(PauseRelease(application, paused=True))
+
+
+def resume_rollout(application: str, *, address: str | None = None) -> None:
+    """Resume the canary release of an application. Its present step begins again.
+
+    `address`: as of `deploy`. Raises `ConfigError` if no release goes on.
+    """
+    with _client(address) as client:
+        client.execute(PauseRelease(application, paused=False))
 
 
 def promote(

@@ -73,6 +73,16 @@ async def test_a_live_revision_is_added_weighed_and_promoted(cluster: Cluster) -
     await aio.set_traffic("greeting", {1: 1, 2: 3})
     (greeting,) = [each for each in (await aio.status()).applications if each.name == "greeting"]
     assert [each.share for each in greeting.traffic] == [0.25, 0.75]
+    with pytest.raises(ConfigError, match="the guard 'errors<1%' should be error_rate<1%"):
+        await aio.rollout("greeting", guards=["errors<1%"])
+    await aio.rollout("greeting", steps=[75, 100], every="1h", guards=["p95<1.2x"])
+    await aio.pause_rollout("greeting")
+    greeting_status = (await aio.status()).application("greeting")
+    assert greeting_status is not None
+    release = greeting_status.canary
+    assert release is not None
+    assert (release.revision, release.steps, release.paused) == (2, (75, 100), True)
+    await aio.resume_rollout("greeting")
     await aio.promote("greeting")
     async with httpx.AsyncClient(base_url=cluster.proxy_url()) as client:
         async with asyncio.timeout(PATIENCE_S):
@@ -117,7 +127,7 @@ def test_async_form_takes_the_same_arguments() -> None:
     public = {name for name, each in vars(aio).items() if inspect.iscoroutinefunction(each)}
     assert public == {
         *("run", "deploy", "scale", "set_traffic", "promote", "abort", "rollback", "delete", "status", "get_handle"),
-        "shutdown",
+        *("rollout", "pause_rollout", "resume_rollout", "shutdown"),
     }
     for name in public:
         takes, other = (inspect.signature(getattr(module, name)).parameters for module in (aio, running))

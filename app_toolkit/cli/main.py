@@ -1,5 +1,5 @@
 """The command line: `app-toolkit new | run | dev | plan | deploy | status | scale | rollback | delete | shutdown`, and
-`traffic | promote | abort` for live revisions.
+`traffic | rollout | promote | abort` for live revisions.
 """
 
 import inspect
@@ -31,7 +31,7 @@ from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.client.client import WAIT_S, Client
-from app_toolkit.client.commands import Abort, Delete, GetStatus, Promote, Scale, SetTraffic
+from app_toolkit.client.commands import Abort, BeginRelease, Delete, GetStatus, PauseRelease, Promote, Scale, SetTraffic
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
@@ -40,7 +40,8 @@ from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, 
 from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import read_variables, set_log_level
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
-from app_toolkit.core.status import InstanceStatus
+from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.planning import stream_log_warnings
@@ -420,6 +421,12 @@ def scale(
             _wait(client, command.application, revision, wait_timeout_s)
 
 
+Revision = Annotated[
+    int | None,
+    typer.Argument(metavar="REVISION", help="The live revision. [default: the one beside the main revision]"),
+]
+
+
 @app.command()
 def traffic(
     context: typer.Context,
@@ -446,13 +453,18 @@ def traffic(
         if chosen or mirrors:
             shares = {revision: percent / 100 for revision, percent in mirrors.items()}
             client.execute(SetTraffic(application, chosen, shares))
-        found = client.execute(GetStatus()).application(application)
-        if found is None:
-            raise ConfigError(f"there is no application {application!r}")
+        found = _application(client, application)
         screen = Screen()
         screen.traffic(found)
         if any(each.mirror for each in found.traffic):
             screen.mirrors(found, client.load())
+
+
+def _application(client: Client, name: str) -> ApplicationStatus:
+    found = client.execute(GetStatus()).application(name)
+    if found is None:
+        raise ConfigError(f"there is no application {name!r}")
+    return found
 
 
 def _by_revision(texts: Sequence[str], form: str) -> dict[int, float]:
@@ -469,10 +481,64 @@ def _by_revision(texts: Sequence[str], form: str) -> dict[int, float]:
     return found
 
 
-Revision = Annotated[
-    int | None,
-    typer.Argument(metavar="REVISION", help="The live revision. [default: the one beside the main revision]"),
-]
+@app.command()
+def rollout(
+    context: typer.Context,
+    application: ApplicationArgument,
+    revision: Revision = None,
+    *,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT,…",
+            help="The shares of the requests that the live revision gets, one after the other. [default: "
+            f"{','.join(f'{each:g}' for each in STEPS)}]",
+        ),
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"The least duration of a step, such as 30s. [default: {EVERY}]")
+    ] = None,
+    guard: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LIMIT",
+            help="A limit of the error rate or the latency, such as 'p95<300ms', or 'p95<1.2x' compared with the main "
+            f"revision. You can repeat this option. [default: {', '.join(GUARDS)}]",
+        ),
+    ] = None,
+    min_requests: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help=f"The least number of requests of each revision in a step. [default: {MIN_REQUESTS}]"
+        ),
+    ] = None,
+    pause: Annotated[bool, typer.Option("--pause", help="Keep the present share, whatever the guards find.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on. The present step begins again.")] = False,
+    address: RunningAddress = None,
+) -> None:
+    """Show the canary release of an application, or begin one: send a live revision more requests step by step.
+
+    It begins with any of --steps, --every, --guard and --min-requests.
+    """
+    plan = None
+    if any(each is not None for each in (steps, every, guard, min_requests)):
+        plan = plan_release(
+            STEPS if steps is None else read_steps(steps),
+            EVERY if every is None else every,
+            guard or GUARDS,
+            MIN_REQUESTS if min_requests is None else min_requests,
+        )
+    if (plan is not None) + pause + resume > 1:
+        raise ConfigError("--pause, --resume and the options of a new release exclude each other")
+    with _connected(context) as client:
+        if plan is not None:
+            client.execute(BeginRelease(application, plan, revision))
+        elif pause or resume:
+            client.execute(PauseRelease(application, paused=pause))
+        found = _application(client, application)
+        if found.canary is None:
+            raise ConfigError(f"application {application!r} has no canary release; begin one with --steps")
+        Screen().canary(found.canary)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from app_toolkit.core.status import (
     UNHEALTHY,
     WAITING,
     ApplicationStatus,
+    CanaryStatus,
     InstanceStatus,
     Load,
     ReplicaSetStatus,
@@ -127,6 +128,8 @@ class Screen:
                     self._traceback(note.splitlines())
             if application.traffic:
                 self.traffic(application)
+            elif application.canary is not None and application.canary.outcome == "returned":
+                self.canary(application.canary)
             found = rows(status, [application.name])
             ours = {name: each for name, each in load.items() if application_of(name) == application.name}
             if self._console.is_terminal:
@@ -155,6 +158,8 @@ class Screen:
             for each in live
         ]
         self._rows(("revision", "traffic", "mirror", "tag", "state"), lines)
+        if application.canary is not None:
+            self.canary(application.canary)
 
     def mirrors(self, application: ApplicationStatus, load: Mapping[str, Load]) -> None:
         """Show what became of the mirrored requests of an application, and the last differences."""
@@ -182,6 +187,21 @@ class Screen:
                 )
             )
             self.say(f"  {each.request} ({each.request_id}): {primary}; mirror: {mirror}")
+
+    def canary(self, canary: CanaryStatus) -> None:
+        """Show how far a canary release is, and the requests of both revisions in its present step."""
+        step = f"step {canary.step} of {len(canary.steps)}, {canary.steps[canary.step - 1]:g} %"
+        if canary.outcome is not None:
+            self.say(f"  canary release of revision {canary.revision}: {canary.outcome} in {step}: {canary.why}")
+            return
+        self.say(f"  canary release of revision {canary.revision}: {step}, for {canary.elapsed_s:.0f} s; {canary.why}")
+        for whose, seen in (("candidate", canary.candidate), ("baseline", canary.baseline)):
+            if seen is not None:
+                times = ", ".join(
+                    f"{name} {1000 * value:,.1f} ms"
+                    for name, value in (("p50", seen.p50_s), ("p95", seen.p95_s), ("p99", seen.p99_s))
+                )
+                self.say(f"    {whose}: {seen.requests:,} requests, {seen.errors:,} errors, {times}")
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}

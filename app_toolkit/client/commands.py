@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.core.canary import CanaryPlan
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus
@@ -102,6 +103,33 @@ class SetTraffic(Command[None]):
 
     async def perform(self, controller: "Controller") -> None:
         await controller.set_traffic(self.application, self.weights, self.mirrors)
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRelease(Command[None]):
+    """Begin a canary release of a live revision.
+
+    Raises `ConfigError` if there is no such application or revision, another one gets requests, or a release goes on.
+    """
+
+    application: str
+    plan: CanaryPlan
+    revision: int | None = None
+    """None: the only one beside the main revision."""
+
+    async def perform(self, controller: "Controller") -> None:
+        await controller.begin_release(self.application, self.revision, self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRelease(Command[None]):
+    """Pause or resume the canary release of an application. Raises `ConfigError` if there is none that goes on."""
+
+    application: str
+    paused: bool
+
+    async def perform(self, controller: "Controller") -> None:
+        await controller.pause_release(self.application, paused=self.paused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """The controller loop: takes events, plans, performs the actions and publishes changed snapshots."""
 
 import asyncio
+import functools
 import math
 from collections.abc import Iterator, Mapping
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.controller.canaries import Canaries
 from app_toolkit.controller.changes import Changes
 from app_toolkit.controller.desired_state import DesiredState
 from app_toolkit.controller.endpoints import EndpointPublisher
@@ -17,11 +19,12 @@ from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.state_store import StateStore
 from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown, traffic
 from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.canary import CanaryPlan
 from app_toolkit.core.identity import application_of, are_proxies, candidate_of, main_name, node_of, replica_set_of
 from app_toolkit.core.publication import encode, route_snapshot
 from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
-from app_toolkit.core.reports import Loads
+from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.core.rollout import Reverted, Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
@@ -39,6 +42,8 @@ ROUNDS = 3
 RECOVERY_S = 10.0
 """The maximum number of seconds for which replicas that were found after a restart delay the publication of their
 replica set."""
+
+NOTHING: Compared = {}
 
 RETRY_S = 1.0
 """Seconds until the next tick after a tick failed, for example because the state store could not be reached."""
@@ -70,6 +75,7 @@ class Controller:
         self.state_store = StateStore(store, self._end_replaced)
         self.desired = DesiredState(self.state_store, launcher.home, clock, self.event_log, self._respecify)
         self._scaling = Scaling(self.event_log)
+        self._canaries = Canaries()
         self.ticked = clock.now()
         self._next: float | None = None
         self._shutdown_deadline: float | None = None
@@ -216,6 +222,30 @@ class Controller:
         self._check_open()
         await self.desired.set_traffic(name, lambda it: traffic.with_weights(it, weights, mirrors))
 
+    async def begin_release(self, name: str, revision: int | None, plan: CanaryPlan) -> None:
+        """Begin a canary release of a candidate. `revision`: None for the only one.
+
+        Raises `ConfigError` if there is no such application or candidate, another one gets requests, or a release goes
+        on.
+        """
+        self._check_open()
+        await self.desired.change_release(
+            name,
+            lambda it: traffic.with_release(it, revision, plan),
+            "CanaryBegun",
+            f"steps {', '.join(f'{each:g} %' for each in plan.steps)}",
+        )
+
+    async def pause_release(self, name: str, *, paused: bool) -> None:
+        """Pause or resume the canary release of an application. Raises `ConfigError` if there is none that goes on."""
+        self._check_open()
+        await self.desired.change_release(
+            name,
+            lambda it: traffic.with_paused(it, paused=paused),
+            "CanaryPaused" if paused else "CanaryResumed",
+            "a client asked for it",
+        )
+
     async def promote(self, name: str, revision: int | None) -> int:
         """Send all requests to a candidate, and make it the main revision. Return the new number of that revision.
 
@@ -345,6 +375,7 @@ class Controller:
             home=self.desired.proxies.home,
             stopping=self._shutdown_deadline is not None,
             scaling=self._scaling.status(self._clock.now()),
+            canaries=self._canaries.status(self.desired.rollouts, self._clock.now()),
         )
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
@@ -371,10 +402,15 @@ class Controller:
             self.inbox.wake()
         return await self.publisher.watch(caller, seen, timeout_s, prefix)
 
-    def report(self, caller: str, loads: Loads) -> bool:
-        """Take the report of a caller about its present load. Return False if the caller must report again."""
+    def report(self, caller: str, loads: Loads, compared: Compared = NOTHING) -> bool:
+        """Take the report of a caller about its present load. Return False if the caller must report again.
+
+        `compared`: the requests of the live revisions that canary releases compare.
+        """
         self._check_open()
-        heard = self._scaling.hear(caller, traffic.with_promoted(loads, self.desired.rollouts), self._clock.now())
+        if self._canaries.hear(caller, compared, self.desired.rollouts, self._clock.now()):
+            self.inbox.wake()
+        heard = self._scaling.hear(caller, traffic.with_candidates(loads, self.desired.rollouts), self._clock.now())
         if self._scaling.is_stirred:
             self.inbox.wake()
         return heard
@@ -399,6 +435,7 @@ class Controller:
         for id in self._endpoints.released(self._replica_sets.known):
             self._replica_sets.take(Unrouted(id), now)
         await self._advance()
+        await self._continue_releases(now)
         if self._endpoints.end_recovery(self._replica_sets.known, now):
             self._replica_sets.touch()
             self._scaling.settle(self._replica_sets.known, now)
@@ -437,6 +474,7 @@ class Controller:
     def _forget(self, caller: str) -> None:
         self.publisher.forget(caller)
         self._scaling.forget(caller, self._clock.now())
+        self._canaries.forget(caller)
 
     def _follow(self, now: float) -> None:
         """Choose the nodes that have proxies, by the nodes that have replicas."""
@@ -452,6 +490,24 @@ class Controller:
         for name in self.desired.in_progress & happened:
             if await self.desired.advance(name, self._replica_sets.known):
                 self._lift(self.desired.applications[name])
+
+    async def _continue_releases(self, now: float) -> None:
+        """Perform what the canary releases decide."""
+        if self.desired.shutdown_step is not None:
+            return
+        for name, release, decision, baseline in self._canaries.decide(
+            self.desired.rollouts, self._replica_sets.known, now
+        ):
+            if decision.action == "finish":
+                try:
+                    await self.promote(name, release.revision)
+                except ConfigError as error:
+                    self._canaries.refuse(name, release, str(error))
+                    self.event_log.append(name, "CanaryBlocked", cause=str(error))
+                continue
+            change = functools.partial(traffic.after_decision, release=release, decision=decision, baseline=baseline)
+            event = "CanaryReturned" if decision.action == "return" else "CanaryStep"
+            await self.desired.change_release(name, change, event, decision.why)
 
     def _publish(self, name: str, now: float) -> None:
         if self._endpoints.publish(name, self._replica_sets.known[name], now):
@@ -480,6 +536,7 @@ class Controller:
             self.desired.due,
             self._endpoints.due,
             self._scaling.due,
+            self._canaries.due,
             self._shutdown_deadline,
         )
         return min((at for at in times if at is not None), default=None)

@@ -217,6 +217,15 @@ class DesiredState:
             after = change(self.rollout(name))
             await self._put_rollout(after, "TrafficChanged", traffic.summary(after))
 
+    async def change_release(self, name: str, change: Callable[[Rollout], Rollout], event: str, cause: str) -> None:
+        """Change the canary release of an application. `event` and `cause`: the record of the change."""
+        async with self._changing:
+            self._check_open()
+            before = self.rollout(name)
+            after = change(before)
+            if after is not before:  # otherwise the client repeats a request, or the release has ended meanwhile
+                await self._put_rollout(after, event, cause)
+
     async def promote(self, name: str, revision: int | None, check: Callable[[ApplicationSpec], object]) -> Rollout:
         """Send all requests to a candidate, and apply its spec to the main revision. Return the rollout.
 

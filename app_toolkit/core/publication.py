@@ -114,13 +114,14 @@ class LiveRevision(NamedTuple):
     share: float = 1.0
     tag: str | None = None
     mirror: float = 0.0
+    compared: bool = False
 
 
 def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
     """Return the route tables of all revisions with a route prefix, the longest route prefix first."""
     served = [
-        RoutedApplication(spec.name, spec.route_prefix, spec.default, spec.routes, share, tag, mirror)
-        for spec, share, tag, mirror in revisions
+        RoutedApplication(spec.name, spec.route_prefix, spec.default, spec.routes, share, tag, mirror, compared)
+        for spec, share, tag, mirror, compared in revisions
         if spec.route_prefix is not None and spec.default is not None
     ]
     longest_first = sorted(served, key=lambda each: (-len(each.prefix), each.name))

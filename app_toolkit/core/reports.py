@@ -1,7 +1,9 @@
-"""Decides when a caller reports its loads to the controller, and which ones."""
+"""Decides when a caller reports to the controller: its loads, and the requests of revisions that are compared."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from app_toolkit.core.canary import Requests
 
 LEAST_S = 1.0
 """The minimum number of seconds between two reports, except urgent ones."""
@@ -20,6 +22,10 @@ Load = tuple[int, int, int, int]
 Loads = Mapping[str, Load]
 """The loads of one caller by deployment, `APPLICATION/DEPLOYMENT`: the numbers of waiting requests, ongoing requests,
 open WebSockets and open streams."""
+
+Compared = Mapping[str, Requests]
+"""The ended requests in one caller, by live revision, of applications with a canary release. They are counts since the
+caller began to count, so a report that is lost does no harm."""
 
 NONE = (0, 0, 0, 0)
 
@@ -49,6 +55,11 @@ def loads_to_report(last: LastReport, loads: Loads, now: float, *, unserved: boo
     if elapsed >= LONGEST_S or any(_is_significant(before[name], load) for name, load in news.items()):
         return news
     return {}
+
+
+def are_due(last: Compared, at: float, compared: Compared, now: float) -> bool:
+    """Return whether to report these requests now. `last`: what was reported last, at the time `at`."""
+    return now - at >= LEAST_S and compared != last
 
 
 def _cannot_wait(before: Load, load: Load, unserved: bool) -> bool:

@@ -15,6 +15,7 @@ from pydantic import Field
 from app_toolkit.config.models import ApplicationSpec, Model
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.canary import CanaryRelease
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.publication import unrouting
 from app_toolkit.core.replica_sets import ReplicaSet
@@ -85,6 +86,9 @@ class Rollout(Model):
         int | None,
         Field(description="the candidate that gets all requests until the main revision is available with its spec"),
     ] = None
+    canary: Annotated[
+        CanaryRelease | None, Field(description="the last canary release, also after its end; None: there was none")
+    ] = None
 
     @property
     def next_number(self) -> int:
@@ -100,6 +104,11 @@ class Rollout(Model):
     def live(self) -> tuple[Candidate, ...]:
         """The candidates that are not removed."""
         return tuple(each for each in self.candidates if not each.removed)
+
+    @property
+    def release(self) -> CanaryRelease | None:
+        """The canary release that goes on; None: there is none."""
+        return self.canary if self.canary is not None and self.canary.goes_on else None
 
     @property
     def name(self) -> str:

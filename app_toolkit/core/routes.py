@@ -100,6 +100,8 @@ class RoutedApplication:
     """The tag by which clients select this live revision. None: it has no tag."""
     mirror: float = 0.0
     """The share of the requests of other live revisions that this one gets copies of, between 0 and 1."""
+    compared: bool = False
+    """Whether proxies report its requests, because a canary release compares it with another live revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,8 @@ class RouteLookup:
         )
         #: Whether a live revision gets copies of requests.
         self.has_mirrors = any(each.mirror for each in self.applications)
+        #: The live revisions whose requests are reported.
+        self.compared = frozenset(each.name for each in self.applications if each.compared)
 
     def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
         """Return the name of the replica set. Raises `NotFound` if no application owns the path.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.canary import Requests
 from app_toolkit.core.identity import application_of, are_proxies, candidate_name, proxies_of
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
@@ -154,6 +155,8 @@ class ApplicationStatus:
     """Its live revisions, the main one first. Empty: there is only that one."""
     next_revision: int = 2
     """The number that its next revision will get."""
+    canary: "CanaryStatus | None" = None
+    """Its canary release, or the last one; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,50 @@ class TrafficStatus:
     """Whether it gets no more requests, and is deleted when none waits for it."""
     mirror: float = 0.0
     """The share of the requests of the other live revisions that it gets copies of, once it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedStatus:
+    """The requests of one live revision in the present step of a canary release."""
+
+    requests: int
+    errors: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryStatus:
+    """A canary release of an application."""
+
+    revision: int
+    steps: tuple[float, ...]
+    """The shares in percent."""
+    step: int
+    """The number of the present step, or of the last one; the first one is 1."""
+    every_s: float
+    guards: tuple[str, ...]
+    paused: bool
+    outcome: str | None
+    """`promoted`, `returned` or `aborted`; None: it goes on."""
+    why: str
+    """What the step waits for, or why the release has ended."""
+    elapsed_s: float = 0.0
+    """Seconds since the step began, or began again."""
+    candidate: ComparedStatus | None = None
+    """None: the release has ended."""
+    baseline: ComparedStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryProgress:
+    """What the controller knows about the present step of a canary release."""
+
+    elapsed_s: float
+    candidate: Requests
+    baseline: Requests
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +257,7 @@ class InstanceStatus:
 
 
 NO_SCALING: Mapping[str, ScalingStatus] = {}
+NO_PROGRESS: Mapping[str, CanaryProgress] = {}
 
 
 def instance_status(
@@ -222,6 +270,7 @@ def instance_status(
     home: NodeId,
     stopping: bool,
     scaling: Mapping[str, ScalingStatus] = NO_SCALING,
+    canaries: Mapping[str, CanaryProgress] = NO_PROGRESS,
 ) -> InstanceStatus:
     """Return the status with the applications in the order of their names, and the proxies of `home` first.
 
@@ -254,6 +303,7 @@ def instance_status(
                 rollout.current_revision or 0,
                 _traffic(rollout, rollouts),
                 rollout.next_number,
+                _canary(rollout, canaries.get(rollout.name)),
             )
         )
     of_applications.sort(key=lambda each: each.name)
@@ -286,6 +336,36 @@ def _traffic(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> tuple[Traffic
     ]
     rest = rest_of(each.share for each in others)
     return (TrafficStatus(rollout.current_revision or rollout.revision, rest, rollout.share), *others)
+
+
+def _canary(rollout: Rollout, progress: CanaryProgress | None) -> CanaryStatus | None:
+    release = rollout.canary
+    if release is None:
+        return None
+    status = CanaryStatus(
+        release.revision,
+        release.steps,
+        release.step + 1,
+        release.every_s,
+        tuple(map(str, release.guards)),
+        release.paused,
+        release.outcome,
+        release.why,
+    )
+    if not release.goes_on or progress is None:
+        return status
+    return replace(
+        status,
+        why=progress.why,
+        elapsed_s=round(progress.elapsed_s, 3),
+        candidate=_compared(progress.candidate),
+        baseline=_compared(progress.baseline),
+    )
+
+
+def _compared(seen: Requests) -> ComparedStatus:
+    p50_s, p95_s, p99_s = (round(seen.quantile_s(level), 6) for level in (0.5, 0.95, 0.99))
+    return ComparedStatus(seen.requests, seen.errors, p50_s, p95_s, p99_s)
 
 
 def _rollout_status(rollout: Rollout) -> str:

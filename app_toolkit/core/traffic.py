@@ -15,6 +15,7 @@ from hashlib import blake2b
 from math import fsum, inf, isfinite, log
 
 from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.core.canary import CanaryPlan, CanaryRelease, Decision, Requests, next_step
 from app_toolkit.core.identity import application_of, candidate_name, candidate_of, main_replica_set
 from app_toolkit.core.publication import LiveRevision
 from app_toolkit.core.reports import NONE, Loads
@@ -200,6 +201,8 @@ def with_candidate(rollout: Rollout, share: float, tag: str | None, mirror: floa
     number = rollout.next_number
     _check_mirror(number, mirror)
     _check_open(rollout)
+    if share:
+        _check_no_release(rollout)
     if tag is not None and (other := next((each for each in rollout.live if each.tag == tag), None)):
         raise ConfigError(f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}")
     others = [_with_share(each, each.share * (1 - share)) for each in rollout.candidates]
@@ -227,6 +230,7 @@ def with_weights(rollout: Rollout, weights: Mapping[int, float], mirrors: Mappin
         _check_mirror(revision, mirror)
     found = {each.revision: each.share for each in rollout.live}
     if weights or not mirrors:
+        _check_no_release(rollout)
         main = rollout.current_revision or rollout.revision
         found = shares(weights, [main, *found], rollout.name)
     return rollout.but(
@@ -248,7 +252,8 @@ def promoted(rollout: Rollout, revision: int | None) -> Rollout:
     _check_open(rollout)
     number = _one_candidate(rollout, revision)
     candidates = [each.model_copy(update={"share": float(each.revision == number)}) for each in rollout.candidates]
-    return rollout.but(candidates=tuple(candidates), promoted=number)
+    after = rollout.but(candidates=tuple(candidates), promoted=number)
+    return _ended(after, "promoted", f"revision {number} is promoted")
 
 
 def aborted(rollout: Rollout) -> Rollout:
@@ -256,7 +261,7 @@ def aborted(rollout: Rollout) -> Rollout:
 
     A promotion is undone: the main revision returns to its stable revision.
     """
-    ended = _without_candidates(rollout)
+    ended = _ended(_without_candidates(rollout), "aborted", "it was aborted")
     return ended if rollout.promoted is None or rollout.stable is None else applied(ended, rollout.stable)
 
 
@@ -278,6 +283,8 @@ def removed_one(rollout: Rollout, revision: int) -> Rollout:
     Raises `ConfigError` if a candidate is being promoted.
     """
     _check_open(rollout)
+    if rollout.release is not None and rollout.release.revision == revision:
+        rollout = _ended(rollout, "aborted", f"revision {revision} was deleted")
     rest = rest_of(each.share for each in rollout.candidates if each.revision == revision)
     return rollout.but(
         candidates=tuple(
@@ -287,6 +294,48 @@ def removed_one(rollout: Rollout, revision: int) -> Rollout:
             for each in rollout.candidates
         )
     )
+
+
+def with_release(rollout: Rollout, revision: int | None, plan: CanaryPlan) -> Rollout:
+    """Return the rollout in which a canary release of a candidate begins.
+
+    It is the same object if this release goes on. `revision`: the candidate; None: the only one. Raises `ConfigError`
+    if there is no such candidate, another one gets requests, or another release goes on.
+    """
+    _check_open(rollout)
+    release = plan.begin(_one_candidate(rollout, revision))
+    there = rollout.release
+    if there is not None and there.but(step=0, paused=False, measured=None) == release:
+        return rollout
+    _check_no_release(rollout)
+    if other := next((each for each in rollout.live if each.share and each.revision != release.revision), None):
+        raise ConfigError(
+            f"revision {other.revision} of application {rollout.name!r} gets requests, too; a canary release compares "
+            "only one revision with the main revision"
+        )
+    return _with_step(rollout, release)
+
+
+def with_paused(rollout: Rollout, *, paused: bool) -> Rollout:
+    """Return the rollout whose canary release is paused, or goes on. Raises `ConfigError` if there is no release."""
+    if rollout.release is None:
+        raise ConfigError(f"application {rollout.name!r} has no canary release that goes on")
+    release = rollout.release.but(paused=paused)
+    return rollout if release == rollout.release else rollout.but(canary=release)
+
+
+def after_decision(rollout: Rollout, release: CanaryRelease, decision: Decision, baseline: Requests) -> Rollout:
+    """Return the rollout after a decision about its canary release; the same object if that is another one now.
+
+    A release that finishes is promoted by `promoted`. `baseline`: the main revision's requests in the present step.
+    """
+    if rollout.canary != release:
+        return rollout
+    if decision.action == "advance":
+        return _with_step(rollout, next_step(release, baseline))
+    if decision.action == "return":
+        return removed_one(rollout.but(canary=release.ended("returned", decision.why)), release.revision)
+    return rollout
 
 
 def without(rollout: Rollout, revision: int) -> Rollout:
@@ -310,21 +359,27 @@ def published(rollouts: Mapping[str, Rollout]) -> list[LiveRevision]:
             and (own := rollouts.get(candidate_name(rollout.name, each.revision))) is not None
             if own.stable is not None
         ]
-        found += [LiveRevision(rollout.published, rest_of(each.share for each in ready)), *ready]
+        if (release := rollout.release) is not None:
+            compared = candidate_name(rollout.name, release.revision)
+            ready = [each._replace(compared=each.spec.name == compared) for each in ready]
+        rest = rest_of(each.share for each in ready)
+        found += [LiveRevision(rollout.published, rest, compared=release is not None), *ready]
     return found
 
 
-def with_promoted(loads: Loads, rollouts: Mapping[str, Rollout]) -> Loads:
-    """Return the loads that a caller reported. A main revision also has the load of the candidate whose spec it gets.
+def with_candidates(loads: Loads, rollouts: Mapping[str, Rollout]) -> Loads:
+    """Return the loads that a caller reported. Some main revisions also have the load of a candidate.
 
-    So an autoscaled main revision has enough replicas when it takes over.
+    These are the candidates that are promoted, and those of canary releases. So an autoscaled main revision has enough
+    replicas when it takes over, or when the release returns.
     """
     found = dict(loads)
     for name, rollout in rollouts.items():
-        if rollout.promoted is None:
+        candidate = rollout.promoted if rollout.release is None else rollout.release.revision
+        if candidate is None:
             continue
         for replica_set, load in loads.items():
-            if application_of(replica_set) == candidate_name(name, rollout.promoted):
+            if application_of(replica_set) == candidate_name(name, candidate):
                 main = main_replica_set(replica_set)
                 own = loads.get(main, NONE)
                 found[main] = own[0] + load[0], own[1] + load[1], own[2] + load[2], own[3] + load[3]
@@ -371,6 +426,18 @@ def summary(rollout: Rollout) -> str:
     return ", ".join([*(f"{100 * share:.4g} % revision {revision}" for revision, share in live), *mirrors])
 
 
+def _with_step(rollout: Rollout, release: CanaryRelease) -> Rollout:
+    """Return the rollout whose candidate has the share of the present step of this release."""
+    candidates = [
+        _with_share(each, release.share) if each.revision == release.revision else each for each in rollout.candidates
+    ]
+    return rollout.but(candidates=tuple(candidates), canary=release)
+
+
+def _ended(rollout: Rollout, outcome: str, why: str) -> Rollout:
+    return rollout if rollout.release is None else rollout.but(canary=rollout.release.ended(outcome, why))
+
+
 def _without_candidates(rollout: Rollout) -> Rollout:
     removed = [_removed(each) for each in rollout.candidates]
     return rollout.but(candidates=tuple(removed), promoted=None)
@@ -408,4 +475,12 @@ def _check_open(rollout: Rollout) -> None:
     if rollout.promoted is not None:
         raise ConfigError(
             f"revision {rollout.promoted} of application {rollout.name!r} is being promoted; wait until it is available"
+        )
+
+
+def _check_no_release(rollout: Rollout) -> None:
+    if rollout.release is not None:
+        raise ConfigError(
+            f"revision {rollout.release.revision} of application {rollout.name!r} has a canary release, which sets the "
+            "weights; abort it before you change them"
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from app_toolkit.core.reports import Loads
+from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import Payloads, Snapshot, Store, Version
 from app_toolkit.types import NodeId
@@ -54,6 +54,9 @@ class Services(Protocol):
         """
         ...
 
-    async def report(self, name: str, loads: Loads) -> bool:
-        """Report the loads of the process of this name. Return whether the controller has taken all of them."""
+    async def report(self, name: str, loads: Loads, compared: Compared) -> bool:
+        """Report the loads of the process of this name, and the requests of the live revisions that are compared.
+
+        Return whether the controller has taken all of them.
+        """
         ...

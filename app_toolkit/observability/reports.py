@@ -1,28 +1,37 @@
-"""Sends the loads of a caller to the controller."""
+"""Sends the loads of a caller to the controller, and the requests of revisions that are compared."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from app_toolkit.core.reports import LastReport, Loads, loads_to_report
+from app_toolkit.core.reports import Compared, LastReport, Loads, are_due, loads_to_report
 
 logger = logging.getLogger("app_toolkit.reports")
 
 LOAD_CHECK_S = 0.25
 """Interval in seconds at which the loads are checked, outside of requests."""
 
-Report = Callable[[Loads], Awaitable[bool]]
+Report = Callable[[Loads, Compared], Awaitable[bool]]
 """Sends a report to the controller. Returns whether the controller received it."""
+
+NOTHING: Compared = {}
 
 
 class Reports:
     """The reports of one process, on the event loop of its routers. A report that was not received is sent again."""
 
-    def __init__(self, loads: Callable[[], Loads]) -> None:
-        """`loads`: returns the current loads of the deployments that are reported."""
+    def __init__(self, loads: Callable[[], Loads], compared: Callable[[], Compared] = lambda: NOTHING) -> None:
+        """Create the reports of one process.
+
+        Parameters:
+            loads: Returns the current loads of the deployments that are reported.
+            compared: Returns the requests of the revisions that are compared.
+        """
         self._loads = loads
+        self._compared = compared
         self._last = LastReport()
+        self._last_compared, self._compared_at = NOTHING, float("-inf")
         self._unserved = asyncio.Event()
 
     def unserved(self) -> None:
@@ -39,11 +48,17 @@ class Reports:
             taken = now()
             loads = loads_to_report(self._last, self._loads(), taken, unserved=self._unserved.is_set())
             self._unserved.clear()
-            if not loads:
+            compared = self._compared()
+            if not are_due(self._last_compared, self._compared_at, compared, taken):
+                compared = NOTHING
+            if not loads and not compared:
                 continue
             try:
-                if await report(loads):
-                    self._last = LastReport(loads, taken)
+                if await report(loads, compared):
+                    if loads:
+                        self._last = LastReport(loads, taken)
+                    if compared:
+                        self._last_compared, self._compared_at = compared, taken
             except Exception:  # a failure must not affect requests
                 logger.exception("the load could not be reported")
                 await asyncio.sleep(LOAD_CHECK_S)

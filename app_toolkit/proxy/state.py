@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 from app_toolkit.config.affinity import KeySource
-from app_toolkit.core.reports import Loads
+from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
 from app_toolkit.observability.access import AccessLog
-from app_toolkit.observability.counts import Counters, Counts
-from app_toolkit.observability.records import MIRRORED, NOT_OWNED, Record, Records
+from app_toolkit.observability.counts import ComparedRequests, Counters, Counts
+from app_toolkit.observability.records import NOT_OWNED, Record, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.ingress_router import IngressRouter
@@ -56,7 +56,7 @@ class ProxyState:
         self.token = hop.token(secret)
         self.pool = Pool(secret, clock)
         self.wait_queues = WaitQueues(self.pool, self.token)
-        self.reports = Reports(self.loads)
+        self.reports = Reports(self.loads, self.compared)
         join, unserved = self.wait_queues.join, self.reports.unserved
         #: The routes, and the routers of their ingresses.
         self.registry = Registry(
@@ -74,10 +74,13 @@ class ProxyState:
         self.counters = Counters()
         #: The records of the requests that have ended, and of refused connections.
         self.records = Records(self._count_request)
+        mirrored: Records[Record] = Records()  # no requests of clients, so they are not counted with those
         if access is not None:
             self.records.subscribe(access.add)
+            mirrored.subscribe(access.add)
         #: The copies of requests that mirrors get.
-        self.mirroring = Mirroring(self.registry, self.pool, self.token, self.records, clock)
+        self.mirroring = Mirroring(self.registry, self.pool, self.token, mirrored, clock)
+        self._compared = ComparedRequests()
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
         self.unowned = IngressState(NOT_OWNED, clock)
         self._ingress_states: dict[str, IngressState] = {}
@@ -97,9 +100,7 @@ class ProxyState:
             self.counters.forget(name)
 
     def _count_request(self, record: Record) -> None:
-        """Count a request of a client, unless its ingress was removed while it ran."""
-        if record.kind == MIRRORED:
-            return
+        """Count a request, unless its ingress was removed while it ran."""
         if record.deployment in self._ingress_states or record.deployment == NOT_OWNED:
             self.counters.add(record)
 
@@ -114,6 +115,17 @@ class ProxyState:
             state = self.ingress_state(name)
             loads[name] = routers[name].waiting, routers[name].ongoing, len(state.websockets), len(state.streams)
         return loads
+
+    def compared(self) -> Compared:
+        """Return the requests of the live revisions that a canary release compares. Without one, none are counted."""
+        followed, there = self.registry.routes.compared, self._compared.revisions
+        if followed != there:
+            if not there:
+                self.records.subscribe(self._compared.add)
+            self._compared.follow(followed)
+            if not followed:
+                self.records.unsubscribe(self._compared.add)
+        return self._compared.copy() if followed else {}
 
     def counts(self) -> dict[str, Counts]:
         """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""

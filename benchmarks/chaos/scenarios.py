@@ -19,6 +19,7 @@ from typing import Any
 from app_toolkit.config.models import HTTPOptions
 from benchmarks.chaos import client as outcome
 from benchmarks.chaos.callers import callers_share_a_slot
+from benchmarks.chaos.canary import a_canary_release_is_struck
 from benchmarks.chaos.client import (
     Client,
     Done,
@@ -952,6 +953,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         "A handler takes 50 ms, and at most four requests run. Clients send 3.75 times as many requests as the "
         "capacity, and disconnect after one second.",
         impatient_clients,
+    ),
+    Scenario(
+        "B18",
+        "processes are killed during a canary release",
+        "A canary release has the steps 10, 50 and 100 %. In each step, SIGKILL ends a replica of either revision, one "
+        "of two proxies, and the controller. Clients send GET requests at a fifth of C, at most 100 per second, and "
+        "ten POST requests per second. They send a GET again on another connection if its connection is lost.",
+        a_canary_release_is_struck,
+        options=("--proxies-per-node", "2"),
     ),
     Scenario(
         "control (updates)",

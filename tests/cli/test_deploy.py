@@ -15,12 +15,14 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.client.commands import (
     Abort,
     AddCandidate,
+    BeginRelease,
     Command,
     Delete,
     Deploy,
     GetApplication,
     GetApplications,
     GetStatus,
+    PauseRelease,
     Promote,
     Rollback,
     Scale,
@@ -30,7 +32,16 @@ from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.applications import proxy_options
-from app_toolkit.core.status import ApplicationStatus, InstanceStatus, Load, ReplicaSetStatus, TrafficStatus
+from app_toolkit.core.canary import plan_release
+from app_toolkit.core.status import (
+    ApplicationStatus,
+    CanaryStatus,
+    ComparedStatus,
+    InstanceStatus,
+    Load,
+    ReplicaSetStatus,
+    TrafficStatus,
+)
 from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.userapp.artifact import Unpacked
@@ -332,6 +343,55 @@ def test_mirrors_are_set_and_shown_with_their_counts(
     ]
     assert command(Scripted(), "traffic", "shop", "--mirror", "3") == 2
     assert capsys.readouterr().err == "Error: '3' should be REVISION=PERCENT, such as 13=50\n"
+
+
+def test_a_canary_release_is_begun_shown_paused_and_resumed(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = ComparedStatus(1_200, 3, 0.0124, 0.05, 1.5)
+    going_on = CanaryStatus(3, (1, 50), 2, 60, ("p95<1.2x",), False, None, "it waits", 61.2, seen, seen)
+    found = live(MAIN, NEW)
+    found = replace(found, applications=(replace(found.applications[0], canary=going_on),))
+    instance = Scripted(found)
+    options = ("--steps", "1,50", "--every", "1m", "--guard", "error_rate<1%", "--guard", "p95<1.2x")
+    assert command(instance, "rollout", "shop", "3", *options, "--min-requests", "50") == 0
+    plan = plan_release([1, 50], 60, ["error_rate<1%", "p95<1.2x"], 50)
+    assert instance.did == [BeginRelease("shop", plan, 3), "close"]
+    shown = [
+        "  canary release of revision 3: step 2 of 2, 50 %, for 61 s; it waits",
+        "    candidate: 1,200 requests, 3 errors, p50 12.4 ms, p95 50.0 ms, p99 1,500.0 ms",
+        "    baseline: 1,200 requests, 3 errors, p50 12.4 ms, p95 50.0 ms, p99 1,500.0 ms",
+    ]
+    assert capsys.readouterr().out.splitlines() == shown
+    assert command(Scripted(found), "traffic", "shop") == 0
+    assert capsys.readouterr().out.splitlines()[2:] == shown
+    for option, paused in (("--pause", True), ("--resume", False)):
+        instance = Scripted(found)
+        assert command(instance, "rollout", "shop", option) == 0
+        assert instance.did == [PauseRelease("shop", paused), "close"]
+    ended = CanaryStatus(3, (1, 50), 1, 60, ("p95<1.2x",), False, "returned", "the guard p95<1.2x does not hold")
+    (shop,) = status(UP).applications
+    instance = Scripted(replace(found, applications=(replace(shop, canary=ended),)))
+    capsys.readouterr()
+    assert command(instance, "status") == 0
+    why = "  canary release of revision 3: returned in step 1 of 2, 1 %: the guard p95<1.2x does not hold"
+    assert why in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--pause", "--resume"), "--pause, --resume and the options of a new release exclude each other"),
+        (("--steps", "1", "--pause"), "--pause, --resume and the options of a new release exclude each other"),
+        (("--steps", "5,1"), "the steps 5, 1 should rise"),
+        ((), "application 'shop' has no canary release; begin one with --steps"),
+    ],
+)
+def test_a_canary_release_is_refused(
+    arguments: tuple[str, ...], why: str, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(Scripted(status(UP)), "rollout", "shop", *arguments) == 2
+    assert capsys.readouterr().err == f"Error: {why}\n"
 
 
 def test_a_live_revision_is_promoted_or_aborted(

@@ -73,7 +73,7 @@ def test_named_files_exist(capsys: pytest.CaptureFixture[str]) -> None:
     "command",
     [
         *("run shop.py", "deploy shop.py", "status", "scale a/b 2", "traffic a", "promote a", "abort a", "rollback a"),
-        *("delete a", "shutdown"),
+        *("rollout a", "delete a", "shutdown"),
     ],
 )
 def test_an_address_of_ray_client_is_refused_by_every_command(
@@ -103,6 +103,9 @@ def test_an_address_of_ray_client_is_refused_from_python() -> None:
         lambda: app_toolkit.deploy(hello, address=CLIENT),
         lambda: app_toolkit.scale("a/b", 2, address=CLIENT),
         lambda: app_toolkit.set_traffic("a", {1: 1}, address=CLIENT),
+        lambda: app_toolkit.rollout("a", address=CLIENT),
+        lambda: app_toolkit.pause_rollout("a", address=CLIENT),
+        lambda: app_toolkit.resume_rollout("a", address=CLIENT),
         lambda: app_toolkit.promote("a", address=CLIENT),
         lambda: app_toolkit.abort("a", address=CLIENT),
         lambda: app_toolkit.rollback("a", address=CLIENT),

@@ -46,6 +46,7 @@ async def test_applied_application_starts_and_status_shows_it():
             "share": 1.0,
             "tag": None,
             "mirror": 0.0,
+            "compared": False,
         }
         assert h.proxy.view["replicas/shop/shop"]["policy"]["max_queued_requests"] == 1_000
         [start] = h.performed(Start, SHOP)

@@ -20,7 +20,7 @@ from app_toolkit.core.traffic import (
     shares,
     summary,
     with_candidate,
-    with_promoted,
+    with_candidates,
     with_weights,
     without,
 )
@@ -226,9 +226,9 @@ def test_a_main_revision_is_scaled_for_the_load_that_it_will_take_over() -> None
         "shop@2/model": (5, 0, 0, 0),
         "blog/web": (9, 9, 9, 9),
     }
-    assert with_promoted(loads, rollouts) == {
+    assert with_candidates(loads, rollouts) == {
         **loads,
         "shop/web": (2, 2, 3, 4),
         "shop/model": (5, 0, 0, 0),
     }
-    assert with_promoted(loads, {"shop": aborted(rollout)}) == loads
+    assert with_candidates(loads, {"shop": aborted(rollout)}) == loads

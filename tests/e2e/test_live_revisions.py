@@ -4,12 +4,14 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 import pytest
 
-from app_toolkit.client.commands import Abort, AddCandidate, Promote, SetTraffic
+from app_toolkit.client.commands import Abort, AddCandidate, BeginRelease, Promote, SetTraffic
+from app_toolkit.core.canary import plan_release
 from app_toolkit.core.traffic import MirrorCounts
 from tests.cluster import Cluster, Served
 
@@ -21,13 +23,13 @@ def served(cluster: Cluster) -> Iterator[Served]:
     served.delete()
 
 
-def add(served: Served, share: float, mirror: float = 0.0) -> int:
-    """Start version two beside the main revision, wait until it gets requests, and return its number."""
-    spec = served.spec.model_copy(update={"target": "versions:two"})
+def add(served: Served, share: float, version: str = "two", mirror: float = 0.0) -> int:
+    """Start a version beside the main revision, wait until it gets requests, and return its number."""
+    spec = served.spec.model_copy(update={"target": f"versions:{version}"})
     client = served.cluster.client
     number = client.execute(AddCandidate(spec, share=share, owner=client.owner, mirror=mirror))
-    served.wait(lambda now: [each["is_ready"] for each in now["traffic"]] == [True, True])
-    served.wait(lambda _: share == 0 or "two" in islice(versions(served), 50))
+    served.wait(lambda now: any(each["revision"] == number and each["is_ready"] for each in now["traffic"]))
+    served.wait(lambda _: share == 0 or version in islice(versions(served), 50))
     return number
 
 
@@ -95,3 +97,42 @@ def test_a_mirror_gets_copies_and_no_client_notices_its_death(cluster: Cluster, 
 
 def mirrored(cluster: Cluster, ingress: str) -> MirrorCounts:
     return cluster.client.load()[ingress].mirrored
+
+
+@pytest.mark.slow  # three revisions start
+def test_a_canary_release_returns_or_is_promoted(cluster: Cluster, served: Served) -> None:
+    statuses, over = Counter[int](), threading.Event()
+
+    def ask() -> None:
+        with served.client() as client:
+            while not over.is_set():
+                statuses[client.get("/both").status_code] += 1
+
+    def release(version: str, *steps: float) -> Mapping[str, Any]:
+        number = add(served, 0.0, version)
+        plan = plan_release(steps, "1s", ["error_rate<1%", "p95<30s"], min_requests=50)
+        cluster.client.execute(BeginRelease(served.spec.name, plan, number))
+        found: Mapping[str, Any] = served.wait(lambda now: now["canary"]["outcome"] is not None)["canary"]
+        assert found["revision"] == number
+        return found
+
+    clients = [threading.Thread(target=ask) for _ in range(2)]
+    for each in clients:
+        each.start()
+    try:
+        flaky = release("flaky", 50, 100)
+        assert (flaky["outcome"], flaky["step"]) == ("returned", 1)
+        assert flaky["why"].startswith("the guard error_rate<1% does not hold: ")
+        served.wait(lambda _: set(islice(versions(served), 20)) == {"one"})
+        assert statuses[500] < 50, "it returned soon"
+        failed = statuses[500]
+        good = release("two", 10, 50, 100)
+        assert (good["outcome"], good["step"]) == ("promoted", 3)
+        served.wait(lambda now: all(each["is_removed"] for each in now["traffic"][1:]) and now["status"] == "healthy")
+        assert set(islice(versions(served), 20)) == {"two"}
+    finally:
+        over.set()
+        for each in clients:
+            each.join()
+    assert set(statuses) == {200, 500}
+    assert statuses[500] == failed, "a good revision fails no request"

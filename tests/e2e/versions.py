@@ -1,8 +1,9 @@
-"""One application in several versions: two that start, and one that does not."""
+"""One application in several versions: two that work, one that fails 5 % of its requests, and one that cannot start."""
 
+import itertools
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, HTTPException
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
 
@@ -25,6 +26,7 @@ class Model(
 
 def make(version: str) -> Toolkit:
     bound = Model.bind(version)
+    count = itertools.count(1)
     app = Toolkit(title="Versions", deployment=DeploymentConfig(name="app", health_check_period_s=0.5))
 
     @app.get("/")
@@ -34,9 +36,11 @@ def make(version: str) -> Toolkit:
     @app.get("/both")
     async def both(model: Annotated[Model, Depends(bound)]) -> list[str]:
         """The version of the ingress, and that of the class that it calls."""
+        if version == "flaky" and next(count) % 20 == 0:
+            raise HTTPException(500)
         return [version, await model.answer()]
 
     return app
 
 
-one, two, raises = map(make, ("one", "two", "raises"))
+one, two, flaky, raises = map(make, ("one", "two", "flaky", "raises"))

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app_toolkit.core.reports import Loads
+from app_toolkit.core.canary import Requests
+from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.observability import reports as module
 from app_toolkit.observability.reports import Report, Reports
 from tests.patience import PATIENCE_S
@@ -17,8 +18,10 @@ CHAT = "shop/chat"
 
 
 @asynccontextmanager
-async def reporting(loads: Callable[[], Loads], report: Report) -> AsyncIterator[Reports]:
-    reports = Reports(loads)
+async def reporting(
+    loads: Callable[[], Loads], report: Report, compared: Callable[[], Compared] = dict
+) -> AsyncIterator[Reports]:
+    reports = Reports(loads, compared)
     run = asyncio.create_task(reports.run(report))
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -34,7 +37,7 @@ async def test_waiting_for_the_first_replica_is_reported_at_once(
     monkeypatch.setattr(module, "LOAD_CHECK_S", 3_600.0)
     reported: asyncio.Queue[Loads] = asyncio.Queue()
 
-    async def report(loads: Loads) -> bool:
+    async def report(loads: Loads, compared: Compared) -> bool:
         reported.put_nowait(loads)
         return True
 
@@ -48,7 +51,7 @@ async def test_waiting_for_the_first_replica_is_reported_at_once(
 async def test_a_load_that_is_not_urgent_is_reported_at_the_next_look() -> None:
     reported: asyncio.Queue[Loads] = asyncio.Queue()
 
-    async def report(loads: Loads) -> bool:
+    async def report(loads: Loads, compared: Compared) -> bool:
         reported.put_nowait(loads)
         return True
 
@@ -56,12 +59,35 @@ async def test_a_load_that_is_not_urgent_is_reported_at_the_next_look() -> None:
         assert await reported.get() == {CHAT: (0, 2, 0, 0)}
 
 
+async def test_the_requests_of_compared_revisions_are_reported_when_they_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOAD_CHECK_S", 0.01)
+    monkeypatch.setattr("app_toolkit.core.reports.LEAST_S", 0.0)
+    counts = Requests()
+    reported: asyncio.Queue[Compared] = asyncio.Queue()
+    answers = [True, False, True]
+
+    async def report(loads: Loads, compared: Compared) -> bool:
+        assert not loads
+        reported.put_nowait(compared)
+        return answers.pop(0)
+
+    async with reporting(dict, report, lambda: {"shop": counts.copy()}):
+        assert await reported.get() == {"shop": Requests()}
+        counts.requests = 3
+        assert await reported.get() == {"shop": Requests(3)}
+        assert await reported.get() == {"shop": Requests(3)}, "the report before was lost"
+        await asyncio.sleep(0.05)
+        assert reported.empty(), "nothing has changed"
+
+
 async def test_lost_report_is_sent_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(module, "LOAD_CHECK_S", 0.01)
     tries: list[Loads] = []
     heard = asyncio.Event()
 
-    async def report(loads: Loads) -> bool:
+    async def report(loads: Loads, compared: Compared) -> bool:
         tries.append(loads)
         if len(tries) == 2:
             raise RuntimeError("the wire broke")

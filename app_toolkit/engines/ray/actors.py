@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
-from app_toolkit.core.reports import Loads
+from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ControlError
@@ -159,11 +159,11 @@ class RayServices:
             await asyncio.sleep(WATCH_AGAIN_S)
         return {}
 
-    async def report(self, name: str, loads: Loads) -> bool:
+    async def report(self, name: str, loads: Loads, compared: Compared) -> bool:
         try:
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            heard: bool = await self._controller.report.remote(name, dict(loads))
+            heard: bool = await self._controller.report.remote(name, dict(loads), dict(compared))
         except ActorDiedError:  # Ray does not restart the controller
             self._controller = None
             return False

@@ -11,7 +11,7 @@ import ray
 from app_toolkit.client.commands import Command, Shutdown
 from app_toolkit.clock import SystemClock
 from app_toolkit.controller.controller import Controller
-from app_toolkit.core.reports import Loads
+from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.engines.ray.actors import remote
 from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.ray.store import RayStore
@@ -87,8 +87,8 @@ class _Controller:
         news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen, prefix=prefix)
         return news
 
-    async def report(self, caller: str, loads: Loads) -> bool:
-        return (await self._ready).report(caller, loads)
+    async def report(self, caller: str, loads: Loads, compared: Compared) -> bool:
+        return (await self._ready).report(caller, loads, compared)
 
 
 ControllerActor: Any = remote(num_cpus=0, max_restarts=-1, max_concurrency=10_000)(_Controller)
