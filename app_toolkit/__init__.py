@@ -46,6 +46,7 @@ from app_toolkit.running import (
     shutdown,
     status,
 )
+from app_toolkit.split import Split, split
 from app_toolkit.toolkit import Toolkit
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "QueueTimeout",
     "ReplicaLost",
     "RequestError",
+    "Split",
     "StartupError",
     "Stream",
     "Superseded",
@@ -92,6 +94,7 @@ __all__ = [
     "session_id",
     "set_traffic",
     "shutdown",
+    "split",
     "status",
     "trace_context",
 ]

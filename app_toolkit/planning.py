@@ -20,6 +20,7 @@ from app_toolkit.config.models import (
     DeploymentConfig,
     IngressSpec,
     Route,
+    SplitSpec,
     merge_overrides,
 )
 from app_toolkit.core.methods import is_idempotent
@@ -31,7 +32,7 @@ from app_toolkit.router.handle import methods_of
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.artifact import pack
-from app_toolkit.userapp.graph import calls, find, keeping_streams
+from app_toolkit.userapp.graph import called, calls, find, keeping_streams, splits
 from app_toolkit.userapp.sources import take
 
 logger = logging.getLogger("app_toolkit.planning")
@@ -119,6 +120,7 @@ def plan(
             *(_class_spec(each, known[each.name]) for each in classes),
         ),
         routes=routes,
+        splits=_split_specs(app) if isinstance(app, FastAPI) else (),
     )
 
 
@@ -167,6 +169,7 @@ def plan_bound(
         default=bound.name if http else None,
         deployments=tuple(_class_spec(each, configs[each.name]) for each in classes),
         routes=(_everything(bound.name),) if http else (),
+        splits=_split_specs(bound),
     )
 
 
@@ -271,7 +274,13 @@ def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:
         config=config,
         methods=methods,
         idempotent=tuple(name for name in methods if is_idempotent(getattr(bound.cls, name))),
-        calls=tuple(each.name for each in bound.needs),
+        calls=called(bound.needs),
+    )
+
+
+def _split_specs(app: FastAPI | Deployable) -> tuple[SplitSpec, ...]:
+    return tuple(
+        SplitSpec(name=each.name, shares=dict(each.shares), methods=methods_of(each.cls)) for each in splits(app)
     )
 
 

@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request
 
 from app_toolkit import launch
 from app_toolkit.client.client import WAIT_S, Client, Driver
-from app_toolkit.client.commands import Abort, Delete, GetMethods, GetStatus, Promote, Scale, SetTraffic
+from app_toolkit.client.commands import Abort, Delete, GetMethods, GetStatus, Promote, Scale, SetSplit, SetTraffic
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
@@ -33,7 +33,7 @@ from app_toolkit.planning import plan, plan_bound, stream_log_warnings, with_fil
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
 from app_toolkit.types import ASGIApp
-from app_toolkit.userapp.graph import find
+from app_toolkit.userapp.graph import find, splits
 from app_toolkit.userapp.target import Function, served
 
 logger = logging.getLogger("app_toolkit.running")
@@ -133,7 +133,9 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
                 client.execute(Delete(spec.name))
             raise
         with _lock:
-            driver.serve(spec.name, find(served) if isinstance(served, FastAPI | Deployable) else ())
+            driver.serve(
+                spec.name, (*find(served), *splits(served)) if isinstance(served, FastAPI | Deployable) else ()
+            )
         result = app.handle if isinstance(app, Bound) else Application(spec.name, url_of(serving, spec))
     if blocking:
         _serve_until_signal(client, serving_at(serving, spec))
@@ -212,15 +214,26 @@ def scale(
             client.wait_until_serving({command.application: revision}, wait_timeout_s)
 
 
-def set_traffic(application: str, weights: Mapping[int, float], *, address: str | None = None) -> None:
-    """Set the weights of the live revisions of an application, such as `{12: 90, 13: 10}`. Their sum is 100 %.
+@overload
+def set_traffic(name: str, weights: Mapping[int, float], *, address: str | None = None) -> None: ...
+@overload
+def set_traffic(name: str, weights: Mapping[str, float], *, address: str | None = None) -> None: ...
+def set_traffic(name: str, weights: Mapping[Any, float], *, address: str | None = None) -> None:
+    """Set the weights of the live revisions of an application, or of the members of a split. Their sum is 100 %.
 
-    A revision that is missing has the weight 0. Without a tag, it then drains and is removed, except for the main
-    revision. Every proxy follows within 2 seconds. `address`: as of `deploy`. Raises `ConfigError` if there is no such
-    application or revision, a weight is negative or not finite, or all are 0.
+    Of an application, such as `set_traffic("shop", {12: 90, 13: 10})`, a revision that is missing has the weight 0.
+    Without a tag, it then drains and is removed, except for the main revision. Of a split, such as
+    `set_traffic("shop/writer", {"writer-v1": 50, "writer-v2": 50})`, the weights last until the application is deployed
+    again. Every process follows within 2 seconds.
+
+    `address`: as of `deploy`. Raises `ConfigError` if there is no such application, revision, split or member, a weight
+    is negative or not finite, or all are 0.
     """
     with _client(address) as client:
-        client.execute(SetTraffic(application, dict(weights)))
+        if "/" in name:
+            client.execute(SetSplit.named(name, dict(weights)))
+        else:
+            client.execute(SetTraffic(name, dict(weights)))
 
 
 def promote(

@@ -31,7 +31,7 @@ from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.client.client import WAIT_S, Client
-from app_toolkit.client.commands import Abort, Delete, GetStatus, Promote, Scale, SetTraffic
+from app_toolkit.client.commands import Abort, Delete, GetStatus, Promote, Scale, SetSplit, SetTraffic
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
@@ -46,6 +46,7 @@ from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitErr
 from app_toolkit.planning import stream_log_warnings
 
 F = TypeVar("F", bound=Callable[..., None])
+T = TypeVar("T")
 
 UsageError: Any = typer.BadParameter.__base__
 """Raised for options and commands that do not exist. Newer versions of Typer have a copy of Click."""
@@ -412,33 +413,51 @@ def scale(
 @app.command()
 def traffic(
     context: typer.Context,
-    application: ApplicationArgument,
+    name: Annotated[
+        str, typer.Argument(metavar="APP[/SPLIT]", help="The name of the application, or of one of its splits.")
+    ],
     weights: Annotated[
         list[str] | None,
-        typer.Argument(metavar="REVISION=WEIGHT", help="The weight of a live revision, such as 13=10."),
+        typer.Argument(
+            metavar="NAME=WEIGHT",
+            help="The weight of a live revision, such as 13=10, or of a member of the split, such as writer-v2=10.",
+        ),
     ] = None,
     *,
     address: RunningAddress = None,
 ) -> None:
-    """Show the shares of the live revisions of an application, or set their weights."""
-    chosen = dict(_weight(each) for each in weights or ())
-    if len(chosen) < len(weights or ()):
-        raise ConfigError(f"a revision is named twice: {' '.join(weights or ())}")
+    """Show the shares of the live revisions of an application, or of the members of a split, or set their weights."""
+    application, slash, split = name.partition("/")
+    set_split = SetSplit.named(name, _weights(weights or (), str)) if slash else None
+    set_traffic = SetTraffic(application, {} if slash else _weights(weights or (), int))
     with _connected(context) as client:
-        if chosen:
-            client.execute(SetTraffic(application, chosen))
+        if weights and set_split is not None:
+            client.execute(set_split)
+        elif weights:
+            client.execute(set_traffic)
         found = client.execute(GetStatus()).application(application)
         if found is None:
             raise ConfigError(f"there is no application {application!r}")
-        Screen().traffic(found)
+        if slash:
+            Screen().splits([found.split(split)])
+        else:
+            Screen().traffic(found)
 
 
-def _weight(text: str) -> tuple[int, float]:
-    revision, _, weight = text.partition("=")
-    try:
-        return int(revision), float(weight)
-    except ValueError:
-        raise ConfigError(f"{text!r} should be REVISION=WEIGHT, such as 13=10") from None
+def _weights(texts: Sequence[str], name_of: Callable[[str], T]) -> dict[T, float]:
+    """Return the weights by revision, if `name_of` is `int`, or else by member."""
+    what, example = ("revision", "13=10") if name_of is int else ("member", "writer-v2=10")
+    chosen: dict[T, float] = {}
+    for text in texts:
+        name, _, weight = text.partition("=")
+        try:
+            key, chosen_weight = name_of(name), float(weight)
+        except ValueError:
+            raise ConfigError(f"{text!r} should be {what.upper()}=WEIGHT, such as {example}") from None
+        if key in chosen:
+            raise ConfigError(f"a {what} is named twice: {' '.join(texts)}")
+        chosen[key] = chosen_weight
+    return chosen
 
 
 Revision = Annotated[

@@ -22,6 +22,7 @@ from app_toolkit.core.status import (
     InstanceStatus,
     Load,
     ReplicaSetStatus,
+    SplitStatus,
     TrafficStatus,
 )
 from app_toolkit.errors import ToolkitError
@@ -126,6 +127,8 @@ class Screen:
                     self._traceback(note.splitlines())
             if application.traffic:
                 self.traffic(application)
+            if application.splits:
+                self.splits(application.splits)
             found = rows(status, [application.name])
             ours = {name: each for name, each in load.items() if application_of(name) == application.name}
             if self._console.is_terminal:
@@ -145,6 +148,13 @@ class Screen:
         live = application.traffic or (TrafficStatus(application.serving_revision or application.revision, 1.0, 1.0),)
         lines = [(f"{each.revision}", f"{100 * each.share:.4g} %", each.tag or "", _state(each)) for each in live]
         self._rows(("revision", "traffic", "tag", "state"), lines)
+
+    def splits(self, splits: Iterable[SplitStatus]) -> None:
+        """Show the members of splits and their shares of the calls."""
+        lines = [
+            (split.name, member, f"{100 * share:.4g} %") for split in splits for member, share in split.shares.items()
+        ]
+        self._rows(("split", "member", "traffic"), lines)
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}

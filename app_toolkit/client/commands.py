@@ -97,6 +97,30 @@ class SetTraffic(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class SetSplit(Command[int]):
+    """Set the weights of the members of a split. The result is the revision number, as soon as that is stored.
+
+    Raises `ConfigError` if there is no such application, split or member, or the weights are invalid.
+    """
+
+    application: str
+    split: str
+    weights: Mapping[str, float]
+    """By the name of the member. Their sum is 100 %."""
+
+    @classmethod
+    def named(cls, split: str, weights: Mapping[str, float]) -> Self:
+        """Return the command for `APPLICATION/SPLIT`. Raises `ConfigError` if the name has another form."""
+        application, _, name = split.partition("/")
+        if not (application and name):
+            raise ConfigError(f"{split!r} names no split: it should be APPLICATION/SPLIT")
+        return cls(application, name, weights)
+
+    async def perform(self, controller: "Controller") -> int:
+        return await controller.set_split(self.application, self.split, self.weights)
+
+
+@dataclass(frozen=True, slots=True)
 class Promote(Command[int]):
     """Send all requests to a live revision, and make it the main revision. The result is its new number.
 

@@ -18,14 +18,14 @@ from app_toolkit.controller.state_store import StateStore
 from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown, traffic
 from app_toolkit.core.applications import replica_set_names
 from app_toolkit.core.identity import application_of, are_proxies, candidate_of, main_name, node_of, replica_set_of
-from app_toolkit.core.publication import encode, route_snapshot
+from app_toolkit.core.publication import encode, route_snapshot, split_snapshots
 from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.rollout import Reverted, Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
-from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, Snapshot, Store, Version
+from app_toolkit.interfaces import REPLICAS, ROUTES, SPLITS, Launcher, Snapshot, Store, Version
 from app_toolkit.observability.event_log import EventLog
 from app_toolkit.types import Kind, ReplicaId
 
@@ -72,6 +72,8 @@ class Controller:
         self._scaling = Scaling(self.event_log)
         self.ticked = clock.now()
         self._next: float | None = None
+        self._splits: set[str] = set()
+        """The splits that are published."""
         self._shutdown_deadline: float | None = None
         """When the shutdown ends even if some processes still run; None: there is no shutdown."""
         self._ended = asyncio.Event()
@@ -212,6 +214,15 @@ class Controller:
         """
         self._check_open()
         await self.desired.set_traffic(name, lambda it: traffic.with_weights(it, weights))
+
+    async def set_split(self, application: str, split: str, weights: Mapping[str, float]) -> int:
+        """Set the weights of the members of a split, and return the application's new revision number.
+
+        Raises `ConfigError` if there is no such application, split or member, or the weights are invalid.
+        """
+        self._check_open()
+        there = self.desired.rollout(application)
+        return await self._apply_again(there, traffic.with_split(there.current, split, weights), None)
 
     async def promote(self, name: str, revision: int | None) -> int:
         """Send all requests to a candidate, and make it the main revision. Return the new number of that revision.
@@ -490,8 +501,17 @@ class Controller:
         specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
         self.publisher.publish(ROUTES, encode(route_snapshot(traffic.published(self.desired.rollouts))))
+        self._publish_splits()
         self._changes.notify()
         self.inbox.wake()
+
+    def _publish_splits(self) -> None:
+        splits = split_snapshots(rollout.active_revisions(self.desired.rollouts.values()))
+        for name, snapshot in splits.items():
+            self.publisher.publish(f"{SPLITS}{name}", encode(snapshot))
+        for name in self._splits - splits.keys():
+            self.publisher.remove(f"{SPLITS}{name}")
+        self._splits = set(splits)
 
     def _continue_shutdown(self, now: float) -> None:
         """Continue the shutdown, and end once no replica set is left or the deadline has passed."""

@@ -10,6 +10,7 @@ from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.rollout import Rollout, failure_of, rest_of
+from app_toolkit.errors import ConfigError
 from app_toolkit.types import NodeId
 
 HEALTHY = "healthy"
@@ -151,6 +152,15 @@ class ApplicationStatus:
     """Its live revisions, the main one first. Empty: there is only that one."""
     next_revision: int = 2
     """The number that its next revision will get."""
+    splits: tuple["SplitStatus", ...] = ()
+
+    def split(self, name: str) -> "SplitStatus":
+        """Return the status of a split. Raises `ConfigError` if there is none of this name."""
+        for each in self.splits:
+            if each.name == name:
+                return each
+        names = ", ".join(each.name for each in self.splits) or "none"
+        raise ConfigError(f"application {self.name!r} has no split {name!r}; it has {names}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +177,15 @@ class TrafficStatus:
     """Whether the revision was available. Until then, the main revision gets its requests."""
     is_removed: bool = False
     """Whether it gets no more requests, and is deleted when none waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStatus:
+    """A split of an application."""
+
+    name: str
+    shares: Mapping[str, float]
+    """The share of the calls that each member gets, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +268,7 @@ def instance_status(
                 rollout.current_revision or 0,
                 _traffic(rollout, rollouts),
                 rollout.next_number,
+                tuple(SplitStatus(each.name, each.shares) for each in spec.splits),
             )
         )
     of_applications.sort(key=lambda each: each.name)

@@ -49,9 +49,9 @@ def test_weights_may_be_huge() -> None:
     ("weights", "why"),
     [
         ({3: 1.0}, "application 'shop' has no live revision 3; it has 1, 2"),
-        ({1: -1.0}, "the weight of revision 1 is -1; it should be a number from 0"),
-        ({1: nan}, "the weight of revision 1 is nan"),
-        ({1: inf}, "the weight of revision 1 is inf"),
+        ({1: -1.0}, "the weight of live revision 1 is -1; it should be a number from 0"),
+        ({1: nan}, "the weight of live revision 1 is nan"),
+        ({1: inf}, "the weight of live revision 1 is inf"),
         ({}, "are all 0"),
         ({1: 0.0, 2: 0.0}, "are all 0"),
     ],

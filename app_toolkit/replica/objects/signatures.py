@@ -127,7 +127,7 @@ def _is_deployment(parameter: inspect.Parameter) -> bool:
     """Return whether FastAPI passes a bound deployment to the parameter: `Annotated[Writer, Depends(writer)]`."""
     marks = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
     dependencies = [getattr(mark, "dependency", None) for mark in marks]
-    return any(hasattr(dependency, "cls") and hasattr(dependency, "make") for dependency in dependencies)
+    return any(hasattr(dependency, "cls") and hasattr(dependency, "needs") for dependency in dependencies)
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:

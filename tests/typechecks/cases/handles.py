@@ -91,4 +91,3 @@ async def with_options() -> None:
     options(model, timeout="2")  # type: ignore[call-arg]
     options(model, timeout_s="2")  # type: ignore[arg-type]
     options(model, retry="never")  # type: ignore[arg-type]
-    options(model, shard_key="k")  # type: ignore[call-arg]
