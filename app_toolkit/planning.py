@@ -174,13 +174,15 @@ def plan_bound(
 
 
 def take_up(app: ASGIApp | Deployable, spec: ApplicationSpec) -> None:
-    """Replace the options of an app in this process by those of its plan."""
+    """Replace the options of an app in this process, and the shares of its splits, by those of its plan."""
     configs = {each.config.name: each.config for each in spec.deployments}
     if isinstance(app, Toolkit):
         app.take_up({name: configs[name] for name in app.ingresses}, spec.stream_log)
     if isinstance(app, FastAPI | Deployable):
         for each in find(app):
             each.config = configs[each.name]
+        for split in splits(app):
+            split.shares = spec.split(split.name).shares
 
 
 def _everything(owner: str) -> Route:

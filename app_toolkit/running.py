@@ -15,10 +15,10 @@ from fastapi import FastAPI, Request
 
 from app_toolkit import launch
 from app_toolkit.client.client import WAIT_S, Client, Driver
-from app_toolkit.client.commands import Abort, Delete, GetMethods, GetStatus, Promote, Scale, SetSplit, SetTraffic
+from app_toolkit.client.commands import Abort, Delete, GetCallee, GetStatus, Promote, Scale, SetSplit, SetTraffic
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions, SplitSpec
 from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level
@@ -32,6 +32,7 @@ from app_toolkit.launch import Manifest
 from app_toolkit.planning import plan, plan_bound, stream_log_warnings, with_files, with_sources
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
+from app_toolkit.split import NamedSplit
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.graph import find, splits
 from app_toolkit.userapp.target import Function, served
@@ -299,28 +300,32 @@ def status(*, address: str | None = None) -> InstanceStatus:
 
 
 def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:
-    """Return the handle of a deployment of any running application, for a script or a replica of another application.
+    """Return the handle of a deployment or split of any running application.
+
+    It is for a script, or for a replica of another application.
 
     Asks the instance once for the methods. The class and its module are not needed. In a script that has run nothing,
     `address` is the cluster to join, by default the one that runs on this machine. Raises `ConfigError` if there is no
     instance or no such deployment.
     """
-    command = GetMethods(application, deployment)
+    command = GetCallee(application, deployment)
     with _lock:
         _lock.wait_for(lambda: _connection is None)
         if _driver is not None:
-            methods = _driver.client.execute(command)
+            found = _driver.client.execute(command)
         else:
             inside = handles.runs_elsewhere()  # a replica
             client = select.engine().connect(_address(address))
             try:
-                methods = client.execute(command)
+                found = client.execute(command)
                 if not inside:
                     _drive(client)
             except BaseException:
                 client.close()
                 raise
-    return Handle(NamedDeployment(application, deployment, methods))
+    if isinstance(found, SplitSpec):
+        return Handle(NamedSplit(application, found))
+    return Handle(NamedDeployment(application, deployment, found.methods))
 
 
 def shutdown() -> None:

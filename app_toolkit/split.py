@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 from app_toolkit.config.models import SplitSpec
 from app_toolkit.core.methods import many_of
 from app_toolkit.core.traffic import member_shares
-from app_toolkit.deployment import Bound
+from app_toolkit.deployment import Bound, NamedDeployment
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Deployable, WeightedCallee
 from app_toolkit.router.handle import Handle, methods_of, runs_elsewhere
@@ -64,6 +64,21 @@ class Split(WeightedCallee, Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"<split of {self.cls.__name__} named {self.name}>"
+
+
+class NamedSplit(WeightedCallee):
+    """A split of a running application, of which only the names, the methods and the shares are known."""
+
+    def __init__(self, application: str, spec: SplitSpec) -> None:
+        self.application = application
+        self._name = spec.name
+        self.members = {name: NamedDeployment(application, name, spec.methods) for name in spec.shares}
+        self.shares = spec.shares
+        self.cls = next(iter(self.members.values())).cls
+
+    @property
+    def name(self) -> str:
+        return self._name
 
 
 def split(weights: Mapping[Bound[T], float], *, name: str) -> Split[T]:

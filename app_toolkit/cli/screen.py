@@ -101,6 +101,7 @@ class Screen:
             for route in spec.routes
         ]
         self._rows(("path", "methods", "ingress"), routes)
+        self._splits({each.name: each.shares for each in spec.splits})
 
     def difference(self, difference: Diff, route_prefix: str | None) -> None:
         """Show what deploying an application would change, with a line for each of its deployments."""
@@ -127,8 +128,7 @@ class Screen:
                     self._traceback(note.splitlines())
             if application.traffic:
                 self.traffic(application)
-            if application.splits:
-                self.splits(application.splits)
+            self.splits(application.splits)
             found = rows(status, [application.name])
             ours = {name: each for name, each in load.items() if application_of(name) == application.name}
             if self._console.is_terminal:
@@ -151,10 +151,16 @@ class Screen:
 
     def splits(self, splits: Iterable[SplitStatus]) -> None:
         """Show the members of splits and their shares of the calls."""
+        self._splits({each.name: each.shares for each in splits})
+
+    def _splits(self, splits: Mapping[str, Mapping[str, float]]) -> None:
         lines = [
-            (split.name, member, f"{100 * share:.4g} %") for split in splits for member, share in split.shares.items()
+            (name, member, f"{100 * share:.4g} %")
+            for name, shares in splits.items()
+            for member, share in shares.items()
         ]
-        self._rows(("split", "member", "traffic"), lines)
+        if lines:
+            self._rows(("split", "member", "traffic"), lines)
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}

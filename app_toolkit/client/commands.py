@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.errors import ConfigError
-from app_toolkit.types import Kind
 
 if TYPE_CHECKING:
     from app_toolkit.controller.controller import Controller
@@ -228,14 +227,14 @@ class GetApplication(Command[tuple[ApplicationSpec, int]]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetMethods(Command[Mapping[str, Kind]]):
-    """Get the methods of a deployment that callers may call. Raises `ConfigError` if there is no such deployment."""
+class GetCallee(Command[ClassSpec | SplitSpec]):
+    """Get a deployment or a split, with the methods that callers may call. Raises `ConfigError` if there is none."""
 
     application: str
-    deployment: str
+    name: str
 
-    async def perform(self, controller: "Controller") -> Mapping[str, Kind]:
-        return controller.methods(self.application, self.deployment)
+    async def perform(self, controller: "Controller") -> ClassSpec | SplitSpec:
+        return controller.callee(self.application, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from app_toolkit.clock import Clock
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
 from app_toolkit.controller.changes import Changes
 from app_toolkit.controller.desired_state import DesiredState
 from app_toolkit.controller.endpoints import EndpointPublisher
@@ -27,7 +27,7 @@ from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import REPLICAS, ROUTES, SPLITS, Launcher, Snapshot, Store, Version
 from app_toolkit.observability.event_log import EventLog
-from app_toolkit.types import Kind, ReplicaId
+from app_toolkit.types import ReplicaId
 
 GAP_S = 5.0
 """Seconds without a tick after which this process may have been suspended and replaced. The controller then checks its
@@ -262,12 +262,12 @@ class Controller:
         """Return the current revision of each application by name, and the options of the proxies."""
         return dict(self.desired.applications), self.desired.proxies.http
 
-    def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
-        """Return the methods of a deployment that callers may call, by name.
+    def callee(self, application: str, name: str) -> ClassSpec | SplitSpec:
+        """Return the deployment or the split of this name, which handles call.
 
-        Raises `ConfigError` if there is no such deployment.
+        Raises `ConfigError` if there is none.
         """
-        return applications.methods(self.desired.applications, application, deployment)
+        return applications.callee(self.desired.applications, application, name)
 
     def application(self, name: str) -> tuple[ApplicationSpec, int]:
         """Return the current revision of an application, and the number of the revision that was applied last.

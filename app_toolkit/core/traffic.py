@@ -91,7 +91,8 @@ def _shares(weights: Mapping[K, float], known: Sequence[K], whole: str, part: st
     most = max(weights.values(), default=0.0)
     if not most:
         raise ConfigError(f"the weights of {whole} are all 0; one of {names} must have a weight")
-    scaled = {name: weights.get(name, 0.0) / most for name in known}  # a sum of huge weights overflows
+    unit = most if most > 1e300 else 1.0  # a sum of huge weights overflows
+    scaled = {name: weights.get(name, 0.0) / unit for name in known}
     total = fsum(scaled.values())
     return {name: weight / total for name, weight in scaled.items()}
 
