@@ -413,7 +413,7 @@ def scale(
 @app.command()
 def traffic(
     context: typer.Context,
-    name: Annotated[
+    application_or_split: Annotated[
         str, typer.Argument(metavar="APP[/SPLIT]", help="The name of the application, or of one of its splits.")
     ],
     weights: Annotated[
@@ -427,8 +427,8 @@ def traffic(
     address: RunningAddress = None,
 ) -> None:
     """Show the shares of the live revisions of an application, or of the members of a split, or set their weights."""
-    application, slash, split = name.partition("/")
-    set_split = SetSplit.named(name, _weights(weights or (), str)) if slash else None
+    application, slash, split = application_or_split.partition("/")
+    set_split = SetSplit.named(application_or_split, _weights(weights or (), str)) if slash else None
     set_traffic = SetTraffic(application, {} if slash else _weights(weights or (), int))
     with _connected(context) as client:
         if weights and set_split is not None:

@@ -1,4 +1,4 @@
-"""The deployments that an app calls: the graph of its dependencies."""
+"""The deployments and splits that an app calls: the graph of its dependencies."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
