@@ -151,7 +151,7 @@ assert_type(divided.handle, Writer)
 Front.bind(divided.handle)
 divided.set_weights({large: 1})
 divided.write("x")  # type: ignore[attr-defined]
-split({small.handle: 1}, name="writer")  # type: ignore[dict-item]
+split({small.handle: 1}, name="writer")  # type: ignore[arg-type]
 split({small: "1"}, name="writer")  # type: ignore[dict-item]
 
 
