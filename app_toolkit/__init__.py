@@ -50,6 +50,7 @@ from app_toolkit.running import (
     shutdown,
     status,
 )
+from app_toolkit.split import Split, split
 from app_toolkit.toolkit import Toolkit
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "RequestError",
     "RoutedCall",
     "RoutedReplica",
+    "Split",
     "StartupError",
     "Stream",
     "Superseded",
@@ -101,6 +103,7 @@ __all__ = [
     "session_id",
     "set_traffic",
     "shutdown",
+    "split",
     "status",
     "trace_context",
 ]

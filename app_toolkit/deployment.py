@@ -11,7 +11,7 @@ from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import kebab
 from app_toolkit.errors import ConfigError
-from app_toolkit.interfaces import DEPLOYMENT_CLASS, Deployable
+from app_toolkit.interfaces import DEPLOYMENT_CLASS, Callee, Deployable, WeightedCallee
 from app_toolkit.replica.objects.batching import slots_for
 from app_toolkit.replica.objects.http import serves_http
 from app_toolkit.router.handle import Handle, deployment_of
@@ -170,10 +170,13 @@ class Bound(Deployable, Generic[T_co]):
         return cast(T_co, self._handle)
 
     @property
-    def needs(self) -> "tuple[Bound[Any], ...]":
-        """The deployments whose handles are among its arguments, in order; also in lists, tuples, sets and dicts."""
+    def needs(self) -> tuple[Callee, ...]:
+        """The deployments and splits whose handles are among its arguments, in order.
+
+        Handles in lists, tuples, sets and dicts count, too.
+        """
         handles = [value for value in _leaves((self._args, self._kwargs)) if isinstance(value, Handle)]
-        return tuple(each for each in map(deployment_of, handles) if isinstance(each, Bound))
+        return tuple(each for each in map(deployment_of, handles) if isinstance(each, Bound | WeightedCallee))
 
     def make(self) -> T_co:
         """Construct an ordinary object of the class."""
@@ -209,7 +212,7 @@ class NamedDeployment(Deployable):
         return self._name
 
     @property
-    def needs(self) -> tuple[Deployable, ...]:
+    def needs(self) -> tuple[Callee, ...]:
         return ()
 
     def make(self) -> object:
@@ -257,6 +260,8 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, Bound):
             # The options are in the application's spec. If they change, the packed code must not change.
             return Bound, (obj.cls, ClassConfig(name=obj.name), obj._args, obj._kwargs)
+        if isinstance(obj, WeightedCallee):
+            return type(obj), (obj.name, obj.members, obj.shares)
         if isinstance(obj, Handle):
             return Handle, (deployment_of(obj), obj._options)
         return super().reducer_override(obj)
@@ -308,7 +313,7 @@ class Configured(Generic[P, T]):
         except ValueError:  # a class implemented in C may have no signature: its constructor checks the arguments
             pass
         for value in _leaves((args, kwargs)):
-            if isinstance(value, Bound):
+            if isinstance(value, Bound | WeightedCallee):
                 raise ConfigError(f"{cls.__name__}.bind() was given {value!r}: pass its handle instead")
         return Bound(cls, self._config, args, kwargs)
 

@@ -14,6 +14,8 @@ ROUTES = "routes"
 REPLICAS = "replicas/"
 """The beginning of the key of a replica set's published snapshot. `APPLICATION/DEPLOYMENT` follows."""
 
+SPLITS = "splits/"
+"""The beginning of the key of a split's published snapshot. `APPLICATION/SPLIT` follows."""
 
 CODE = "code/"
 """The beginning of the store's key of packed code or files. Their hash follows."""
@@ -86,6 +88,9 @@ class Call:
     """Which retries are allowed; None: the option of the deployment applies."""
     affinity: str | None = None
     """Calls with the same key prefer the same replica; None: no key."""
+    shard_key: str | None = None
+    """A split sends all calls with the same key to the same member; None: no key. Calls that the method makes have the
+    same key."""
     passes_on: bool = False
     """Whether results of other calls are among the arguments; these may be `EncodedValue`s."""
 
@@ -116,8 +121,8 @@ STREAM_LOG_KIND = "__app_toolkit_stream_log__"
 """The attribute of a dependency that returns a stream log: "memory", "other", or "" for the log of the application."""
 
 
-class Deployable(ABC):
-    """A class with its arguments and options. A handle refers to one, and an engine runs it. Compared by identity."""
+class Callee(ABC):
+    """What a handle calls: a deployment, or several with weights. Compared by identity."""
 
     @property
     @abstractmethod
@@ -125,25 +130,43 @@ class Deployable(ABC):
 
     @property
     @abstractmethod
-    def needs(self) -> "Sequence[Deployable]":
-        """The deployments that it calls itself: those whose handles are among its arguments."""
+    def needs(self) -> "Sequence[Callee]":
+        """What it calls itself: the deployments and splits whose handles are among its arguments."""
+
+    #: A class with the methods that callers may call.
+    cls: type
+    #: The application that it belongs to; None: the application of this process.
+    application: str | None = None
+
+
+class Deployable(Callee):
+    """A class with its arguments and options, which an engine runs. `cls` is the class that replicas construct."""
 
     @abstractmethod
     def make(self) -> object:
         """Construct an ordinary object of the class with the bound arguments."""
 
-    #: The class that replicas construct.
-    cls: type
-    #: The application that it belongs to; None: the application of this process.
-    application: str | None = None
     #: The options of the deployment: a `ClassConfig`.
     config: Any
 
 
-class Reference:
-    """An object that refers to a deployment in user code."""
+class WeightedCallee(Callee):
+    """Several deployments, its members. Each call goes to one of them."""
 
-    _deployment: Deployable
+    #: The members by name.
+    members: "Mapping[str, Deployable]"
+    #: The share of the calls that each member gets, by its name, if no other shares are published to this process.
+    shares: Mapping[str, float]
+
+    @property
+    def needs(self) -> "Sequence[Deployable]":
+        return tuple(self.members.values())
+
+
+class Reference:
+    """An object that refers to a deployment or a split in user code."""
+
+    _deployment: Callee
 
 
 DEPLOYMENT_CLASS = "__app_toolkit_deployment__"
@@ -168,7 +191,9 @@ class Payloads(Protocol):
 class DataPlane(Protocol):
     """The part of this process that executes the calls of handles."""
 
-    def client_of(self, deployment: Deployable) -> DeploymentClient: ...
+    def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
+        """Return the client for one call. If the callee has several members, choose the one that gets this call."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from app_toolkit.config.models import (
     DeploymentConfig,
     IngressSpec,
     Route,
+    SplitSpec,
     merge_overrides,
 )
 from app_toolkit.core.methods import is_idempotent
@@ -32,7 +33,7 @@ from app_toolkit.router.routing import import_policy
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.artifact import pack
-from app_toolkit.userapp.graph import calls, find, keeping_streams
+from app_toolkit.userapp.graph import called, calls, find, keeping_streams, splits
 from app_toolkit.userapp.sources import take
 
 logger = logging.getLogger("app_toolkit.planning")
@@ -120,6 +121,7 @@ def plan(
             *(_class_spec(each, known[each.name]) for each in classes),
         ),
         routes=routes,
+        splits=_split_specs(app) if isinstance(app, FastAPI) else (),
     )
 
 
@@ -168,17 +170,20 @@ def plan_bound(
         default=bound.name if http else None,
         deployments=tuple(_class_spec(each, configs[each.name]) for each in classes),
         routes=(_everything(bound.name),) if http else (),
+        splits=_split_specs(bound),
     )
 
 
 def take_up(app: ASGIApp | Deployable, spec: ApplicationSpec) -> None:
-    """Replace the options of an app in this process by those of its plan."""
+    """Replace the options of an app in this process, and the shares of its splits, by those of its plan."""
     configs = {each.config.name: each.config for each in spec.deployments}
     if isinstance(app, Toolkit):
         app.take_up({name: configs[name] for name in app.ingresses}, spec.stream_log)
     if isinstance(app, FastAPI | Deployable):
         for each in find(app):
             each.config = configs[each.name]
+        for split in splits(app):
+            split.shares = spec.split(split.name).shares
 
 
 def _everything(owner: str) -> Route:
@@ -277,7 +282,13 @@ def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:
         config=config,
         methods=methods,
         idempotent=tuple(name for name in methods if is_idempotent(getattr(bound.cls, name))),
-        calls=tuple(each.name for each in bound.needs),
+        calls=called(bound.needs),
+    )
+
+
+def _split_specs(app: FastAPI | Deployable) -> tuple[SplitSpec, ...]:
+    return tuple(
+        SplitSpec(name=each.name, shares=dict(each.shares), methods=methods_of(each.cls)) for each in splits(app)
     )
 
 

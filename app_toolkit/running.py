@@ -19,16 +19,17 @@ from app_toolkit.client.commands import (
     Abort,
     BeginRelease,
     Delete,
-    GetMethods,
+    GetCallee,
     GetStatus,
     PauseRelease,
     Promote,
     Scale,
+    SetSplit,
     SetTraffic,
 )
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions, SplitSpec
 from app_toolkit.config.options import Options, PlanOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level
@@ -43,8 +44,9 @@ from app_toolkit.launch import Manifest
 from app_toolkit.planning import plan, plan_bound, stream_log_warnings, with_files, with_sources
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
+from app_toolkit.split import NamedSplit
 from app_toolkit.types import ASGIApp
-from app_toolkit.userapp.graph import find
+from app_toolkit.userapp.graph import find, splits
 from app_toolkit.userapp.target import Function, served
 
 logger = logging.getLogger("app_toolkit.running")
@@ -144,7 +146,9 @@ def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> 
                 client.execute(Delete(spec.name))
             raise
         with _lock:
-            driver.serve(spec.name, find(served) if isinstance(served, FastAPI | Deployable) else ())
+            driver.serve(
+                spec.name, (*find(served), *splits(served)) if isinstance(served, FastAPI | Deployable) else ()
+            )
         result = app.handle if isinstance(app, Bound) else Application(spec.name, url_of(serving, spec))
     if blocking:
         _serve_until_signal(client, serving_at(serving, spec))
@@ -226,27 +230,45 @@ def scale(
             client.wait_until_serving({command.application: revision}, wait_timeout_s)
 
 
+@overload
 def set_traffic(
-    application: str,
+    name: str,
     weights: Mapping[int, float] | None = None,
     *,
     mirror: Mapping[int, float] | None = None,
     address: str | None = None,
+) -> None: ...
+@overload
+def set_traffic(name: str, weights: Mapping[str, float], *, address: str | None = None) -> None: ...
+def set_traffic(
+    name: str,
+    weights: Mapping[Any, float] | None = None,
+    *,
+    mirror: Mapping[int, float] | None = None,
+    address: str | None = None,
 ) -> None:
-    """Set the weights of the live revisions of an application, such as `{12: 90, 13: 10}`. Their sum is 100 %.
+    """Set the weights of the live revisions of an application, or of the members of a split. Their sum is 100 %.
 
-    A revision that is missing has the weight 0. Without a tag and a mirror, it then drains and is removed, except for
-    the main revision. Every proxy follows within 2 seconds. `weights`: None: they stay.
-
+    Of an application, such as `set_traffic("shop", {12: 90, 13: 10})`, a revision that is missing has the weight 0.
+    Without a tag and a mirror, it then drains and is removed, except for the main revision. `weights`: None: they stay.
     `mirror`: by revision, the percentage of the requests of the others that it gets copies of, such as `{13: 50}`. A
     revision that is missing keeps its percentage. 0 ends it.
 
-    `address`: as of `deploy`. Raises `ConfigError` if there is no such application or revision, a weight is negative or
-    not finite, all are 0, or a percentage is not between 0 and 100.
+    Of a split, such as `set_traffic("shop/writer", {"writer-v1": 50, "writer-v2": 50})`, the weights last until the
+    application is deployed again.
+
+    Every process follows within 2 seconds. `address`: as of `deploy`. Raises `ConfigError` if there is no such
+    application, revision, split or member, a weight is negative or not finite, all are 0, or a percentage is not
+    between 0 and 100.
     """
     mirrors = {revision: percent / 100 for revision, percent in (mirror or {}).items()}
+    if "/" in name and mirrors:
+        raise ConfigError(f"'mirror' is for live revisions, and {name!r} is a split")
     with _client(address) as client:
-        client.execute(SetTraffic(application, dict(weights or {}), mirrors))
+        if "/" in name:
+            client.execute(SetSplit.named(name, dict(weights or {})))
+        else:
+            client.execute(SetTraffic(name, dict(weights or {}), mirrors))
 
 
 def rollout(
@@ -364,28 +386,32 @@ def status(*, address: str | None = None) -> InstanceStatus:
 
 
 def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:
-    """Return the handle of a deployment of any running application, for a script or a replica of another application.
+    """Return the handle of a deployment or split of any running application.
+
+    It is for a script, or for a replica of another application.
 
     Asks the instance once for the methods. The class and its module are not needed. In a script that has run nothing,
     `address` is the cluster to join, by default the one that runs on this machine. Raises `ConfigError` if there is no
     instance or no such deployment.
     """
-    command = GetMethods(application, deployment)
+    command = GetCallee(application, deployment)
     with _lock:
         _lock.wait_for(lambda: _connection is None)
         if _driver is not None:
-            methods = _driver.client.execute(command)
+            found = _driver.client.execute(command)
         else:
             inside = handles.runs_elsewhere()  # a replica
             client = select.engine().connect(_address(address))
             try:
-                methods = client.execute(command)
+                found = client.execute(command)
                 if not inside:
                     _drive(client)
             except BaseException:
                 client.close()
                 raise
-    return Handle(NamedDeployment(application, deployment, methods))
+    if isinstance(found, SplitSpec):
+        return Handle(NamedSplit(application, found))
+    return Handle(NamedDeployment(application, deployment, found.methods))
 
 
 def shutdown() -> None:

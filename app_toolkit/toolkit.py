@@ -24,6 +24,7 @@ from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
 from app_toolkit.replica.objects.batching import is_raw, slots_for
 from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, error_response
+from app_toolkit.split import Split
 from app_toolkit.types import ASGIApp, Receive, Scope, Send
 from app_toolkit.userapp.graph import batched_endpoints, calls, find
 
@@ -46,7 +47,7 @@ class Toolkit(FastAPI):
         self,
         *,
         deployment: DeploymentConfig | None = None,
-        deployments: Sequence[Bound[Any]] = (),
+        deployments: Sequence[Bound[Any] | Split[Any]] = (),
         stream_log: str = "memory",
         **fastapi: Any,
     ) -> None:
@@ -55,8 +56,8 @@ class Toolkit(FastAPI):
         Parameters:
             deployment: Options of the app's own ingress, which serves every router without one. Default: the name
                 `app` and one replica.
-            deployments: Bound deployments that no route depends on, because only a middleware, a lifespan or a script
-                calls them. Default: none.
+            deployments: Bound deployments and splits that no route depends on, because only a middleware, a lifespan or
+                a script calls them. Default: none.
             stream_log: Where routes that name no log keep their streams: `memory` of the process; `shared`, an
                 application of its own that `run` and `deploy` start; `redis`, the server that the environment variable
                 `APP_TOOLKIT_REDIS_URL` of the replicas names; or the URL of a Redis server without a password. In one
@@ -72,7 +73,7 @@ class Toolkit(FastAPI):
         except ValueError as error:
             raise ConfigError(f"Toolkit(stream_log=...): {error}") from None
         for each in deployments:
-            if not isinstance(each, Bound):
+            if not isinstance(each, Bound | Split):
                 raise PlanningError(f"Toolkit(deployments=...) takes what `bind` gives, not {each!r}")
         self.deployments = tuple(deployments)
         self.default_ingress = deployment or DeploymentConfig(name="app")

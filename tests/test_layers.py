@@ -21,7 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"transport", "observability", "userapp"}),
     frozenset({"dispatch"}),
     frozenset({"proxy", "router", "replica", "controller"}),
-    frozenset({"toolkit", "planning", "deployment"}),
+    frozenset({"toolkit", "planning", "deployment", "split"}),
     frozenset({"client", "host"}),
     frozenset({"engines"}),
     frozenset({"launch", "running", "aio", "streaming", "chat", "dashboard", "testing"}),

@@ -31,7 +31,17 @@ from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.client.client import WAIT_S, Client
-from app_toolkit.client.commands import Abort, BeginRelease, Delete, GetStatus, PauseRelease, Promote, Scale, SetTraffic
+from app_toolkit.client.commands import (
+    Abort,
+    BeginRelease,
+    Delete,
+    GetStatus,
+    PauseRelease,
+    Promote,
+    Scale,
+    SetSplit,
+    SetTraffic,
+)
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
@@ -47,6 +57,7 @@ from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitErr
 from app_toolkit.planning import stream_log_warnings
 
 F = TypeVar("F", bound=Callable[..., None])
+T = TypeVar("T")
 
 UsageError: Any = typer.BadParameter.__base__
 """Raised for options and commands that do not exist. Newer versions of Typer have a copy of Click."""
@@ -430,10 +441,15 @@ Revision = Annotated[
 @app.command()
 def traffic(
     context: typer.Context,
-    application: ApplicationArgument,
+    application_or_split: Annotated[
+        str, typer.Argument(metavar="APP[/SPLIT]", help="The name of the application, or of one of its splits.")
+    ],
     weights: Annotated[
         list[str] | None,
-        typer.Argument(metavar="REVISION=WEIGHT", help="The weight of a live revision, such as 13=10."),
+        typer.Argument(
+            metavar="NAME=WEIGHT",
+            help="The weight of a live revision, such as 13=10, or of a member of the split, such as writer-v2=10.",
+        ),
     ] = None,
     *,
     mirror: Annotated[
@@ -446,15 +462,24 @@ def traffic(
     ] = None,
     address: RunningAddress = None,
 ) -> None:
-    """Show the shares of the live revisions of an application and their mirrors, or set them."""
-    chosen = _by_revision(weights or (), "REVISION=WEIGHT, such as 13=10")
-    mirrors = _by_revision(mirror or (), "REVISION=PERCENT, such as 13=50")
+    """Show the shares of live revisions and their mirrors, or of the members of a split, or set them."""
+    application, slash, split = application_or_split.partition("/")
+    mirrors = _numbers(mirror or (), int, "REVISION=PERCENT, such as 13=50")
+    if slash and mirrors:
+        raise ConfigError(f"--mirror is for live revisions, and {application_or_split!r} is a split")
     with _connected(context) as client:
-        if chosen or mirrors:
+        if slash and weights:
+            members = _numbers(weights, str, "MEMBER=WEIGHT, such as writer-v2=10")
+            client.execute(SetSplit.named(application_or_split, members))
+        elif weights or mirrors:
+            revisions = _numbers(weights or (), int, "REVISION=WEIGHT, such as 13=10")
             shares = {revision: percent / 100 for revision, percent in mirrors.items()}
-            client.execute(SetTraffic(application, chosen, shares))
+            client.execute(SetTraffic(application, revisions, shares))
         found = _application(client, application)
         screen = Screen()
+        if slash:
+            screen.splits([found.split(split)])
+            return
         screen.traffic(found)
         if any(each.mirror for each in found.traffic):
             screen.mirrors(found, client.load())
@@ -467,17 +492,17 @@ def _application(client: Client, name: str) -> ApplicationStatus:
     return found
 
 
-def _by_revision(texts: Sequence[str], form: str) -> dict[int, float]:
-    """Return the numbers by revision. Raises `ConfigError` if a text has another form, or a revision is named twice."""
-    found: dict[int, float] = {}
+def _numbers(texts: Sequence[str], name_of: Callable[[str], T], form: str) -> dict[T, float]:
+    """Return the numbers by name. Raises `ConfigError` if a text has another form, or a name is there twice."""
+    found: dict[T, float] = {}
     for text in texts:
-        revision, _, number = text.partition("=")
+        name, _, number = text.partition("=")
         try:
-            found[int(revision)] = float(number)
+            found[name_of(name)] = float(number)
         except ValueError:
             raise ConfigError(f"{text!r} should be {form}") from None
     if len(found) < len(texts):
-        raise ConfigError(f"a revision is named twice: {' '.join(texts)}")
+        raise ConfigError(f"a {form.partition('=')[0].lower()} is named twice: {' '.join(texts)}")
     return found
 
 

@@ -16,6 +16,7 @@ from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import ConfigFile
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
+from app_toolkit.core.traffic import with_split
 from app_toolkit.errors import ConfigError, OverrideError, PlanningError, TargetError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan
@@ -70,7 +71,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
     os.chdir(application.working_dir)
     try:
         app, where = load(Target(module, attribute, Path(application.app_dir)))
-        return app, plan(
+        spec = plan(
             app,
             target=where,
             app_dir=application.app_dir,
@@ -80,12 +81,24 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
             working_dir=application.working_dir,
             overrides=application.deployments,
         )
+        return app, _with_splits(spec, file)
     except OverrideError as error:
         raise file.locate(name, error) from None
     except (TargetError, PlanningError) as error:
         place = ("applications", name, "target")
         error.args = (f"{file.document.at(place)}: {error}",)  # keeps the notes of the error
         raise
+
+
+def _with_splits(spec: ApplicationSpec, file: ConfigFile) -> ApplicationSpec:
+    """Return the application with the weights of its splits that the file sets."""
+    for split, weights in file.application(spec.name).options.splits.items():
+        try:
+            spec = with_split(spec, split, weights)
+        except ConfigError as error:
+            place = ("applications", spec.name, "splits", split)
+            raise ConfigError(f"{file.document.at(place)}: {file.document.display_name(place)}: {error}") from None
+    return spec
 
 
 class Planning:

@@ -23,6 +23,7 @@ from app_toolkit.core.status import (
     InstanceStatus,
     Load,
     ReplicaSetStatus,
+    SplitStatus,
     TrafficStatus,
 )
 from app_toolkit.core.traffic import Difference, MirrorCounts
@@ -102,6 +103,7 @@ class Screen:
             for route in spec.routes
         ]
         self._rows(("path", "methods", "ingress"), routes)
+        self._splits({each.name: each.shares for each in spec.splits})
 
     def difference(self, difference: Diff, route_prefix: str | None) -> None:
         """Show what deploying an application would change, with a line for each of its deployments."""
@@ -130,6 +132,7 @@ class Screen:
                 self.traffic(application)
             elif application.canary is not None and application.canary.outcome == "returned":
                 self.canary(application.canary)
+            self.splits(application.splits)
             found = rows(status, [application.name])
             ours = {name: each for name, each in load.items() if application_of(name) == application.name}
             if self._console.is_terminal:
@@ -202,6 +205,19 @@ class Screen:
                     for name, value in (("p50", seen.p50_s), ("p95", seen.p95_s), ("p99", seen.p99_s))
                 )
                 self.say(f"    {whose}: {seen.requests:,} requests, {seen.errors:,} errors, {times}")
+
+    def splits(self, splits: Iterable[SplitStatus]) -> None:
+        """Show the members of splits and their shares of the calls."""
+        self._splits({each.name: each.shares for each in splits})
+
+    def _splits(self, splits: Mapping[str, Mapping[str, float]]) -> None:
+        lines = [
+            (name, member, f"{100 * share:.4g} %")
+            for name, shares in splits.items()
+            for member, share in shares.items()
+        ]
+        if lines:
+            self._rows(("split", "member", "traffic"), lines)
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}

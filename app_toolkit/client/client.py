@@ -17,7 +17,7 @@ from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
-from app_toolkit.interfaces import Deployable
+from app_toolkit.interfaces import Callee
 
 R = TypeVar("R")
 
@@ -166,7 +166,7 @@ class Driver(Protocol):
 
     client: Client
 
-    def serve(self, application: str, deployments: Iterable[Deployable]) -> None:
+    def serve(self, application: str, callees: Iterable[Callee]) -> None:
         """Make the handles of these deployments call this application from now on."""
         ...
 

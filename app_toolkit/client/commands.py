@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
 from app_toolkit.core.canary import CanaryPlan
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.errors import ConfigError
-from app_toolkit.types import Kind
 
 if TYPE_CHECKING:
     from app_toolkit.controller.controller import Controller
@@ -133,6 +132,30 @@ class PauseRelease(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class SetSplit(Command[int]):
+    """Set the weights of the members of a split. The result is the revision number, as soon as that is stored.
+
+    Raises `ConfigError` if there is no such application, split or member, or the weights are invalid.
+    """
+
+    application: str
+    split: str
+    weights: Mapping[str, float]
+    """By the name of the member. Their sum is 100 %."""
+
+    @classmethod
+    def named(cls, split: str, weights: Mapping[str, float]) -> Self:
+        """Return the command for `APPLICATION/SPLIT`. Raises `ConfigError` if the name has another form."""
+        application, _, name = split.partition("/")
+        if not (application and name):
+            raise ConfigError(f"{split!r} names no split: it should be APPLICATION/SPLIT")
+        return cls(application, name, weights)
+
+    async def perform(self, controller: "Controller") -> int:
+        return await controller.set_split(self.application, self.split, self.weights)
+
+
+@dataclass(frozen=True, slots=True)
 class Promote(Command[int]):
     """Send all requests to a live revision, and make it the main revision. The result is its new number.
 
@@ -240,14 +263,14 @@ class GetApplication(Command[tuple[ApplicationSpec, int]]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetMethods(Command[Mapping[str, Kind]]):
-    """Get the methods of a deployment that callers may call. Raises `ConfigError` if there is no such deployment."""
+class GetCallee(Command[ClassSpec | SplitSpec]):
+    """Get a deployment or a split, with the methods that callers may call. Raises `ConfigError` if there is none."""
 
     application: str
-    deployment: str
+    name: str
 
-    async def perform(self, controller: "Controller") -> Mapping[str, Kind]:
-        return controller.methods(self.application, self.deployment)
+    async def perform(self, controller: "Controller") -> ClassSpec | SplitSpec:
+        return controller.callee(self.application, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,10 @@ class ApplicationOptions(Model):
     stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")] = "."
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = "."
+    splits: Annotated[
+        Mapping[str, Mapping[str, float]],
+        Field(description="the weights of the members of splits, by the name of the split and of the member"),
+    ] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -414,6 +414,8 @@ class CallOptions(Model):
     """calls that are retried when a replica is lost with them"""
     affinity: Annotated[str | None, Field(min_length=1, max_length=512)] = None
     """calls with the same key prefer the same replica, for example the one that has loaded a model"""
+    shard_key: Annotated[str | None, Field(min_length=1, max_length=512)] = None
+    """calls with the same key go to the same member of a split; replaces the key of the request"""
 
     @classmethod
     def display_name(cls, option: str = "") -> str:
@@ -511,6 +513,16 @@ class ClassSpec(DeployedSpec):
     ] = ()
 
 
+class SplitSpec(Model):
+    """One split of an application: several of its classes, its members. Each call goes to one of them."""
+
+    name: Name
+    shares: Annotated[
+        dict[Name, float], Field(description="the share of the calls that each member gets; the sum is 1")
+    ]
+    methods: Annotated[dict[str, Kind], Field(description="methods that callers may call")] = {}
+
+
 DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
 
 
@@ -529,6 +541,7 @@ class ApplicationSpec(Origin):
     """ingress that serves requests that match no route; None: there is none"""
     deployments: tuple[DeploymentSpec, ...]
     routes: tuple[Route, ...] = ()
+    splits: tuple[SplitSpec, ...] = ()
 
     @property
     def callees(self) -> tuple[str, ...]:
@@ -558,6 +571,14 @@ class ApplicationSpec(Origin):
                 return each
         names = ", ".join(each.config.name for each in self.deployments)
         raise ConfigError(f"application {self.name!r} has no deployment {name!r}; it has {names}")
+
+    def split(self, name: str) -> SplitSpec:
+        """Return the split with this name. Raises `ConfigError` if there is none."""
+        for each in self.splits:
+            if each.name == name:
+                return each
+        names = ", ".join(each.name for each in self.splits) or "none"
+        raise ConfigError(f"application {self.name!r} has no split {name!r}; it has {names}")
 
     def origin_of(self, deployment: str) -> Origin:
         """Return where the replicas of this deployment load their code from."""

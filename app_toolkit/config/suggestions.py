@@ -83,7 +83,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "request_serialization": OF_ONE_CALL,
     "response_serialization": OF_ONE_CALL,
     "session_id": AFFINITY,
-    "shard_key": AFFINITY,
     "stream": "a method that yields is a stream by itself",
     "timeout": "use 'timeout_s'",
 }

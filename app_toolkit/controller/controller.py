@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from app_toolkit.clock import Clock
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
 from app_toolkit.controller.canaries import Canaries
 from app_toolkit.controller.changes import Changes
 from app_toolkit.controller.desired_state import DesiredState
@@ -21,16 +21,16 @@ from app_toolkit.core import applications, partial, replica_sets, rollout, shutd
 from app_toolkit.core.applications import replica_set_names
 from app_toolkit.core.canary import CanaryPlan
 from app_toolkit.core.identity import application_of, are_proxies, candidate_of, main_name, node_of, replica_set_of
-from app_toolkit.core.publication import encode, route_snapshot
+from app_toolkit.core.publication import encode, route_snapshot, split_snapshots
 from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
 from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.core.rollout import Reverted, Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
-from app_toolkit.interfaces import REPLICAS, ROUTES, Launcher, Snapshot, Store, Version
+from app_toolkit.interfaces import REPLICAS, ROUTES, SPLITS, Launcher, Snapshot, Store, Version
 from app_toolkit.observability.event_log import EventLog
-from app_toolkit.types import Kind, ReplicaId
+from app_toolkit.types import ReplicaId
 
 GAP_S = 5.0
 """Seconds without a tick after which this process may have been suspended and replaced. The controller then checks its
@@ -78,6 +78,8 @@ class Controller:
         self._canaries = Canaries()
         self.ticked = clock.now()
         self._next: float | None = None
+        self._splits: set[str] = set()
+        """The splits that are published."""
         self._shutdown_deadline: float | None = None
         """When the shutdown ends even if some processes still run; None: there is no shutdown."""
         self._ended = asyncio.Event()
@@ -246,6 +248,15 @@ class Controller:
             "a client asked for it",
         )
 
+    async def set_split(self, application: str, split: str, weights: Mapping[str, float]) -> int:
+        """Set the weights of the members of a split, and return the application's new revision number.
+
+        Raises `ConfigError` if there is no such application, split or member, or the weights are invalid.
+        """
+        self._check_open()
+        there = self.desired.rollout(application)
+        return await self._apply_again(there, traffic.with_split(there.current, split, weights), None)
+
     async def promote(self, name: str, revision: int | None) -> int:
         """Send all requests to a candidate, and make it the main revision. Return the new number of that revision.
 
@@ -284,12 +295,12 @@ class Controller:
         """Return the current revision of each application by name, and the options of the proxies."""
         return dict(self.desired.applications), self.desired.proxies.http
 
-    def methods(self, application: str, deployment: str) -> Mapping[str, Kind]:
-        """Return the methods of a deployment that callers may call, by name.
+    def callee(self, application: str, name: str) -> ClassSpec | SplitSpec:
+        """Return the deployment or the split of this name, which handles call.
 
-        Raises `ConfigError` if there is no such deployment.
+        Raises `ConfigError` if there is none.
         """
-        return applications.methods(self.desired.applications, application, deployment)
+        return applications.callee(self.desired.applications, application, name)
 
     def application(self, name: str) -> tuple[ApplicationSpec, int]:
         """Return the current revision of an application, and the number of the revision that was applied last.
@@ -550,8 +561,17 @@ class Controller:
         specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
         self.publisher.publish(ROUTES, encode(route_snapshot(traffic.published(self.desired.rollouts))))
+        self._publish_splits()
         self._changes.notify()
         self.inbox.wake()
+
+    def _publish_splits(self) -> None:
+        splits = split_snapshots(rollout.active_revisions(self.desired.rollouts.values()))
+        for name, snapshot in splits.items():
+            self.publisher.publish(f"{SPLITS}{name}", encode(snapshot))
+        for name in self._splits - splits.keys():
+            self.publisher.remove(f"{SPLITS}{name}")
+        self._splits = set(splits)
 
     def _continue_shutdown(self, now: float) -> None:
         """Continue the shutdown, and end once no replica set is left or the deadline has passed."""

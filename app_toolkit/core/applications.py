@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, ClassSpec, DeploymentSpec, HTTPOptions, SplitSpec
 from app_toolkit.core.diff import options_changed
 from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReplicaSpec
-from app_toolkit.types import Kind, ReplicaId
+from app_toolkit.types import ReplicaId
 
 
 def check(
@@ -53,17 +53,20 @@ def proxy_options(present: HTTPOptions, named: HTTPOptions) -> HTTPOptions:
     return HTTPOptions(**{**present.model_dump(), **given})
 
 
-def methods(there: Mapping[str, ApplicationSpec], application: str, deployment: str) -> Mapping[str, Kind]:
-    """Return the methods of a deployment that callers may call. Raises `ConfigError` if there is no such deployment."""
+def callee(there: Mapping[str, ApplicationSpec], application: str, name: str) -> ClassSpec | SplitSpec:
+    """Return the deployment or the split of this name, which handles call. Raises `ConfigError` if there is none."""
     spec = there.get(application)
     if spec is None:
         names = ", ".join(sorted(there)) or "none"
         raise ConfigError(f"there is no application {application!r}; those that run: {names}")
     for each in spec.deployments:
-        if each.kind == "class" and each.config.name == deployment:
-            return each.methods
-    names = ", ".join(spec.callees) or "none"
-    raise ConfigError(f"application {application!r} has no deployment {deployment!r} to call; it has {names}")
+        if each.kind == "class" and each.config.name == name:
+            return each
+    for split in spec.splits:
+        if split.name == name:
+            return split
+    names = ", ".join((*spec.callees, *(split.name for split in spec.splits))) or "none"
+    raise ConfigError(f"application {application!r} has no deployment {name!r} to call; it has {names}")
 
 
 def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> ApplicationSpec:

@@ -123,8 +123,18 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
         yield Change("route_prefix", _shown(before.route_prefix), _shown(after.route_prefix))
     if before.stream_log != after.stream_log:
         yield Change("stream_log", before.stream_log, after.stream_log)
+    yield from _of_splits(before, after)
     if before.routes != after.routes or before.default != after.default:
         yield Change("routes")
+
+
+def _of_splits(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Change]:
+    one, other = ({each.name: each.shares for each in spec.splits} for spec in (before, after))
+    for name in {**one, **other}:
+        old, new = one.get(name, {}), other.get(name, {})
+        for member in {**old, **new}:
+            if old.get(member) != new.get(member):
+                yield Change(f"splits.{name}.{member}", _shown(old.get(member)), _shown(new.get(member)))
 
 
 def _of_origin(before: Origin, after: Origin) -> Iterator[Change]:

@@ -34,6 +34,11 @@ class ReplicaSetKey(NamedTuple):
         return cls(application, deployment)
 
 
+def split_name(application: str, split: str) -> str:
+    """Return the name of a split among those of all applications."""
+    return f"{application}/{split}"
+
+
 def application_of(replica_set: str) -> str | None:
     """Return the application that a replica set belongs to; None for proxies, and for callers that are no replicas."""
     application, slash, _ = replica_set.partition("/")

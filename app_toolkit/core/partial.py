@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Route
+from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Route, SplitSpec
 from app_toolkit.errors import ConfigError
 from app_toolkit.types import Kind
 
@@ -54,6 +54,7 @@ def taken_over(deployed: ApplicationSpec, plan: ApplicationSpec, names: Collecti
             "default": whole.default,
             "deployments": tuple(deployments),
             "routes": _routes(deployed, plan, deployments, names),
+            "splits": _splits(deployed, plan, deployments, names),
         }
     )
     _check_rest(after)
@@ -171,6 +172,22 @@ def _routes(
         if (route.kind, route.pattern, route.methods) not in known
     )
     return (*served, *others)
+
+
+def _splits(
+    deployed: ApplicationSpec, plan: ApplicationSpec, deployments: Sequence[DeploymentSpec], names: Collection[str]
+) -> tuple[SplitSpec, ...]:
+    """Return the splits whose members all exist.
+
+    A split is that of the plan if the plan has other members, or changes one of them. Any other one keeps its weights.
+    """
+    there = {each.config.name for each in deployments}
+    found = {each.name: each for each in deployed.splits}
+    for each in plan.splits:
+        before = found.get(each.name)
+        if before is None or before.shares.keys() != each.shares.keys() or each.shares.keys() & set(names):
+            found[each.name] = each
+    return tuple(each for each in found.values() if each.shares.keys() <= there)
 
 
 def _check_rest(after: ApplicationSpec) -> None:

@@ -4,7 +4,7 @@
 the same version, so that every field is there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from app_toolkit.config.models import ApplicationSpec, Policy
 from app_toolkit.core import restarts
+from app_toolkit.core.identity import split_name
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.restarts import Failure
@@ -86,14 +87,25 @@ class ReplicaSetSnapshot:
     replicas: tuple[PublishedReplica, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SplitSnapshot:
+    """The members of a split."""
+
+    shares: Mapping[str, float]
+    """The share of the calls that each member gets, by its name."""
+
+
 _ROUTES = TypeAdapter(RouteSnapshot)
 _REPLICA_SET = TypeAdapter(ReplicaSetSnapshot)
+_SPLIT = TypeAdapter(SplitSnapshot)
 
 
-def encode(snapshot: RouteSnapshot | ReplicaSetSnapshot) -> Any:
+def encode(snapshot: RouteSnapshot | ReplicaSetSnapshot | SplitSnapshot) -> Any:
     """Return a snapshot as plain data that JSON can represent."""
     if isinstance(snapshot, RouteSnapshot):
         return _ROUTES.dump_python(snapshot, mode="json")
+    if isinstance(snapshot, SplitSnapshot):
+        return _SPLIT.dump_python(snapshot, mode="json")
     return _REPLICA_SET.dump_python(snapshot, mode="json")
 
 
@@ -105,6 +117,11 @@ def decode_routes(value: Any) -> RouteSnapshot:
 def decode_replica_set(value: Any) -> ReplicaSetSnapshot:
     """Decode a published replica set. Raises `ValueError` if the value is invalid."""
     return _REPLICA_SET.validate_python(value)
+
+
+def decode_split(value: Any) -> SplitSnapshot:
+    """Decode a published split. Raises `ValueError` if the value is invalid."""
+    return _SPLIT.validate_python(value)
 
 
 class LiveRevision(NamedTuple):
@@ -126,6 +143,13 @@ def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
     ]
     longest_first = sorted(served, key=lambda each: (-len(each.prefix), each.name))
     return RouteSnapshot(tuple(longest_first))
+
+
+def split_snapshots(revisions: Iterable[ApplicationSpec]) -> dict[str, SplitSnapshot]:
+    """Return the splits of these revisions, by `APPLICATION/SPLIT`. Of those with one name, the last one counts."""
+    return {
+        split_name(spec.name, split.name): SplitSnapshot(split.shares) for spec in revisions for split in spec.splits
+    }
 
 
 def replica_set_snapshot(

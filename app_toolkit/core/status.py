@@ -12,6 +12,7 @@ from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.rollout import Rollout, failure_of, rest_of
 from app_toolkit.core.traffic import MirrorCounts
+from app_toolkit.errors import ConfigError
 from app_toolkit.types import NodeId
 
 HEALTHY = "healthy"
@@ -157,6 +158,15 @@ class ApplicationStatus:
     """The number that its next revision will get."""
     canary: "CanaryStatus | None" = None
     """Its canary release, or the last one; None: there was none."""
+    splits: tuple["SplitStatus", ...] = ()
+
+    def split(self, name: str) -> "SplitStatus":
+        """Return the status of a split. Raises `ConfigError` if there is none of this name."""
+        for each in self.splits:
+            if each.name == name:
+                return each
+        names = ", ".join(each.name for each in self.splits) or "none"
+        raise ConfigError(f"application {self.name!r} has no split {name!r}; it has {names}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +229,15 @@ class CanaryProgress:
     candidate: Requests
     baseline: Requests
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStatus:
+    """A split of an application."""
+
+    name: str
+    shares: Mapping[str, float]
+    """The share of the calls that each member gets, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +323,7 @@ def instance_status(
                 _traffic(rollout, rollouts),
                 rollout.next_number,
                 _canary(rollout, canaries.get(rollout.name)),
+                tuple(SplitStatus(each.name, each.shares) for each in spec.splits),
             )
         )
     of_applications.sort(key=lambda each: each.name)

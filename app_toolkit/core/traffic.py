@@ -1,7 +1,7 @@
-"""Distributes the requests of an application over its live revisions.
+"""Distributes the requests of an application over its live revisions, and the calls of a split over its members.
 
-Each live revision has a weight. A request with a key goes to the same revision at every proxy, and when weights change,
-only the keys move whose share moved: weighted rendezvous hashing. No process has a table of keys.
+Each live revision or member has a weight. A request with a key goes to the same one in every process, and when weights
+change, only the keys move whose share moved: weighted rendezvous hashing. No process has a table of keys.
 
 Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM Transactions on Networking 6(1),
 1998. The weights follow Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA 2005.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from math import fsum, inf, isfinite, log
+from typing import TypeVar
 
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core.canary import CanaryPlan, CanaryRelease, Decision, Requests, next_step
@@ -22,7 +23,20 @@ from app_toolkit.core.reports import NONE, Loads
 from app_toolkit.core.rollout import Candidate, Rollout, applied, rest_of
 from app_toolkit.errors import ConfigError
 
+K = TypeVar("K", int, str)
+
+SHARD_KEY = b"x-serve-shard-key"
+"""The field name in lowercase. Requests with the same value get the same live revision and members of splits."""
+
+LONGEST_SHARD_KEY = 512
+"""The maximum number of bytes of the field that count."""
+
 _TAG = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def shard_key(value: bytes) -> str | None:
+    """Return the shard key of a request from the value of the field; None: the value is empty."""
+    return value.strip(b" \t")[:LONGEST_SHARD_KEY].decode("utf-8", "surrogateescape") or None
 
 
 def shares(weights: Mapping[int, float], live: Sequence[int], application: str) -> dict[int, float]:
@@ -36,18 +50,53 @@ def shares(weights: Mapping[int, float], live: Sequence[int], application: str) 
     Raises:
         ConfigError: A revision is not live, a weight is negative or not finite, or all are 0.
     """
-    known = ", ".join(map(str, live))
-    for revision, weight in weights.items():
-        if revision not in live:
-            raise ConfigError(f"application {application!r} has no live revision {revision}; it has {known}")
+    return _shares(weights, live, f"application {application!r}", "live revision")
+
+
+def member_shares(weights: Mapping[str, float], members: Sequence[str], split: str) -> dict[str, float]:
+    """Return the share of each member of a split, between 0 and 1. The sum is 1.
+
+    Parameters:
+        weights: Positive numbers of any sum, by member. A member that is missing has the weight 0.
+        members: The names of the members.
+        split: Its name, for messages.
+
+    Raises:
+        ConfigError: There is no such member, a weight is negative or not finite, or all are 0.
+    """
+    return _shares(weights, members, f"split {split!r}", "member")
+
+
+def known_shares(own: Mapping[str, float], published: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the shares of the members of a split in one process.
+
+    During an update, the code of a process may have other members than the revision whose shares are published. It
+    calls none that it does not have.
+
+    Parameters:
+        own: The shares in the code of the process.
+        published: The shares that are published. Empty: there are none any more.
+    """
+    if own.keys() == published.keys():
+        return published
+    known = {member: published.get(member, 0.0) for member in own}
+    return known if any(known.values()) else own
+
+
+def _shares(weights: Mapping[K, float], known: Sequence[K], whole: str, part: str) -> dict[K, float]:
+    names = ", ".join(map(str, known))
+    for name, weight in weights.items():
+        if name not in known:
+            raise ConfigError(f"{whole} has no {part} {name}; it has {names}")
         if not isfinite(weight) or weight < 0:
-            raise ConfigError(f"the weight of revision {revision} is {weight:g}; it should be a number from 0")
+            raise ConfigError(f"the weight of {part} {name} is {weight:g}; it should be a number from 0")
     most = max(weights.values(), default=0.0)
     if not most:
-        raise ConfigError(f"the weights of application {application!r} are all 0; one of {known} must get requests")
-    scaled = {revision: weights.get(revision, 0.0) / most for revision in live}  # a sum of huge weights overflows
+        raise ConfigError(f"the weights of {whole} are all 0; one of {names} must have a weight")
+    unit = most if most > 1e300 else 1.0  # a sum of huge weights overflows
+    scaled = {name: weights.get(name, 0.0) / unit for name in known}
     total = fsum(scaled.values())
-    return {revision: weight / total for revision, weight in scaled.items()}
+    return {name: weight / total for name, weight in scaled.items()}
 
 
 def choose(weights: Mapping[str, float], key: str | None, draw: float) -> str:
@@ -183,6 +232,19 @@ class MirrorCounts:
             mirror_s=self.mirror_s + pair.mirror_s,
             differences=self.differences if same else (*self.differences, pair)[-MOST_DIFFERENCES:],
         )
+
+
+# The splits of one application
+
+
+def with_split(spec: ApplicationSpec, split: str, weights: Mapping[str, float]) -> ApplicationSpec:
+    """Return the application with other weights of a split.
+
+    Raises `ConfigError` if there is no such split, or the weights are invalid (see `member_shares`).
+    """
+    before = spec.split(split)
+    after = before.model_copy(update={"shares": member_shares(weights, tuple(before.shares), split)})
+    return spec.model_copy(update={"splits": tuple(after if each is before else each for each in spec.splits)})
 
 
 # The live revisions of one application

@@ -12,10 +12,11 @@ from app_toolkit.core.publication import (
     ReplicaSetSnapshot,
     decode_replica_set,
     decode_routes,
+    decode_split,
 )
 from app_toolkit.core.routes import Choose, RequestKind, RouteLookup
-from app_toolkit.errors import NoReplica
-from app_toolkit.interfaces import REPLICAS, ROUTES, Endpoint, Snapshot, Version, Watch
+from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
+from app_toolkit.interfaces import REPLICAS, ROUTES, SPLITS, Endpoint, Snapshot, Version, Watch
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import Address, NodeId
 
@@ -92,6 +93,10 @@ class Registry(Generic[R]):
         self._versions: dict[str, Version] = {}
         #: The last snapshots, including those of replica sets that this process does not use yet.
         self._snapshots: dict[str, ReplicaSetSnapshot] = {}
+        #: The published shares of splits, by `APPLICATION/SPLIT`. Empty: the split was removed.
+        self._splits: dict[str, Mapping[str, float]] = {}
+        #: The calls that wait until the shares of a split are published.
+        self._unpublished: dict[str, set[asyncio.Future[None]]] = {}
         #: The addresses that the router of a replica set uses.
         self._addresses: dict[str, set[Address]] = {}
         #: The replica sets whose routers stay until `close`.
@@ -133,6 +138,40 @@ class Registry(Generic[R]):
         snapshot = self._snapshots.get(name)
         return () if snapshot is None else snapshot.idempotent
 
+    def shares(self, split: str) -> Mapping[str, float] | None:
+        """Return the published shares of the members of a split; None: they are not known yet. Thread-safe.
+
+        Empty: the split was removed.
+        """
+        return self._splits.get(split)
+
+    async def published(self, split: str) -> None:
+        """Wait until the shares of a split are published.
+
+        As many calls may wait as in a queue with the default limits, and as long.
+
+        Raises:
+            QueueFull: Too many calls wait.
+            QueueTimeout: The shares were not published in time.
+            NoReplica: The registry was closed.
+        """
+        if split in self._splits:
+            return
+        limits, waiting = Policy(), self._unpublished.setdefault(split, set())
+        if len(waiting) >= limits.max_queued_requests:
+            raise QueueFull(f"{len(waiting)} calls wait until the weights of the split {split} are published")
+        known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.add(known)
+        try:
+            await asyncio.wait_for(known, limits.max_queue_wait_s)
+        except TimeoutError:
+            raise QueueTimeout(
+                f"the weights of the split {split} were not published within {limits.max_queue_wait_s:g} s; if no "
+                "route depends on it, list it in Toolkit(deployments=[...])"
+            ) from None
+        finally:
+            waiting.discard(known)
+
     # Snapshots
 
     async def followed(self) -> None:
@@ -171,8 +210,15 @@ class Registry(Generic[R]):
         """Follow the snapshots of a replica set, too."""
         if name in self._snapshots:
             self._apply(name)
-        prefix = f"{REPLICAS}{name}/"  # the slash excludes other names
-        if prefix in self._prefixes:
+        self._follow_key(f"{REPLICAS}{name}")
+
+    def follow_split(self, name: str) -> None:
+        """Follow the shares of a split, too."""
+        self._follow_key(f"{SPLITS}{name}")
+
+    def _follow_key(self, key: str) -> None:
+        prefix = f"{key}/"  # the slash excludes other names
+        if prefix.startswith(tuple(self._prefixes)):
             return
         self._prefixes.add(prefix)
         self._followed.set()
@@ -194,6 +240,8 @@ class Registry(Generic[R]):
                     self._take_routes(snapshot.value)
                 elif key.startswith(REPLICAS):
                     self._take_replica_set(key.removeprefix(REPLICAS), snapshot.value)
+                elif key.startswith(SPLITS):
+                    self._take_split(key.removeprefix(SPLITS), snapshot.value)
             except Exception as error:
                 why = " ".join(str(error).split())
                 logger.error("the published value of %r cannot be applied, the last one stays in use: %s", key, why)
@@ -223,6 +271,12 @@ class Registry(Generic[R]):
             self._snapshots[name] = decode_replica_set(value)
         if name in self.routers:
             self._apply(name)
+
+    def _take_split(self, name: str, value: Any) -> None:
+        self._splits[name] = {} if value is None else decode_split(value).shares
+        for known in self._unpublished.pop(name, ()):
+            if not known.done():
+                known.set_result(None)
 
     def _apply(self, name: str) -> None:
         """Update the router of a replica set and the pool. Idle connections to removed replicas are closed."""
@@ -275,6 +329,11 @@ class Registry(Generic[R]):
         """Close every router. Their waiters fail."""
         for router in list(self.routers.values()):
             router.close()
+        for name, waiting in self._unpublished.items():
+            for known in waiting:
+                if not known.done():
+                    known.set_exception(NoReplica(f"the weights of the split {name} are not known"))
+        self._unpublished.clear()
 
 
 def endpoint(replica: PublishedReplica, node: NodeId) -> Endpoint | None:

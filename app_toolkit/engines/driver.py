@@ -12,9 +12,9 @@ from app_toolkit.engines.local import OwnLoop
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import SECRET
-from app_toolkit.interfaces import Deployable
+from app_toolkit.interfaces import Callee, DeploymentClient
 from app_toolkit.router import handle
-from app_toolkit.router.remote import RemoteDataPlane, RemoteDeploymentClient
+from app_toolkit.router.remote import RemoteDataPlane
 
 
 class LoopDriver:
@@ -28,8 +28,8 @@ class LoopDriver:
         self._services = services
         #: The name by which the controller identifies this caller.
         self._name = f"driver-{secrets.token_hex(6)}"
-        #: The applications that this process has deployed, by deployment.
-        self._applications: dict[Deployable, str] = {}
+        #: The applications that this process has deployed, by deployment and split.
+        self._applications: dict[Callee, str] = {}
         self._own = OwnLoop("app-toolkit calls")
         try:
             self._data_plane, self._following = asyncio.run_coroutine_threadsafe(self._begin(), self._own.loop).result()
@@ -47,19 +47,19 @@ class LoopDriver:
         life = data_plane.run(partial(services.watch, self._name), partial(services.report, self._name))
         return data_plane, asyncio.get_running_loop().create_task(life)
 
-    def serve(self, application: str, deployments: Iterable[Deployable]) -> None:
-        """Make the handles of these deployments call this application from now on."""
-        self._applications.update((each, application) for each in deployments)
+    def serve(self, application: str, callees: Iterable[Callee]) -> None:
+        """Make the handles of these deployments and splits call this application from now on."""
+        self._applications.update((each, application) for each in callees)
 
-    def client_of(self, deployment: Deployable) -> RemoteDeploymentClient:
-        """Return the caller of a deployment. Its calls wait while the deployment has no replicas.
+    def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
+        """Return the client for one call. It waits while the deployment has no replicas.
 
         Raises `ConfigError` if the deployment names no application and this process has not deployed it.
         """
-        application = deployment.application or self._applications.get(deployment)
+        application = callee.application or self._applications.get(callee)
         if application is None:
-            raise ConfigError(f"{deployment.name!r} is not deployed from this process: run() it, or what depends on it")
-        return self._data_plane.client_named(application, deployment.name)
+            raise ConfigError(f"{callee.name!r} is not deployed from this process: run() it, or what depends on it")
+        return self._data_plane.client_in(application, callee, shard_key)
 
     def close(self) -> None:
         """Cancel the calls of the handles, delete the applications of this process, and wait for that."""

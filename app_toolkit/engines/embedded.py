@@ -20,6 +20,7 @@ from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.core.trace import trace_of
+from app_toolkit.core.traffic import SHARD_KEY, shard_key
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.engines.local import IN_PROCESS, Local, context_of
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, RequestError, ToolkitError
@@ -177,6 +178,10 @@ class Ingress(Local):
             ours["stream_log"] = self._stream_log
         if (trace := trace_of(scope["headers"])) is not None:
             ours["trace"] = trace
+        for name, value in scope["headers"]:
+            if name == SHARD_KEY and (key := shard_key(value)) is not None:
+                ours["shard_key"] = key
+                break
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         loop = asyncio.get_running_loop()
         dispatcher: Dispatcher[Permit] = Dispatcher(RetainedRequest("this request", request_id, LATE), loop.time())

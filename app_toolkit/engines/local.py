@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import logging
+import random
 import sys
 import threading
 import uuid
@@ -19,7 +20,7 @@ from app_toolkit.core import deadlines
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, RequestError, StartupError
-from app_toolkit.interfaces import Call, Deployable, Endpoint, QueuePosition
+from app_toolkit.interfaces import Call, Callee, Deployable, Endpoint, QueuePosition, WeightedCallee
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.records import Record, Records
@@ -28,6 +29,7 @@ from app_toolkit.replica.admission.wait_queue import Position
 from app_toolkit.replica.objects.calls import Calls
 from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.router.router import Router
+from app_toolkit.router.split import member_of
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import hop
 from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope
@@ -307,6 +309,8 @@ class InProcess:
         self.records = Records(self._count)
         #: The lines that have been logged by `list_unapplied`, so that each is logged once.
         self.listed: set[str] = set()
+        #: Returns a random number, at least 0 and below 1, for a call of a split without a key.
+        self.draw: Callable[[], float] = random.random
 
     def _count(self, record: Record) -> None:
         with self._counting:
@@ -321,12 +325,18 @@ class InProcess:
             self.listed.update(new)
             logger.warning("without Ray these options have no effect; they apply with `run`: %s", "; ".join(new))
 
-    def client_of(self, deployment: Deployable) -> Deployed:
-        if deployment.application is not None:
+    def client_of(self, callee: Callee, shard_key: str | None = None) -> Deployed:
+        if callee.application is not None:
             raise ConfigError(
-                f"{deployment.name!r} belongs to application {deployment.application!r}, but this process is not "
+                f"{callee.name!r} belongs to application {callee.application!r}, but this process is not "
                 "connected to an instance"
             )
+        if isinstance(callee, WeightedCallee):
+            callee = callee.members[member_of(callee, None, shard_key, self.draw)]
+        assert isinstance(callee, Deployable), "a callee without members is a deployment"
+        return self._deployed(callee)
+
+    def _deployed(self, deployment: Deployable) -> Deployed:
         with self._lock:
             deployed = self.deployed.get(deployment)
             if deployed is None:
@@ -433,10 +443,11 @@ async def _receive_nothing() -> Message:
 
 
 def _scope(call: Call, request_id: str, result: LocalResult) -> Scope:
+    ours = {"request_id": request_id, "call": call, "result": result, "shard_key": call.shard_key}
     return {
         "type": "http",
         "method": "POST",
         "path": f"/{call.method}",
         "headers": [],
-        "extensions": {"app_toolkit": {"request_id": request_id, "call": call, "result": result}},
+        "extensions": {"app_toolkit": ours},
     }

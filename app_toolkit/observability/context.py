@@ -16,6 +16,9 @@ DEADLINE: ContextVar[float | None] = ContextVar("app_toolkit_deadline", default=
 TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
 """The trace in the format of `core.trace`: `traceparent`, and `tracestate` after a space."""
 
+SHARD_KEY: ContextVar[str | None] = ContextVar("app_toolkit_shard_key", default=None)
+"""The shard key of the request, which its calls have, too; None: it has none."""
+
 
 class ThreadWork:
     """The work of a thread in one context.

@@ -43,9 +43,6 @@ for a response before it sends the rest of the body. The rate of the body is mea
 DELAY_S = 1.0
 """Seconds until a request whose body arrives slowly asks again, after the replicas had no slot for such a body."""
 
-SHARD_KEY = b"x-serve-shard-key"
-"""The field of a client whose requests with the same value get the same live revision."""
-
 SLOW_BODY = b"\r\n%b: 1" % hop.SLOW_BODY
 """Appended to the value of the hop field of a request whose body arrives slowly."""
 
@@ -258,7 +255,7 @@ class Exchange:
         tag = None if source is None else value_at(source, self.request)
         if tag is not None and (tagged := next((each for each in able if each.tag == tag), None)):
             return tagged.replica_set
-        keys: list[str] = [each.decode("latin-1") for each in self.request.values(SHARD_KEY)]
+        keys = [] if self.request.shard_key is None else [self.request.shard_key]
         for each in able:
             self._read_key(each.replica_set)
             if each.share and routers[each.replica_set].has_session(self._affinity):

@@ -23,6 +23,8 @@ from app_toolkit.core import forwarded
 from app_toolkit.core.attempts import is_repeatable
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, trace_of
+from app_toolkit.core.traffic import SHARD_KEY as SHARD_KEY_FIELD
+from app_toolkit.core.traffic import shard_key
 from app_toolkit.dispatch.dispatcher import Stage
 from app_toolkit.errors import (
     BadRequest,
@@ -34,7 +36,7 @@ from app_toolkit.errors import (
     URITooLong,
     VersionNotSupported,
 )
-from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, MIRRORED, TRACE
+from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, MIRRORED, SHARD_KEY, TRACE, encode_key
 from app_toolkit.types import Header, Retry
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -56,7 +58,9 @@ IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"
 METHODS = IDEMPOTENT | {b"POST", b"PATCH", b"QUERY"}
 
 # Fields that need special handling. All others are copied.
-COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, FORWARDED, TRACED, DROP = range(12)
+COPY, HOST, LENGTH, CODING, CONNECTION, UPGRADE, EXPECTATION, REQUEST_ID, TIMEOUT_S, FORWARDED, TRACED, SHARD, DROP = (
+    range(13)
+)
 LOOK: dict[bytes, int] = {
     b"host": HOST,
     b"content-length": LENGTH,
@@ -68,6 +72,7 @@ LOOK: dict[bytes, int] = {
     TIMEOUT_FIELD: TIMEOUT_S,
     TRACEPARENT: TRACED,
     TRACESTATE: TRACED,
+    SHARD_KEY_FIELD: SHARD,
     b"keep-alive": DROP,
     b"proxy-connection": DROP,
     b"proxy-authorization": DROP,
@@ -168,8 +173,8 @@ class Request:
 
     __slots__ = (
         "_fields",
+        "_internal",
         "_target",
-        "_trace",
         "body",
         "complete",
         "error",
@@ -181,6 +186,7 @@ class Request:
         "method",
         "path",
         "raw_path",
+        "shard_key",
         "timeout",
         "version",
         "websocket",
@@ -199,12 +205,15 @@ class Request:
         #: The unparsed value of `X-Request-Timeout-Seconds`.
         self.timeout: bytes | None = None
         self.error: RequestError | None = None
+        #: The value of `X-SERVE-SHARD-KEY`; None: there is none.
+        self.shard_key: str | None = None
         #: The forwarded fields, if a trusted proxy sent the request.
         self.forwarded: list[Header] = []
         self.complete = False
         self.body = Body(chunked=False)
         self._target = b""
-        self._trace = b""
+        #: The internal fields for the replica, besides the hop field.
+        self._internal = b""
         self._fields: list[bytes] = []
 
     @property
@@ -260,7 +269,7 @@ class Request:
         waits = self.held and not (self.expects or mirrored)
         ask = EXPECT + b": 1\r\nexpect: 100-continue\r\n" if waits else b""
         first = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
-        return b"".join((first, self._trace, ask, *fields, b"\r\n"))
+        return b"".join((first, self._internal, ask, *fields, b"\r\n"))
 
     # For the affinity key
 
@@ -333,6 +342,11 @@ class Request:
             elif look == TRACED:
                 traced = [*(traced or ()), (name, value)]
                 copied.append(b"%b: %b\r\n" % (name, value))
+            elif look == SHARD:
+                if self.shard_key is None and (key := shard_key(value)) is not None:
+                    self.shard_key = key
+                    self._internal += b"%b: %b\r\n" % (SHARD_KEY, encode_key(key))
+                copied.append(b"%b: %b\r\n" % (name, value))
             elif look == FORWARDED:
                 if believed:
                     self.forwarded.append((name, value))
@@ -342,7 +356,7 @@ class Request:
         if host is None and self.version == "1.1":
             raise BadRequest("the request has no Host field")
         if traced is not None and (trace := trace_of(traced)) is not None:
-            self._trace = b"%b: %b\r\n" % (TRACE, trace.encode())
+            self._internal += b"%b: %b\r\n" % (TRACE, trace.encode())
         self._end_fields()
         return host
 

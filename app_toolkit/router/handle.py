@@ -16,6 +16,7 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
@@ -23,8 +24,8 @@ from typing import Any, Generic, Never, ParamSpec, TypedDict, TypeVar, Unpack, c
 from app_toolkit.config.models import CallOptions
 from app_toolkit.core.methods import MANY, STREAMS, kind_of, many_of
 from app_toolkit.errors import NoReplica
-from app_toolkit.interfaces import Call, DataPlane, Deployable, DeploymentClient, Reference
-from app_toolkit.observability.context import READ_STREAMS, THREAD_WORK, ReadStream, thread_work
+from app_toolkit.interfaces import Call, Callee, DataPlane, DeploymentClient, Reference
+from app_toolkit.observability.context import READ_STREAMS, SHARD_KEY, THREAD_WORK, ReadStream, thread_work
 from app_toolkit.transport.calls import EncodedValue
 from app_toolkit.types import Kind, Retry
 
@@ -58,7 +59,7 @@ def data_plane() -> DataPlane:
 
 
 class Handle(Reference):
-    """Calls one deployment. A handle has the methods of the class, and no other public name.
+    """Calls one deployment, or one split. A handle has the methods of the class, and no other public name.
 
     As a dependency, `Depends(writer.handle)`, a handle returns itself.
 
@@ -68,7 +69,7 @@ class Handle(Reference):
 
     _options: CallOptions
 
-    def __init__(self, deployment: Deployable, options: CallOptions | None = None) -> None:
+    def __init__(self, deployment: Callee, options: CallOptions | None = None) -> None:
         self.__dict__.update(_deployment=deployment, _options=options or CallOptions())
 
     # Asynchronous, because FastAPI runs a synchronous dependency in a thread.
@@ -102,6 +103,8 @@ class CallKeywords(TypedDict, total=False):
     """calls that are retried when a replica is lost with them. Default: None"""
     affinity: str | None
     """calls with the same key prefer the same replica, for example the one that has loaded a model. Default: None"""
+    shard_key: str | None
+    """calls with the same key go to the same member of a split; replaces the key of the request. Default: None"""
 
 
 def options(handle: T, **options: Unpack[CallKeywords]) -> T:
@@ -117,6 +120,9 @@ def options(handle: T, **options: Unpack[CallKeywords]) -> T:
         affinity: A key of 1 to 512 characters. Calls with the same key go to the same replica, unless it has no room,
             or clearly more requests than the replica that the key prefers next. If the class loads models by
             `@multiplexed`, the key must be the name of the model. Default: None, any replica.
+        shard_key: A key of 1 to 512 characters. A split sends all calls with the same key to the same member, in every
+            process. The calls that the method makes have the same key. Default: None, the key of the request that makes
+            the call, which is its field `X-SERVE-SHARD-KEY`.
 
     Raises:
         ConfigError: An option is unknown or out of bounds.
@@ -126,8 +132,8 @@ def options(handle: T, **options: Unpack[CallKeywords]) -> T:
     return cast(T, Handle(old._deployment, CallOptions(**{**old._options.model_dump(), **options})))
 
 
-def deployment_of(handle: object) -> Deployable:
-    """Return the deployment of a handle. Raise `TypeError` if the argument is not a handle."""
+def deployment_of(handle: object) -> Callee:
+    """Return the deployment or the split of a handle. Raise `TypeError` if the argument is not a handle."""
     return _handle(handle, "deployment_of(model)")._deployment
 
 
@@ -170,13 +176,14 @@ def _is_method(value: object) -> bool:
 class Method:
     """One method of a handle."""
 
-    def __init__(self, deployment: Deployable, name: str, kind: Kind, options: CallOptions) -> None:
+    def __init__(self, deployment: Callee, name: str, kind: Kind, options: CallOptions) -> None:
         self.deployment = deployment
         self.name = name
         self.kind = kind
         self._timeout_s = options.timeout_s
         self._retry = options.retry
         self._affinity = options.affinity
+        self._shard_key = options.shard_key
         self._called = f"{deployment.cls.__name__}.{name}"
 
     def __repr__(self) -> str:
@@ -201,16 +208,16 @@ class Method:
         return self._sync_items(call)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, suffix: str = "") -> Call:
-        return Call(self.name + suffix, args, kwargs, self._timeout_s, self._retry, self._affinity)
+        shard_key = self._shard_key or SHARD_KEY.get()
+        return Call(self.name + suffix, args, kwargs, self._timeout_s, self._retry, self._affinity, shard_key)
 
-    @property
-    def client(self) -> DeploymentClient:
-        return data_plane().client_of(self.deployment)
+    def client(self, call: Call) -> DeploymentClient:
+        return data_plane().client_of(self.deployment, call.shard_key)
 
     async def result(self, call: Call) -> Any:
         """Return the result of the method. Can be awaited on any event loop."""
         call = await resolved(call)
-        client = self.client
+        client = self.client(call)
         if client.loop is asyncio.get_running_loop():
             return await client.call(call)
         return await asyncio.wrap_future(submit(client.loop, client.call, call))
@@ -218,14 +225,14 @@ class Method:
     async def fetch(self, call: Call) -> Any:
         """Like `result`, but return a value that arrives as bytes as `EncodedValue`."""
         call = await resolved(call)
-        client = self.client
+        client = self.client(call)
         if client.loop is asyncio.get_running_loop():
             return await client.fetch(call)
         return await asyncio.wrap_future(submit(client.loop, client.fetch, call))
 
     async def _items(self, call: Call) -> AsyncGenerator[Any, None]:
         call = await resolved(call)
-        client = self.client
+        client = self.client(call)
         if client.loop is asyncio.get_running_loop():
             async with _closing_once(client.stream(call)) as items:
                 read_stream = ReadStream(partial(_close, items))
@@ -358,7 +365,7 @@ async def resolved(call: Call) -> Call:
     kwargs = {
         name: await value.encoded() if isinstance(value, CallFuture) else value for name, value in call.kwargs.items()
     }
-    return Call(call.method, tuple(args), kwargs, call.timeout_s, call.retry, call.affinity, passes_on=True)
+    return replace(call, args=tuple(args), kwargs=kwargs, passes_on=True)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -415,7 +422,7 @@ class CallFuture(Generic[R]):
         #: The unpickled result, once it was requested in this process.
         self._opened: tuple[R] | None = None
         if loop is None:
-            self._work = submit(method.client.loop, method.fetch, call)
+            self._work = submit(method.client(call).loop, method.fetch, call)
         else:
             self._work = loop.create_task(method.fetch(call))
             self._work.add_done_callback(_retrieve)
@@ -553,7 +560,7 @@ class _Relay:
     """
 
     def __init__(self, method: Method, call: Call) -> None:
-        self._client = method.client
+        self._client = method.client(call)
         self._call = call
         self.loop = self._client.loop
         self._asked = asyncio.Semaphore(0)

@@ -4,9 +4,10 @@ import asyncio
 import itertools
 import logging
 import math
+import random
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,14 +15,23 @@ from typing import Any
 from app_toolkit.core import deadlines
 from app_toolkit.core.affinity import Preference
 from app_toolkit.core.attempts import RetryBudget
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.identity import ReplicaSetKey, split_name
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest, Stage
 from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
-from app_toolkit.interfaces import REPLICAS, Call, Deployable, Payloads, Watch
+from app_toolkit.interfaces import (
+    REPLICAS,
+    SPLITS,
+    Call,
+    Callee,
+    DeploymentClient,
+    Payloads,
+    Watch,
+    WeightedCallee,
+)
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.records import Records
@@ -29,6 +39,7 @@ from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
 from app_toolkit.router.routing import RoutingPolicy, routing_policy
+from app_toolkit.router.split import UnpublishedSplit, member_of
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import EncodedValue, Frame, Piece
@@ -79,8 +90,12 @@ class RemoteDataPlane:
         callees: Collection[str] = (),
         node: NodeId = NodeId(""),
         payloads: Payloads | None = None,
+        draw: Callable[[], float] = random.random,
     ) -> None:
-        """`payloads`: transfers large payloads out-of-band. None: they are sent over the sockets like all others."""
+        """`payloads`: transfers large payloads out-of-band. None: they are sent over the sockets like all others.
+
+        `draw`: returns a random number, at least 0 and below 1, for a call of a split without a key.
+        """
         self.payloads = payloads
         self.loop = asyncio.get_running_loop()
         self.token = hop.token(secret)
@@ -91,8 +106,10 @@ class RemoteDataPlane:
         self.counters = Counters()
         #: The records of the calls that have ended.
         self.records = Records(self.counters.add)
-        #: The replica sets of deployments, and their routers.
-        self.registry = Registry(self._new_router, self.pool, node, (f"{REPLICAS}{application}/",) if callees else ())
+        prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
+        #: The replica sets of deployments and their routers, and the shares of splits.
+        self.registry = Registry(self._new_router, self.pool, node, prefixes)
+        self._draw = draw
         self._lock = threading.Lock()
         keys = [ReplicaSetKey(application, name) for name in callees]
         self._clients = {key: RemoteDeploymentClient(self, str(key)) for key in keys}
@@ -103,22 +120,36 @@ class RemoteDataPlane:
     def _new_router(self, name: str) -> Router:
         return Router(ReplicaSetKey.parse(name).deployment, self.wait_queues.join, self.reports.unserved)
 
-    def client_of(self, deployment: Deployable) -> "RemoteDeploymentClient":
-        """Return the client of a deployment. Calls wait while the deployment has no replicas.
+    def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
+        """Return the client for one call of a deployment, or of the member that a split chooses.
+
+        Calls wait while the deployment has no replicas.
 
         Raises:
             ConfigError: The deployment is not a part of the application of this process.
         """
-        application = deployment.application
+        application = callee.application
         if application is not None:
-            return self.client_named(application, deployment.name)
-        client = self._clients.get(ReplicaSetKey(self.application, deployment.name))
-        if client is None:
-            raise ConfigError(
-                f"{deployment.name!r} is not deployed with application {self.application!r}: make a route "
-                "depend on it, or list it in Toolkit(deployments=[...])"
-            )
-        return client
+            return self.client_in(application, callee, shard_key)
+        for name in callee.members if isinstance(callee, WeightedCallee) else (callee.name,):
+            if ReplicaSetKey(self.application, name) not in self._clients:
+                raise ConfigError(
+                    f"{name!r} is not deployed with application {self.application!r}: make a route "
+                    "depend on it, or list it in Toolkit(deployments=[...])"
+                )
+        return self.client_in(self.application, callee, shard_key)
+
+    def client_in(self, application: str, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
+        """Return the client for one call of a deployment or split of any application, which need not exist."""
+        if not isinstance(callee, WeightedCallee):
+            return self.client_named(application, callee.name)
+        name = split_name(application, callee.name)
+        published = self.registry.shares(name)
+        if published is None:
+            self._follow(self.registry.follow_split, name)
+            member = partial(self.client_in, application, callee)
+            return UnpublishedSplit(self.loop, partial(self.registry.published, name), member)
+        return self.client_named(application, member_of(callee, published, shard_key, self._draw))
 
     def client_named(self, application: str, deployment: str) -> "RemoteDeploymentClient":
         """Return the client of a deployment of any application. The deployment need not exist. Thread-safe."""
@@ -129,11 +160,14 @@ class RemoteDataPlane:
         with self._lock:
             if key not in self._clients:
                 self._clients[key] = RemoteDeploymentClient(self, str(key))
-                try:
-                    self.loop.call_soon_threadsafe(self.registry.follow_replica_set, str(key))
-                except RuntimeError:  # the loop is closed
-                    raise NoReplica(ENDED) from None
+                self._follow(self.registry.follow_replica_set, str(key))
             return self._clients[key]
+
+    def _follow(self, follow: Callable[[str], None], name: str) -> None:
+        try:
+            self.loop.call_soon_threadsafe(follow, name)
+        except RuntimeError:  # the loop is closed
+            raise NoReplica(ENDED) from None
 
     async def run(self, watch: Watch, report: Report | None = None) -> None:
         """Follow the published snapshots until cancelled, once there is a deployment to call.
@@ -417,6 +451,7 @@ class RemoteDeploymentClient:
             hop.CALL,
             hop.encode_call(call.method, key, out_of_band=length is None),
             (b"" if trace is None else b"%b: %b\r\n" % (hop.TRACE, trace.encode()))
+            + (b"%b: %b\r\n" % (hop.SHARD_KEY, hop.encode_key(call.shard_key)) if call.shard_key else b"")
             + (b"%b: %b\r\n" % (hop.AFFINITY, hop.encode_key(call.affinity)) if call.affinity and permit.held else b""),
             EXPECT if length is None else b"",
             length or 0,

@@ -24,6 +24,9 @@ A call whose caller assumes that the replica holds its affinity key (`core.affin
 the key. If that is not so any more, the replica refuses the call as moved. A response to a call, and this refusal, have
 `x-app-toolkit-holdings` if keys have places in the replica: the keys that it holds.
 
+If a request has a shard key, `x-app-toolkit-shard-key` contains it. The calls that are made for the request have the
+same key.
+
 If a request belongs to a trace, `x-app-toolkit-trace` contains the trace (`core.trace`). The client's own trace fields
 are also passed on.
 """
@@ -46,6 +49,7 @@ QUEUE = b"x-app-toolkit-queue"
 REDEEM = b"x-app-toolkit-redeem"
 CALL = b"x-app-toolkit-call"
 TRACE = b"x-app-toolkit-trace"
+SHARD_KEY = b"x-app-toolkit-shard-key"
 STREAM = b"x-app-toolkit-stream"
 """Marks a response as a stream. The value is `OPEN` if the stream holds no slot, `LASTING` if it holds no slot and the
 deadline of the request does not end it, and `KEPT` if it keeps its slot."""
@@ -116,7 +120,7 @@ def decode_call(value: str) -> CallField:
 
 
 def encode_key(key: str) -> bytes:
-    """Encode an affinity key, which may have any characters."""
+    """Encode an affinity key or shard key, which may have any characters."""
     return quote(key, safe="", errors="surrogatepass").encode()
 
 

@@ -1,6 +1,6 @@
-"""The deployments that an app calls: the graph of its dependencies."""
+"""The deployments and splits that an app calls: the graph of its dependencies."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Host, Mount
 
 from app_toolkit.core.batch import is_batched
 from app_toolkit.errors import PlanningError
-from app_toolkit.interfaces import DEPLOYMENT_CLASS, STREAM_LOG_KIND, Deployable, Reference
+from app_toolkit.interfaces import DEPLOYMENT_CLASS, STREAM_LOG_KIND, Callee, Deployable, Reference, WeightedCallee
 
 
 def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
@@ -19,29 +19,43 @@ def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
     Any route may call those that `Toolkit(deployments=...)` names. Raises `PlanningError` for a route that depends on a
     deployment's class instead of the value that `bind` returns.
     """
-    direct = (*getattr(app, "deployments", ()), *_used_by(routes))
-    return tuple(dict.fromkeys(each.name for each in direct))
+    return called((*getattr(app, "deployments", ()), *_used_by(routes)))
+
+
+def called(callees: Iterable[Callee]) -> tuple[str, ...]:
+    """Return the names of the deployments that are called: of a split, its members."""
+    return tuple(dict.fromkeys(name for each in callees for name in getattr(each, "members", (each.name,))))
 
 
 def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
     """Return the deployments that an app calls, and those that they call, each after those that it is bound with.
 
     For a deployment: itself and those that it calls. For an app: the dependencies of its routes, WebSockets and mounted
-    apps, and the ones that `Toolkit(deployments=...)` names. Raises `PlanningError` if deployments are bound with each
-    other in a circle, or if two have the same name.
+    apps, and the ones that `Toolkit(deployments=...)` names. The members of a split are among them. Raises
+    `PlanningError` if deployments are bound with each other in a circle, or if two have the same name.
     """
-    found: dict[int, Deployable] = {}
+    return tuple(each for each in _callees(app) if isinstance(each, Deployable))
+
+
+def splits(app: FastAPI | Deployable) -> tuple[WeightedCallee, ...]:
+    """Return the splits that an app and its deployments call, found as by `find`."""
+    return tuple(each for each in _callees(app) if isinstance(each, WeightedCallee))
+
+
+def _callees(app: FastAPI | Deployable) -> tuple[Callee, ...]:
+    found: dict[int, Callee] = {}
     for each in _used(app):
         _gather(each, (), found)
     taken = dict.fromkeys(getattr(app, "ingresses", ()), "an ingress")
     for each in found.values():
         cls = each.cls.__name__
+        kind = f"a deployment of {cls}" if isinstance(each, Deployable) else f"a split of {cls}"
         if each.name in taken:
+            how = f'{cls}.options(name="...").bind(...)' if isinstance(each, Deployable) else 'split(..., name="...")'
             raise PlanningError(
-                f"{taken[each.name]} and a deployment of {cls} are both named {each.name!r}: "
-                f'give one another name, as in {cls}.options(name="...").bind(...)'
+                f"{taken[each.name]} and {kind} are both named {each.name!r}: give one another name, as in {how}"
             )
-        taken[each.name] = f"a deployment of {cls}"
+        taken[each.name] = kind
     return tuple(found.values())
 
 
@@ -80,7 +94,7 @@ def batched_endpoints(routes: Sequence[BaseRoute]) -> Iterator[Callable[..., Any
             yield endpoint
 
 
-def _used(app: FastAPI | Deployable) -> Iterator[Deployable]:
+def _used(app: FastAPI | Deployable) -> Iterator[Callee]:
     if isinstance(app, Deployable):
         yield app
         return
@@ -88,7 +102,7 @@ def _used(app: FastAPI | Deployable) -> Iterator[Deployable]:
     yield from _used_by(app.routes)
 
 
-def _used_by(routes: Sequence[BaseRoute]) -> Iterator[Deployable]:
+def _used_by(routes: Sequence[BaseRoute]) -> Iterator[Callee]:
     for context in iter_route_contexts(routes):
         route = context.original_route
         if isinstance(route, Mount) and isinstance(route.app, FastAPI):
@@ -99,13 +113,13 @@ def _used_by(routes: Sequence[BaseRoute]) -> Iterator[Deployable]:
             yield from _called(context.dependant, context.path or "/")
 
 
-def _called(dependant: Dependant, path: str) -> Iterator[Deployable]:
-    """Yield the deployments of a dependency.
+def _called(dependant: Dependant, path: str) -> Iterator[Callee]:
+    """Yield the deployments and splits of a dependency.
 
     Raises `PlanningError` for a class that was not bound: FastAPI would construct it for each request.
     """
     call = dependant.call
-    if isinstance(call, Deployable):
+    if isinstance(call, Callee):
         yield call
     elif isinstance(call, Reference):
         yield call._deployment
@@ -118,7 +132,7 @@ def _called(dependant: Dependant, path: str) -> Iterator[Deployable]:
         yield from _called(each, path)
 
 
-def _gather(each: Deployable, callers: tuple[Deployable, ...], found: dict[int, Deployable]) -> None:
+def _gather(each: Callee, callers: tuple[Callee, ...], found: dict[int, Callee]) -> None:
     if id(each) in found:
         return
     if each in callers:

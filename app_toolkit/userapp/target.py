@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI
 from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.methods import kebab
 from app_toolkit.errors import ConfigError, PlanningError, TargetError
-from app_toolkit.interfaces import Deployable
+from app_toolkit.interfaces import Deployable, WeightedCallee
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.graph import find
 from app_toolkit.userapp.loading import MOST_NAMES, fails
@@ -118,6 +118,8 @@ def _kind(value: object) -> str:
 
 def _unfit(value: object) -> str:
     """Return why a value that could be called as an app cannot be a target; empty: there is no reason."""
+    if isinstance(value, WeightedCallee):
+        return "a split, which answers no requests: name an app with a route that depends on it, or one of its members"
     if isinstance(value, APIRouter):
         return "an APIRouter: include it in a FastAPI app, and name that"
     if hasattr(value, "bind") and (isinstance(value, type) or not callable(value)):

@@ -26,6 +26,7 @@ from app_toolkit.client.commands import (
     Promote,
     Rollback,
     Scale,
+    SetSplit,
     SetTraffic,
 )
 from app_toolkit.config.files import read_file
@@ -40,6 +41,7 @@ from app_toolkit.core.status import (
     InstanceStatus,
     Load,
     ReplicaSetStatus,
+    SplitStatus,
     TrafficStatus,
 )
 from app_toolkit.core.traffic import Difference, MirrorCounts
@@ -392,6 +394,31 @@ def test_a_canary_release_is_refused(
 ) -> None:
     assert command(Scripted(status(UP)), "rollout", "shop", *arguments) == 2
     assert capsys.readouterr().err == f"Error: {why}\n"
+
+
+def test_the_shares_of_a_split_are_shown_and_set(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = status(UP)
+    shares = SplitStatus("writer", {"writer-v1": 0.875, "writer-v2": 0.125})
+    found = replace(found, applications=(replace(found.applications[0], splits=(shares,)),))
+    instance = Scripted(found)
+    assert command(instance, "traffic", "shop/writer", "writer-v1=7", "writer-v2=1") == 0
+    assert instance.did == [SetSplit("shop", "writer", {"writer-v1": 7.0, "writer-v2": 1.0}), "close"]
+    lines = ["  split=writer  member=writer-v1  traffic=87.5 %", "  split=writer  member=writer-v2  traffic=12.5 %"]
+    assert capsys.readouterr().out.splitlines() == lines
+    assert command(Scripted(found), "traffic", "shop/writer") == 0
+    assert capsys.readouterr().out.splitlines() == lines
+    assert command(Scripted(found), "status") == 0
+    assert set(lines) <= set(capsys.readouterr().out.splitlines())
+    for arguments, error in (
+        (["shop/reader"], "application 'shop' has no split 'reader'; it has writer"),
+        (["shop/writer", "writer-v1"], "'writer-v1' should be MEMBER=WEIGHT, such as writer-v2=10"),
+        (["shop/writer", "a=1", "a=2"], "a member is named twice: a=1 a=2"),
+        (["shop/", "a=1"], "'shop/' names no split: it should be APPLICATION/SPLIT"),
+    ):
+        assert command(Scripted(found), "traffic", *arguments) == 2
+        assert capsys.readouterr().err == f"Error: {error}\n"
 
 
 def test_a_live_revision_is_promoted_or_aborted(

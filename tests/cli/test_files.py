@@ -1,6 +1,7 @@
 """`plan` and `run` of a file of applications."""
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,41 @@ def test_contradicting_options_are_one_sentence(
         command_line.main(["plan", *arguments])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"Error: {sentence}")
+
+
+SPLIT = """
+from typing import Annotated
+from fastapi import Depends
+from app_toolkit import Deployment, Toolkit, split
+
+class Writer(Deployment):
+    async def write(self): ...
+
+writer = split({Writer.options(name="v1").bind(): 0.9, Writer.options(name="v2").bind(): 0.1}, name="writer")
+app = Toolkit()
+
+@app.get("/")
+async def root(writer: Annotated[Writer, Depends(writer)]): ...
+"""
+
+
+def test_weights_of_a_split_in_a_file_replace_those_of_the_code(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "one" / "app.py").write_text(SPLIT)
+    options = "    splits:\n      writer: {v1: 1, v2: 3}\n"
+    text = f"applications:\n  shop:\n    target: app:app\n    app_dir: one\n{options}"
+    (folder / "app.yaml").write_text(text)
+    with pytest.raises(SystemExit, match="0"):
+        command_line.main(["plan", "app.yaml", "--format", "json"])
+    (spec,) = json.loads(capfd.readouterr().out)
+    assert [(each["name"], each["shares"]) for each in spec["splits"]] == [("writer", {"v1": 0.25, "v2": 0.75})]
+    (folder / "app.yaml").write_text(text.replace("v2: 3", "v3: 3"))
+    with pytest.raises(SystemExit):
+        command_line.main(["plan", "app.yaml"])
+    assert capfd.readouterr().err == (
+        "Error: app.yaml:6: applications.shop.splits.writer: split 'writer' has no member v3; it has v1, v2\n"
+    )
 
 
 def both(running: int) -> InstanceStatus:

@@ -11,7 +11,7 @@ from app_toolkit.client.commands import (
     Forget,
     GetApplication,
     GetApplications,
-    GetMethods,
+    GetCallee,
     GetStatus,
     Hold,
     Leave,
@@ -42,7 +42,7 @@ async def test_an_application_is_deployed_read_scaled_rolled_back_and_deleted():
             await Rollback("shop", 2).perform(h.controller)
         await h.until_healthy()
         with pytest.raises(ConfigError, match="has no deployment 'chat' to call"):
-            await GetMethods("shop", "chat").perform(h.controller)
+            await GetCallee("shop", "chat").perform(h.controller)
         await Delete("shop").perform(h.controller)
         assert (await GetStatus().perform(h.controller)).application("shop") is None
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.applications import (
+    callee,
     check,
-    methods,
     proxy_options,
     replica_set_names,
     replica_set_specs,
@@ -111,15 +111,15 @@ def test_only_the_options_that_are_named_change_and_a_key_goes_with_its_certific
 
 def test_error_of_an_unknown_deployment_names_those_that_exist():
     there = {"shop": application(model=True), "plain": application("plain", prefix=None)}
-    assert methods(there, "shop", "model") == {"write": "stream"}
+    assert callee(there, "shop", "model").methods == {"write": "stream"}
     with pytest.raises(ConfigError, match="no application 'shoe'; those that run: plain, shop"):
-        methods(there, "shoe", "model")
+        callee(there, "shoe", "model")
     with pytest.raises(ConfigError, match="'shop' has no deployment 'web' to call; it has model"):
-        methods(there, "shop", "web")
+        callee(there, "shop", "web")
     with pytest.raises(ConfigError, match="it has none"):
-        methods(there, "plain", "web")
+        callee(there, "plain", "web")
     with pytest.raises(ConfigError, match="those that run: none"):
-        methods({}, "shop", "model")
+        callee({}, "shop", "model")
 
 
 def test_a_deployment_is_scaled_to_a_number_that_it_can_have():

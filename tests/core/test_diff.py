@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, HTTPOptions, IngressSpec
+from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, HTTPOptions, IngressSpec, SplitSpec
 from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.diff import Change, DeploymentDifference, Diff, Effect, difference, options_changed
 from tests.core.specs import application
@@ -94,6 +94,19 @@ def test_difference_shows_changes_of_the_application():
         "route_prefix / -> /shop",
         "routes changed",
     ]
+
+
+def test_difference_shows_the_shares_of_splits():
+    def spec(**shares):
+        return application().model_copy(update={"splits": (SplitSpec(name="writer", shares=shares),)})
+
+    found = difference(spec(a=0.5, b=0.5), spec(a=0.9, c=0.1))
+    assert list(map(str, found.changes)) == [
+        "splits.writer.a 0.5 -> 0.9",
+        "splits.writer.b 0.5 -> none",
+        "splits.writer.c none -> 0.1",
+    ]
+    assert {each.effect for each in found.deployments} == {Effect.UNCHANGED}
 
 
 def test_routes_alone_restart_nothing():

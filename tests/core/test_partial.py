@@ -12,6 +12,7 @@ from app_toolkit.config.models import (
     IngressSpec,
     Origin,
     Route,
+    SplitSpec,
 )
 from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.diff import Effect, difference, of_part
@@ -251,3 +252,27 @@ def test_a_deployment_is_meant_by_its_name_or_by_an_endpoint_of_its():
         "application 'shop' has no endpoint 'PUT /b', neither in the running application nor in the plan; "
         "there are GET /a, GET /b, GET /c"
     )
+
+
+def with_splits(spec, **splits):
+    return spec.model_copy(
+        update={"splits": tuple(SplitSpec(name=name, shares=shares) for name, shares in splits.items())}
+    )
+
+
+def splits_after(deployed, plan, *names):
+    return {each.name: each.shares for each in taken_over(deployed, plan, names).splits}
+
+
+def test_splits_keep_their_weights_unless_their_members_change():
+    classes = {name: {} for name in ("small", "large", "other")}
+    deployed = with_splits(planned(1, {"app": ["/a"]}, classes), writer={"small": 0.5, "large": 0.5})
+    plan = with_splits(planned(2, {"app": ["/a"]}, classes), writer={"small": 0.9, "large": 0.1}, new={"other": 1.0})
+    assert splits_after(deployed, plan, "app") == {"writer": {"small": 0.5, "large": 0.5}, "new": {"other": 1.0}}
+    assert splits_after(deployed, plan, "large")["writer"] == {"small": 0.9, "large": 0.1}
+    wider = with_splits(plan, writer={"small": 0.9, "other": 0.1})
+    assert splits_after(deployed, wider, "app") == {"writer": {"small": 0.9, "other": 0.1}}
+    assert without(deployed, "large").splits == (), "no code calls the split any more"
+    assert splits_after(deployed, with_splits(plan, new={"unknown": 1.0}), "app") == {
+        "writer": {"small": 0.5, "large": 0.5}
+    }

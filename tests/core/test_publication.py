@@ -6,18 +6,21 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import Policy, Route
+from app_toolkit.config.models import Policy, Route, SplitSpec
 from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.publication import (
     LiveRevision,
     ReplicaSetSnapshot,
     RouteSnapshot,
+    SplitSnapshot,
     StartBlocked,
     decode_replica_set,
     decode_routes,
+    decode_split,
     encode,
     replica_set_snapshot,
     route_snapshot,
+    split_snapshots,
     unrouting,
 )
 from app_toolkit.core.replica_state import Phase, Unplaceable
@@ -160,3 +163,25 @@ def test_snapshot_asks_for_the_load_of_autoscaled_deployments():
 def test_snapshot_has_no_proxies_and_no_replica_sets_without_spec():
     assert replica_set_snapshot(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)], 0.0) is None
     assert replica_set_snapshot(None, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0) is None
+
+
+SHARES = st.dictionaries(st.text(min_size=1), st.floats(0, 1))
+
+
+@given(SHARES)
+def test_split_survives_its_encoding_as_json(shares):
+    snapshot = SplitSnapshot(shares)
+    assert decode_split(json.loads(json.dumps(encode(snapshot)))) == snapshot
+
+
+def test_splits_are_published_by_application_and_the_current_revision_counts():
+    def spec(name, **splits):
+        found = tuple(SplitSpec(name=each, shares=shares) for each, shares in splits.items())
+        return application(name).model_copy(update={"splits": found})
+
+    outgoing = spec("shop", writer={"a": 1.0}, old={"a": 1.0})
+    assert split_snapshots([outgoing, spec("shop", writer={"b": 1.0}), spec("shop@2", writer={"c": 1.0})]) == {
+        "shop/writer": SplitSnapshot({"b": 1.0}),
+        "shop/old": SplitSnapshot({"a": 1.0}),
+        "shop@2/writer": SplitSnapshot({"c": 1.0}),
+    }

@@ -9,22 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions, SplitSpec
 from app_toolkit.core.rollout import Rollout, applied
 from app_toolkit.core.traffic import (
     aborted,
     after,
     choose,
+    known_shares,
+    member_shares,
     promoted,
     published,
+    shard_key,
     shares,
     summary,
     with_candidate,
     with_candidates,
+    with_split,
     with_weights,
     without,
 )
 from app_toolkit.errors import ConfigError
+from app_toolkit.transport import hop
 
 WEIGHTS = st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1e300), min_size=1)
 KEYS = [f"user-{number}" for number in range(5_000)]
@@ -50,9 +55,9 @@ def test_weights_may_be_huge() -> None:
     ("weights", "why"),
     [
         ({3: 1.0}, "application 'shop' has no live revision 3; it has 1, 2"),
-        ({1: -1.0}, "the weight of revision 1 is -1; it should be a number from 0"),
-        ({1: nan}, "the weight of revision 1 is nan"),
-        ({1: inf}, "the weight of revision 1 is inf"),
+        ({1: -1.0}, "the weight of live revision 1 is -1; it should be a number from 0"),
+        ({1: nan}, "the weight of live revision 1 is nan"),
+        ({1: inf}, "the weight of live revision 1 is inf"),
         ({}, "are all 0"),
         ({1: 0.0, 2: 0.0}, "are all 0"),
     ],
@@ -60,6 +65,64 @@ def test_weights_may_be_huge() -> None:
 def test_invalid_weights_are_refused(weights: dict[int, float], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         shares(weights, [1, 2], "shop")
+
+
+@given(
+    weights=st.dictionaries(st.sampled_from("abc"), st.floats(-1, 1e9) | st.just(nan) | st.just(inf)),
+    shares=st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1), min_size=1),
+)
+def test_weights_of_a_split_are_normalized_or_refused(weights: dict[str, float], shares: dict[str, float]) -> None:
+    spec = application().model_copy(update={"splits": (SplitSpec(name="writer", shares=shares), OTHER_SPLIT)})
+    if not weights.keys() <= shares.keys() or not any(weights.values()) or not all(map(valid, weights.values())):
+        with pytest.raises(ConfigError, match=r"split 'writer'|the weight of member"):
+            with_split(spec, "writer", weights)
+        return
+    after = with_split(spec, "writer", weights)
+    writer, other = after.splits
+    assert list(writer.shares) == list(shares), "the members stay, in their order"
+    assert isclose(sum(writer.shares.values()), 1.0)
+    assert all((writer.shares[each] > 0) == (weights.get(each, 0.0) > 0) for each in shares)
+    assert other is OTHER_SPLIT
+    assert after.model_copy(update={"splits": spec.splits}) == spec
+
+
+OTHER_SPLIT = SplitSpec(name="reader", shares={"d": 1.0})
+
+
+def valid(weight: float) -> bool:
+    return weight >= 0 and weight != inf
+
+
+def test_unknown_split_is_an_error_that_names_those_that_exist() -> None:
+    spec = application().model_copy(update={"splits": (OTHER_SPLIT,)})
+    with pytest.raises(ConfigError, match="application 'shop' has no split 'writer'; it has reader"):
+        with_split(spec, "writer", {"a": 1})
+    with pytest.raises(ConfigError, match="split 'reader' has no member e; it has d"):
+        with_split(spec, "reader", {"e": 1})
+
+
+def test_simple_weights_stay_simple_shares() -> None:
+    assert member_shares({"a": 0.9, "b": 0.1}, ("a", "b"), "writer") == {"a": 0.9, "b": 0.1}
+    assert member_shares({"a": 90, "b": 10}, ("a", "b"), "writer") == {"a": 0.9, "b": 0.1}
+
+
+@given(own=WEIGHTS, published=st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1)))
+def test_process_chooses_only_members_of_its_code(own: dict[str, float], published: dict[str, float]) -> None:
+    found = known_shares(own, published)
+    assert found.keys() == own.keys()
+    if any(published.get(each, 0.0) for each in own):
+        assert found == {each: published.get(each, 0.0) for each in own}
+    elif own.keys() != published.keys():
+        assert found == own
+
+
+@given(st.binary(max_size=2_000))
+def test_shard_key_of_a_request_is_bounded_text(value: bytes) -> None:
+    key = shard_key(value)
+    assert (key is None) == (not value.strip(b" \t"))
+    if key is not None:
+        assert value.strip(b" \t")[:512] == key.encode("utf-8", "surrogateescape")
+        assert hop.decode_key(hop.encode_key(key)) == key
 
 
 @given(weights=WEIGHTS, key=st.none() | st.text(), draw=st.floats(0, 1, exclude_max=True))

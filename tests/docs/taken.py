@@ -99,7 +99,11 @@ def take(command: Command, away: bool = False) -> None:
     """Raises where the program would not take it, or a file that is named is not there."""
     if not away:
         assert not command.words[0].startswith(".venv/bin/") or (Path(sys.executable).parent / command.program).exists()
-        slashed = command.words[0] == "app-toolkit" and command.words[1] in ("scale", "delete")  # the names there
+        slashed = command.words[0] == "app-toolkit" and command.words[1] in (
+            "scale",
+            "delete",
+            "traffic",
+        )  # the names there
         words = [] if slashed else command.arguments
         for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(words), re.MULTILINE):
             assert Path(command.folder, path).exists(), f"there is no {path}"

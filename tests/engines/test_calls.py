@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app_toolkit.deployment import Bound
 from tests.engines.chain import app as chain
 from tests.engines.contract.ground import eventually
 from tests.engines.contract.served import Load, Served, serving
@@ -252,3 +253,64 @@ async def test_an_item_s_error_is_its_caller_s_alone_and_def_batches_run_on_the_
 async def test_an_endpoint_over_lists_answers_each_request(visit: Visit) -> None:
     answers = await asyncio.gather(*(visit.get(f"/scaled/{number}") for number in range(8)))
     assert [response.json() for response in answers] == [3 * number for number in range(8)]
+
+
+KEY = "x-serve-shard-key"
+
+
+async def test_calls_of_a_split_with_one_key_go_to_one_member_in_every_process(visit: Visit) -> None:
+    found = set()
+    for number in range(20):
+        field, key = {KEY: f"user-{number}"}, {"key": f"user-{number}"}
+        (member,) = {
+            *(await visit.client.get("/members/3", headers=field)).json(),
+            *(await visit.client.get("/inner-members/3", headers=field)).json(),
+            *(await visit.client.get("/members/3", params=key, headers={KEY: "another"})).json(),
+            *(await visit.client.get("/inner-members/3", params=key)).json(),
+        }
+        found.add(member)
+    assert found == {"left", "shared"}
+    assert len(set((await visit.get("/members/200")).json())) == 2, "the key ends with its request"
+
+
+async def test_weights_of_a_split_change_while_calls_run_and_no_call_fails(visit: Visit) -> None:
+    failed: list[str] = []
+    over = asyncio.Event()
+
+    async def ask() -> None:
+        while not over.is_set():
+            response = await visit.client.get("/members/5")
+            if response.status_code != 200:
+                failed.append(response.text)
+
+    async def only(member: str) -> None:
+        async with asyncio.timeout(2):
+            while {
+                *(await visit.client.get("/members/20")).json(),
+                *(await visit.client.get("/inner-members/20")).json(),
+            } != {member}:
+                pass
+
+    clients = [asyncio.create_task(ask()) for _ in range(2)]
+    try:
+        for bound in (chain.shared, chain.left):
+            visit.served.set_weights(chain.source, {bound: 3})
+            await only(bound.name)
+            assert {*(await visit.get("/members/100")).json()} == {bound.name}, "the other one has the weight 0"
+    finally:
+        over.set()
+        await asyncio.gather(*clients)
+        visit.served.set_weights(chain.source, {chain.left: 90, chain.shared: 10})
+    assert failed == []
+
+
+@pytest.mark.parametrize("member", [chain.left, chain.shared], ids=str)
+async def test_client_that_leaves_closes_the_stream_of_the_member(visit: Visit, member: Bound[chain.Source]) -> None:
+    visit.served.set_weights(chain.source, {member: 1})
+    try:
+        async with visit.client.stream("GET", "/endless-source") as stream:
+            async for _ in stream.aiter_bytes():
+                break
+        await visit.noted("the stream was closed")
+    finally:
+        visit.served.set_weights(chain.source, {chain.left: 90, chain.shared: 10})

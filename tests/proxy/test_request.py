@@ -56,6 +56,16 @@ def test_the_heads_are_as_a_replica_gets_them() -> None:
     assert (e.websocket, e.complete, e.body.take()) == (True, False, [b"\x81\x00frames"])
 
 
+def test_replica_gets_the_first_shard_key_of_the_client_and_no_internal_field_of_it() -> None:
+    fields = b"x-app-toolkit-shard-key: forged\r\nX-SERVE-SHARD-KEY: user 7\r\nx-serve-shard-key: second\r\n"
+    (request,) = parse([b"GET / HTTP/1.1\r\nhost: x\r\nx-serve-shard-key: \r\n%b\r\n" % fields])
+    assert request.shard_key == "user 7"
+    assert request.head(b"H") == (
+        b"GET / HTTP/1.1\r\nx-app-toolkit-hop: H\r\nx-app-toolkit-shard-key: user%207\r\nhost: x\r\n"
+        b"x-serve-shard-key: \r\nx-serve-shard-key: user 7\r\nx-serve-shard-key: second\r\n\r\n"
+    )
+
+
 @pytest.mark.parametrize("coding", [b"gzip", b"gzip, chunked", b"identity", b'"chunked"'])
 def test_an_upgrade_with_an_unsupported_coding_is_refused_as_not_supported(coding: bytes) -> None:
     head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: %b\r\n\r\n"

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from app_toolkit import Deployment
-from app_toolkit.interfaces import Call, Deployable
+from app_toolkit.interfaces import Call, Callee, Deployable
 from app_toolkit.router import handle
 from tests.patience import PATIENCE_S
 
@@ -65,7 +65,7 @@ class Local:
         self.loop = loop
         self.callers: dict[Deployable, InProcess] = {}
 
-    def client_of(self, deployment: Deployable) -> InProcess:
+    def client_of(self, deployment: Callee, shard_key: str | None = None) -> InProcess:
         if deployment not in self.callers:
             self.callers[deployment] = InProcess(deployment, self.loop)
         return self.callers[deployment]

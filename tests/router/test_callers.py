@@ -18,6 +18,9 @@ from tests.router.deployments import Writer
 
 pytestmark = pytest.mark.anyio
 
+OWN = ("replicas/shop/", "splits/shop/")
+"""The prefixes that a replica of application `shop` follows."""
+
 
 class Publisher:
     """The published snapshots, and the prefixes that are watched."""
@@ -83,7 +86,7 @@ async def test_the_first_call_of_another_deployment_asks_for_its_snapshot() -> N
         bank = callers.client_of(NamedDeployment("bank", "teller", {"pay": "coroutine"}))
         publisher.publish("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
-        assert publisher.asked[:2] == [("replicas/shop/",), ("replicas/bank/teller/", "replicas/shop/")]
+        assert publisher.asked[:2] == [OWN, ("replicas/bank/teller/", *OWN)]
 
 
 async def test_a_publisher_that_cannot_be_reached_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

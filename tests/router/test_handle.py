@@ -396,7 +396,7 @@ async def test_options_go_with_each_call_and_add_up(data_plane: Local) -> None:
     [
         ({"timeout_s": 0}, "timeout_s = 0: input should be greater than 0"),
         ({"retry": "never"}, "retry = 'never': input should be 'idempotent', 'all' or 'none'"),
-        ({"shard_key": "k"}, r"options\(\) has no option 'shard_key'; use 'affinity': .*"),
+        ({"session_id": "k"}, r"options\(\) has no option 'session_id'; use 'affinity': .*"),
         ({"method_name": "write"}, r"options\(\) has no option 'method_name'; call the method itself, .*"),
         ({"timeout": 1}, r"options\(\) has no option 'timeout'; use 'timeout_s'"),
     ],

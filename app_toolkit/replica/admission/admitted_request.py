@@ -15,7 +15,7 @@ import anyio.to_thread
 from app_toolkit.core.disconnect import stops
 from app_toolkit.core.uploads import PROMPT, Period, measured
 from app_toolkit.errors import DeadlineExceeded, RequestError, RequestTimeout
-from app_toolkit.observability.context import DEADLINE, READ_STREAMS, REQUEST_ID, TRACE, ReadStream
+from app_toolkit.observability.context import DEADLINE, READ_STREAMS, REQUEST_ID, SHARD_KEY, TRACE, ReadStream
 from app_toolkit.replica.admission.client import ClientMessages
 from app_toolkit.replica.admission.live_sets import LiveSets
 from app_toolkit.replica.admission.streams import LEAVE_SLOT, is_lasting, is_stream
@@ -104,6 +104,7 @@ class AdmittedRequest:
         own = extension(scope)
         self.request_id: str | None = own.get("request_id")
         self._trace: str | None = own.get("trace")
+        self._shard_key: str | None = own.get("shard_key")
 
     def __enter__(self) -> "AdmittedRequest":
         self._outer_id, self._outer_read_streams = REQUEST_ID.get(), READ_STREAMS.get()
@@ -113,6 +114,9 @@ class AdmittedRequest:
         if self._trace is not None:
             self._outer_trace = TRACE.get()
             TRACE.set(self._trace)
+        if self._shard_key is not None:
+            self._outer_shard_key = SHARD_KEY.get()
+            SHARD_KEY.set(self._shard_key)
         self._task = self._live.enter(self, self._scope["type"])
         return self
 
@@ -142,6 +146,8 @@ class AdmittedRequest:
                 read_stream.leave()
         if self._trace is not None:
             TRACE.set(self._outer_trace)
+        if self._shard_key is not None:
+            SHARD_KEY.set(self._outer_shard_key)
         if self._bounded:
             DEADLINE.set(self._outer_deadline)
         self._live.leave(self)

@@ -265,6 +265,8 @@ class Replica:
             ours["call"] = internal[hop.CALL].decode()
         if hop.TRACE in internal:
             ours["trace"] = internal[hop.TRACE].decode()
+        if hop.SHARD_KEY in internal:
+            ours["shard_key"] = hop.decode_key(internal[hop.SHARD_KEY])
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         return internal
 
@@ -279,8 +281,8 @@ class Replica:
         none.
 
         `caller`: the caller whose reservation the request redeems, or None. `timeout`: the time in seconds until the
-        deadline of the request. `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` if that is
-        not the trace of the caller.
+        deadline of the request. `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` and
+        `shard_key` if they are not those of the caller.
 
         Raises `ReplicaBusy` or `TooManyWebSockets` before user code runs. Raises `DeadlineExceeded` after the response
         has begun. Raises whatever the app raises.

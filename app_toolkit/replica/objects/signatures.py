@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from app_toolkit.errors import ConfigError
+from app_toolkit.interfaces import Callee
 
 EMPTY = inspect.Parameter.empty
 POSITIONAL_ONLY, KEYWORD_ONLY = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
@@ -124,10 +125,13 @@ def _is_list(parameter: inspect.Parameter) -> bool:
 
 
 def _is_deployment(parameter: inspect.Parameter) -> bool:
-    """Return whether FastAPI passes a bound deployment to the parameter: `Annotated[Writer, Depends(writer)]`."""
+    """Return whether FastAPI passes a bound deployment or a split to the parameter.
+
+    As in `Annotated[Writer, Depends(writer)]`.
+    """
     marks = [*getattr(parameter.annotation, "__metadata__", ()), parameter.default]
     dependencies = [getattr(mark, "dependency", None) for mark in marks]
-    return any(hasattr(dependency, "cls") and hasattr(dependency, "make") for dependency in dependencies)
+    return any(isinstance(dependency, Callee) for dependency in dependencies)
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:

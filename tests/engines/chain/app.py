@@ -27,6 +27,7 @@ from app_toolkit import (
     remote,
     replica_context,
     request_id,
+    split,
     trace_context,
 )
 from app_toolkit.observability.context import ReplicaContext
@@ -61,7 +62,17 @@ def arrived(diary: list[int]) -> Traveller:
     return Traveller([*diary, os.getpid()])
 
 
-class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_actor_options=SMALL):
+class Source(Deployment):
+    """What the members of the split have in common."""
+
+    async def member(self) -> str:
+        return replica_context().deployment
+
+    def endless(self, folder: str) -> AsyncIterator[int]:
+        raise NotImplementedError
+
+
+class Shared(Source, max_ongoing_requests=4, max_queued_requests=2, ray_actor_options=SMALL):
     def __init__(self, factor: int) -> None:
         self.factor = factor
 
@@ -117,7 +128,7 @@ class Shared(Deployment, max_ongoing_requests=4, max_queued_requests=2, ray_acto
         return "alive"
 
 
-class Left(Deployment, ray_actor_options=SMALL):
+class Left(Source, ray_actor_options=SMALL):
     """Calls as coroutines do."""
 
     def __init__(self, shared: Shared) -> None:
@@ -164,9 +175,13 @@ class Left(Deployment, ray_actor_options=SMALL):
 class Right(Deployment, ray_actor_options=SMALL):
     """Has `def` methods, and one of them calls."""
 
-    def __init__(self, shared: Shared, name: str) -> None:
+    def __init__(self, shared: Shared, source: Source, name: str) -> None:
         self.shared = shared
+        self.source = source
         self.name = name
+
+    async def members(self, times: int) -> list[str]:
+        return [await self.source.member() for _ in range(times)]
 
     def trace(self) -> dict[str, str]:
         return remote(self.shared.trace).result(10)
@@ -240,10 +255,12 @@ shared = Shared.bind(3)
 hub = Hub.bind()
 batched = Batched.bind()
 left = Left.bind(shared.handle)
-right = Right.bind(shared.handle, name="right")
+source = split({left: 0.9, shared: 0.1}, name="source")
+right = Right.bind(shared.handle, source.handle, name="right")
 
 ToShared = Annotated[Shared, Depends(shared)]
 ToLeft = Annotated[Left, Depends(left)]
+ToSource = Annotated[Source, Depends(source)]
 ToBatched = Annotated[Batched, Depends(batched)]
 ToHub = Annotated[Hub, Depends(hub)]
 ToRight = Annotated[Right, Depends(right)]
@@ -254,6 +271,24 @@ app = Toolkit(title="Chain", deployment=DeploymentConfig(name="front"))
 @app.get("/more/{number}")
 async def more(number: int, model: ToLeft) -> int:
     return await model.more(number)
+
+
+@app.get("/members/{times}")
+async def members(times: int, source: ToSource, key: str | None = None) -> list[str]:
+    """The members of the split that these calls go to."""
+    model = options(source, shard_key=key) if key is not None else source
+    return [await model.member() for _ in range(times)]
+
+
+@app.get("/inner-members/{times}")
+async def inner_members(times: int, model: ToRight, key: str | None = None) -> list[str]:
+    """The same for the calls of another process."""
+    return await options(model, shard_key=key).members(times) if key is not None else await model.members(times)
+
+
+@app.get("/endless-source")
+async def endless_source(ground: str, source: ToSource) -> StreamingResponse:
+    return StreamingResponse(f"{number}\n" async for number in source.endless(ground))
 
 
 @app.get("/which")

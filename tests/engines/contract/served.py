@@ -4,13 +4,13 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx
 import pytest
@@ -18,9 +18,12 @@ import ray
 import uvicorn
 from starlette.testclient import TestClient
 
+from app_toolkit.client.commands import SetSplit
+from app_toolkit.deployment import Bound
 from app_toolkit.engines.local import IN_PROCESS, Local
 from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.observability.counts import Counts
+from app_toolkit.split import Split
 from app_toolkit.toolkit import Toolkit
 from app_toolkit.userapp.graph import find
 from tests import cluster
@@ -68,6 +71,10 @@ class Served(Protocol):
         """The number of ended requests of an ingress by outcome."""
         ...
 
+    def set_weights(self, split: Split[Any], weights: Mapping[Bound[Any], float]) -> None:
+        """Change the weights of a split of the app."""
+        ...
+
 
 def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Served"]:
     """The `app` of a module under the engine, or the form of one, that the fixture's parameter names."""
@@ -87,7 +94,14 @@ def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Ser
         yield served
 
 
-class InOneProcess:
+class _Here:
+    """The app in this process."""
+
+    def set_weights(self, split: Split[Any], weights: Mapping[Bound[Any], float]) -> None:
+        split.set_weights(weights)
+
+
+class InOneProcess(_Here):
     """The app as `uvicorn module:app` serves it, on a thread instead of in a process."""
 
     application = "default"
@@ -149,7 +163,7 @@ def _load_of(deployments: Iterable[Local]) -> Load:
     )
 
 
-class UnderTestClient:
+class UnderTestClient(_Here):
     """The app as a test of its own calls it: no socket, and every request a blocking call."""
 
     url = "http://testserver"
@@ -224,6 +238,10 @@ class OnRay:
 
     def transport(self) -> None:
         return None
+
+    def set_weights(self, split: Split[Any], weights: Mapping[Bound[Any], float]) -> None:
+        by_name = {each.name: weight for each, weight in weights.items()}
+        self._served.cluster.client.execute(SetSplit(self.application, split.name, by_name))
 
     def spoken(self, ingress: str) -> str:
         return f"{self._served.spec.name}/{ingress}"

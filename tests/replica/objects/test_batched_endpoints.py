@@ -26,6 +26,7 @@ from pydantic import BaseModel
 
 from app_toolkit import DeploymentConfig, Toolkit, batch
 from app_toolkit.errors import OverrideError, PlanningError, ReplicaBusy
+from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan
 from app_toolkit.replica.admission.replica import Replica
 from tests.patience import until
@@ -220,10 +221,12 @@ async def test_dependencies_stay_open_until_their_request_is_answered() -> None:
 
 
 @dataclass(eq=False)
-class Bound:
+class Bound(Deployable):
     """As a bound deployment: FastAPI calls it, and it gives a handle."""
 
     cls: type
+    name = "writer"
+    needs = ()
 
     def make(self) -> object:
         return self.cls()

@@ -2,30 +2,22 @@
 
 import inspect
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
 from fastapi import Depends, HTTPException, Query
 
-from app_toolkit import ConfigError
+from app_toolkit import ConfigError, Deployment
 from app_toolkit.replica.objects.signatures import shape_of
 
 Texts = list[str]
 
 
-@dataclass(eq=False)
-class FakeBound:
-    """What a bound deployment has that others do not."""
-
-    cls: type = object
-
-    def make(self) -> object: ...
-
-    async def __call__(self) -> object: ...
+class Writer(Deployment):
+    async def write(self) -> None: ...
 
 
-writer = FakeBound()
+writer = Writer.bind()
 
 
 def seen(function: Callable[..., Any], *, stream: bool = False) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Generic, TypeVar, assert_type
 from fastapi import Depends
 from pydantic import BaseModel
 
-from app_toolkit import Deployment, Toolkit, deployment
+from app_toolkit import Deployment, Split, Toolkit, deployment, options, split
 from app_toolkit.deployment import Bound
 
 T = TypeVar("T")
@@ -132,3 +132,35 @@ async def depended() -> None:
 
 
 Toolkit(deployments=[writer.handle])  # type: ignore[list-item]
+
+
+# A split is typed as the class that its members have in common.
+class Small(Writer): ...
+
+
+class Large(Writer):
+    async def more(self) -> int:
+        return 1
+
+
+small, large = Small.bind("small"), Large.bind("large")
+one_class = split({small: 0.9, Small.bind("other"): 0.1}, name="one-class")
+assert_type(one_class, Split[Small])
+divided: Split[Writer] = split({small: 0.9, large: 0.1}, name="writer")
+assert_type(divided.handle, Writer)
+Front.bind(divided.handle)
+divided.set_weights({large: 1})
+divided.write("x")  # type: ignore[attr-defined]
+split({small.handle: 1}, name="writer")  # type: ignore[arg-type]
+split({small: "1"}, name="writer")  # type: ignore[dict-item]
+
+
+async def inferred() -> None:
+    both = split({small: 0.9, large: 0.1}, name="writer")
+    assert_type(await both.handle.write("x"), str)
+    await both.handle.more()  # type: ignore[attr-defined]
+
+
+@app.get("/split")
+async def divide(prompt: str, model: Annotated[Writer, Depends(divided)]) -> str:
+    return await options(model, shard_key="user-7").write(prompt)

@@ -88,7 +88,7 @@ async def one_into_another() -> None:
 async def with_options() -> None:
     assert_type(options(model, timeout_s=2, retry="all"), Writer)
     assert_type(await remote(options(model, timeout_s=2).score, "x"), float)
+    options(model, shard_key="user-7", affinity="k")
     options(model, timeout="2")  # type: ignore[call-arg]
     options(model, timeout_s="2")  # type: ignore[arg-type]
     options(model, retry="never")  # type: ignore[arg-type]
-    options(model, shard_key="k")  # type: ignore[call-arg]
