@@ -12,7 +12,7 @@ from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import Counters, Counts
-from app_toolkit.observability.records import MIRRORED, NOT_OWNED, Record, Records
+from app_toolkit.observability.records import NOT_OWNED, Record, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.ingress_router import IngressRouter
@@ -68,6 +68,8 @@ class ProxyState:
         self.tag_source: KeySource | None = None
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
         self.draw: Callable[[], float] = random.random
+        #: The copies of requests that mirrors get.
+        self.mirroring = Mirroring(self.registry, self.pool, self.token, clock)
         self.draining = False
         self.access = access
         #: The outcomes and latencies of requests.
@@ -76,8 +78,7 @@ class ProxyState:
         self.records = Records(self._count_request)
         if access is not None:
             self.records.subscribe(access.add)
-        #: The copies of requests that mirrors get.
-        self.mirroring = Mirroring(self.registry, self.pool, self.token, self.records, clock)
+            self.mirroring.records.subscribe(access.add)
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
         self.unowned = IngressState(NOT_OWNED, clock)
         self._ingress_states: dict[str, IngressState] = {}
@@ -97,9 +98,7 @@ class ProxyState:
             self.counters.forget(name)
 
     def _count_request(self, record: Record) -> None:
-        """Count a request of a client, unless its ingress was removed while it ran."""
-        if record.kind == MIRRORED:
-            return
+        """Count a request, unless its ingress was removed while it ran."""
         if record.deployment in self._ingress_states or record.deployment == NOT_OWNED:
             self.counters.add(record)
 
