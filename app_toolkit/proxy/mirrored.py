@@ -22,17 +22,12 @@ LONGEST_NAME = 200
 class Mirroring:
     """The mirrored requests of one proxy."""
 
-    def __init__(
-        self,
-        registry: Registry[IngressRouter],
-        pool: Pool,
-        token: bytes,
-        records: Records[Record],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, registry: Registry[IngressRouter], pool: Pool, token: bytes, clock: Callable[[], float]) -> None:
         self.mirrors = Mirrors()
+        #: The records of the copies that have ended. Those of clients' requests are elsewhere, so that no subscriber
+        #: counts a copy as a request.
+        self.records: Records[Record] = Records()
         self.pool = pool
-        self.records = records
         self.clock = clock
         #: The mirrored requests that have not ended.
         self.live: set[MirroredExchange] = set()

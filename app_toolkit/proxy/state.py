@@ -68,18 +68,17 @@ class ProxyState:
         self.tag_source: KeySource | None = None
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
         self.draw: Callable[[], float] = random.random
+        #: The copies of requests that mirrors get.
+        self.mirroring = Mirroring(self.registry, self.pool, self.token, clock)
         self.draining = False
         self.access = access
         #: The outcomes and latencies of requests.
         self.counters = Counters()
         #: The records of the requests that have ended, and of refused connections.
         self.records = Records(self._count_request)
-        mirrored: Records[Record] = Records()  # no requests of clients, so they are not counted with those
         if access is not None:
             self.records.subscribe(access.add)
-            mirrored.subscribe(access.add)
-        #: The copies of requests that mirrors get.
-        self.mirroring = Mirroring(self.registry, self.pool, self.token, mirrored, clock)
+            self.mirroring.records.subscribe(access.add)
         self._compared = ComparedRequests()
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
         self.unowned = IngressState(NOT_OWNED, clock)
