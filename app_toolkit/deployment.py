@@ -176,7 +176,7 @@ class Bound(Deployable, Generic[T_co]):
         Handles in lists, tuples, sets and dicts count, too.
         """
         handles = [value for value in _leaves((self._args, self._kwargs)) if isinstance(value, Handle)]
-        return tuple(each for each in map(deployment_of, handles) if isinstance(each, Bound | WeightedCallee))
+        return tuple(each for each in map(deployment_of, handles) if each.application is None)
 
     def make(self) -> T_co:
         """Construct an ordinary object of the class."""
@@ -260,7 +260,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, Bound):
             # The options are in the application's spec. If they change, the packed code must not change.
             return Bound, (obj.cls, ClassConfig(name=obj.name), obj._args, obj._kwargs)
-        if isinstance(obj, WeightedCallee):
+        if isinstance(obj, WeightedCallee) and obj.application is None:
             return type(obj), (obj.name, obj.members, obj.shares)
         if isinstance(obj, Handle):
             return Handle, (deployment_of(obj), obj._options)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId, Retry
@@ -137,6 +138,10 @@ class Callee(ABC):
     cls: type
     #: The application that it belongs to; None: the application of this process.
     application: str | None = None
+    #: The deployments that it divides its calls between, by name. Empty: it is a deployment itself.
+    members: "Mapping[str, Deployable]" = MappingProxyType({})
+    #: The share of the calls that each member gets, by its name, if no other shares are published to this process.
+    shares: Mapping[str, float] = MappingProxyType({})
 
 
 class Deployable(Callee):
@@ -152,11 +157,6 @@ class Deployable(Callee):
 
 class WeightedCallee(Callee):
     """Several deployments, its members. Each call goes to one of them."""
-
-    #: The members by name.
-    members: "Mapping[str, Deployable]"
-    #: The share of the calls that each member gets, by its name, if no other shares are published to this process.
-    shares: Mapping[str, float]
 
     @property
     def needs(self) -> "Sequence[Deployable]":

@@ -40,6 +40,7 @@ PUBLIC = (
     "app_toolkit/deployment.py",
     "app_toolkit/planning.py",
     "app_toolkit/running.py",
+    "app_toolkit/split.py",
     "app_toolkit/toolkit.py",
 )
 """The modules that pages, examples and projects import."""

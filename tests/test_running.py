@@ -12,10 +12,10 @@ import app_toolkit
 from app_toolkit import ConfigError
 from app_toolkit.client.client import Client, Driver
 from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import ClassConfig, ClassSpec, HTTPOptions
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.engines import select
-from app_toolkit.interfaces import Deployable
+from app_toolkit.interfaces import Callee
 from tests.client.scripted import PROXY, STARTING, UP, OneInstance
 from tests.patience import PATIENCE_S
 
@@ -102,9 +102,9 @@ class OneCluster(OneInstance, Driver):
         return self
 
     def execute(self, command: Command[Any]) -> Any:
-        return {}
+        return ClassSpec(config=ClassConfig(name="writer"))
 
-    def serve(self, application: str, deployments: Iterable[Deployable]) -> None: ...
+    def serve(self, application: str, callees: Iterable[Callee]) -> None: ...
 
 
 def test_command_for_another_cluster_than_that_of_the_handles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,12 @@ from app_toolkit import ConfigError, Deployment, Toolkit, batch, call_many, opti
 from app_toolkit.config.models import SplitSpec
 from app_toolkit.deployment import Bound, pack
 from app_toolkit.engines.local import IN_PROCESS
-from app_toolkit.errors import PlanningError
+from app_toolkit.errors import PlanningError, TargetError
 from app_toolkit.planning import plan, take_up
 from app_toolkit.router import handle
 from app_toolkit.split import NamedSplit
 from app_toolkit.userapp.graph import find, splits
+from app_toolkit.userapp.target import served
 from tests.router.deployments import served_here
 
 pytestmark = pytest.mark.anyio
@@ -209,8 +210,21 @@ async def test_weights_of_other_processes_are_not_set_by_the_split(writer: Any) 
             writer.set_weights({large: 1})
 
 
+def test_split_is_no_target(writer: Any) -> None:
+    with pytest.raises(TargetError, match="shop:writer is a split, which answers no requests: name an app"):
+        served(writer, "shop:writer")
+
+
 def test_split_of_a_running_application_needs_no_class() -> None:
     spec = SplitSpec(name="writer", shares={"small": 0.9, "large": 0.1}, methods={"write": "coroutine"})
     named = NamedSplit("shop", spec)
     assert [(each.application, each.name) for each in named.needs] == [("shop", "small"), ("shop", "large")]
     assert named.application == "shop"
+
+    class Front(Deployment):
+        def __init__(self, writer: Any) -> None: ...
+
+        async def reply(self) -> None: ...
+
+    front: Bound[Front] = pickle.loads(pack(Front.bind(handle.Handle(named))))
+    assert find(front) == (front,), "it is deployed with its own application"

@@ -20,7 +20,7 @@ from app_toolkit.core import deadlines
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, RequestError, StartupError
-from app_toolkit.interfaces import Call, Callee, Deployable, Endpoint, QueuePosition, WeightedCallee
+from app_toolkit.interfaces import Call, Callee, Deployable, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.records import Record, Records
@@ -299,7 +299,7 @@ class InProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.deployed: dict[Deployable, Deployed] = {}
+        self.deployed: dict[Callee, Deployed] = {}
         #: The loops of apps whose lifespan runs, one entry for each app.
         self._homes: list[asyncio.AbstractEventLoop] = []
         self._own: OwnLoop | None = None
@@ -331,17 +331,14 @@ class InProcess:
                 f"{callee.name!r} belongs to application {callee.application!r}, but this process is not "
                 "connected to an instance"
             )
-        if isinstance(callee, WeightedCallee):
+        if callee.members:
             callee = callee.members[member_of(callee, None, shard_key, self.draw)]
-        assert isinstance(callee, Deployable), "a callee without members is a deployment"
-        return self._deployed(callee)
-
-    def _deployed(self, deployment: Deployable) -> Deployed:
         with self._lock:
-            deployed = self.deployed.get(deployment)
+            deployed = self.deployed.get(callee)
             if deployed is None:
-                self.list_unapplied((), (deployment,))
-                deployed = self.deployed[deployment] = Deployed(deployment, self._home())
+                assert isinstance(callee, Deployable), "a callee without members is a deployment"
+                self.list_unapplied((), (callee,))
+                deployed = self.deployed[callee] = Deployed(callee, self._home())
             return deployed
 
     def _home(self) -> asyncio.AbstractEventLoop:

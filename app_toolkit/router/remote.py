@@ -30,7 +30,6 @@ from app_toolkit.interfaces import (
     DeploymentClient,
     Payloads,
     Watch,
-    WeightedCallee,
 )
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
 from app_toolkit.observability.counts import Counters
@@ -131,7 +130,7 @@ class RemoteDataPlane:
         application = callee.application
         if application is not None:
             return self.client_in(application, callee, shard_key)
-        for name in callee.members if isinstance(callee, WeightedCallee) else (callee.name,):
+        for name in callee.members or (callee.name,):
             if ReplicaSetKey(self.application, name) not in self._clients:
                 raise ConfigError(
                     f"{name!r} is not deployed with application {self.application!r}: make a route "
@@ -141,7 +140,7 @@ class RemoteDataPlane:
 
     def client_in(self, application: str, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         """Return the client for one call of a deployment or split of any application, which need not exist."""
-        if not isinstance(callee, WeightedCallee):
+        if not callee.members:
             return self.client_named(application, callee.name)
         name = split_name(application, callee.name)
         published = self.registry.shares(name)

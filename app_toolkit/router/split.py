@@ -9,12 +9,12 @@ from typing import Any
 from app_toolkit.core import deadlines
 from app_toolkit.core.traffic import choose, known_shares
 from app_toolkit.errors import DeadlineExceeded
-from app_toolkit.interfaces import Call, DeploymentClient, WeightedCallee
+from app_toolkit.interfaces import Call, Callee, DeploymentClient
 from app_toolkit.observability.context import DEADLINE
 
 
 def member_of(
-    split: WeightedCallee, published: Mapping[str, float] | None, shard_key: str | None, draw: Callable[[], float]
+    split: Callee, published: Mapping[str, float] | None, shard_key: str | None, draw: Callable[[], float]
 ) -> str:
     """Return the name of the member that gets a call.
 

@@ -24,7 +24,7 @@ def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
 
 def called(callees: Iterable[Callee]) -> tuple[str, ...]:
     """Return the names of the deployments that are called: of a split, its members."""
-    return tuple(dict.fromkeys(name for each in callees for name in getattr(each, "members", (each.name,))))
+    return tuple(dict.fromkeys(name for each in callees for name in each.members or (each.name,)))
 
 
 def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
