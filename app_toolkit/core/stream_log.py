@@ -153,6 +153,8 @@ class LoggedStream:
     start: int = 0
     """The offset of the newest event that was evicted."""
     readers: dict[int, StreamReader] = field(default_factory=dict)
+    was_read: bool = False
+    """Whether there was a reader, so that the stream is unread while there is none."""
     stop: bool = False
     outcome: Outcome | None = None
     ended_at: float | None = None
@@ -242,6 +244,7 @@ class LoggedStream:
 
     def take(self, reader: int, number: int, now: float) -> None:
         """Note that a reader has had all events up to a number."""
+        self.was_read = True
         taken = self.offset(number)
         found = self.readers.setdefault(reader, StreamReader(number, taken, now))
         if taken > found.taken:
@@ -376,6 +379,8 @@ class StreamTable:
         stream.owner, stream.outcome, stream.ended_at = owner, None, None
         stream.renewed_at = now
         del self._ended[id]
+        if not stream.readers and stream.was_read:
+            self._unread.add(id)
         return True
 
     def remove(self, id: str) -> bool:

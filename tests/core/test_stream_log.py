@@ -469,6 +469,15 @@ def test_a_reader_in_the_process_of_the_owner_counts_as_one_until_the_owner_says
     assert "s" not in table
 
 
+def test_an_adopted_stream_whose_readers_have_left_is_unread() -> None:
+    table = begun(replace(WINDOW, max_unread_streams=1))
+    table.leave("s", table.enter("s", 0, 0.0), 0.0)
+    assert table.look(WINDOW.lease_s + 1) == ["s"]
+    assert table.adopt("s", "adopter", 0, WINDOW.lease_s + 1)
+    with pytest.raises(StreamLogFull):
+        table.begin("t", "owner", "text/event-stream", None, WINDOW.lease_s + 1)
+
+
 def test_a_stalled_reader_is_waited_for_if_it_is_the_only_one() -> None:
     table = begun(WINDOW)
     table.enter("s", 0, 0.0)
