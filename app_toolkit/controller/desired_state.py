@@ -178,8 +178,8 @@ class DesiredState:
     ) -> int:
         """Start a revision of an application beside its main revision, and return its number.
 
-        It gets requests once it is available. Raises `ConfigError` if there is no such application, or if the revision
-        has another route prefix.
+        It gets requests once it is available. If an equal one is live, change its share, tag and mirror instead. Raises
+        `ConfigError` if there is no such application, or if the revision has another route prefix.
         """
         async with self._changing:
             self._check_open()
@@ -188,10 +188,8 @@ class DesiredState:
                 raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
             if self.leases.holder(spec.name) not in (None, owner):
                 raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster")
-            if expected not in (None, main.next_number):
-                last = self.rollouts.get(candidate_name(spec.name, main.last_number))
-                if last is not None and expected == main.last_number and _same(last.desired, spec):
-                    return main.last_number  # the client repeats a request that was performed before
+            equal = self._live_equal(main, spec)
+            if equal is None and expected not in (None, main.next_number):
                 raise RevisionConflict(
                     f"the next revision of application {spec.name!r} is {main.next_number}, and {expected} was expected"
                 )
@@ -202,13 +200,24 @@ class DesiredState:
                     f"a live revision of application {spec.name!r} must have its route prefix "
                     f"{main.current.route_prefix!r}, not {spec.route_prefix!r}"
                 )
-            after = traffic.with_candidate(main, share, tag, mirror)
+            after = traffic.with_candidate(main, share, tag, mirror, equal)
+            if equal is not None:
+                await self._put_rollout(after, "TrafficChanged", traffic.summary(after))
+                return equal
             name = candidate_name(spec.name, after.last_number)
             own = rollout.applied(None, spec.model_copy(update={"name": name}))
             await self._state_store.put_application(own, code)
             self._store_rollout(own)
             await self._put_rollout(after, "CandidateAdded", f"revision {after.last_number}")
             return after.last_number
+
+    def _live_equal(self, main: Rollout, spec: ApplicationSpec) -> int | None:
+        """Return the newest live revision beside the main one that was deployed from this spec; None: there is none."""
+        for each in reversed(main.live):
+            own = self.rollouts.get(candidate_name(main.name, each.revision))
+            if own is not None and own.desired.model_copy(update={"name": main.name}) == spec:
+                return each.revision
+        return None
 
     async def set_traffic(self, name: str, change: Callable[[Rollout], Rollout]) -> None:
         """Change the shares of the live revisions of an application."""
@@ -442,7 +451,3 @@ class DesiredState:
     def _check_open(self) -> None:
         if self.shutdown_step is not None:
             raise ControlError("the instance is shut down")
-
-
-def _same(candidate: ApplicationSpec, spec: ApplicationSpec) -> bool:
-    return candidate.model_copy(update={"name": spec.name}) == spec

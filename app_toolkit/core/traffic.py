@@ -250,26 +250,31 @@ def with_split(spec: ApplicationSpec, split: str, weights: Mapping[str, float]) 
 # The live revisions of one application
 
 
-def with_candidate(rollout: Rollout, share: float, tag: str | None, mirror: float = 0.0) -> Rollout:
-    """Return the rollout with a new candidate, which gets this share of the requests. The others share the rest.
+def with_candidate(
+    rollout: Rollout, share: float, tag: str | None, mirror: float = 0.0, revision: int | None = None
+) -> Rollout:
+    """Return the rollout with a candidate, which gets this share of the requests. The others share the rest.
 
-    `mirror`: the share of their requests that it gets copies of. Raises `ConfigError` if a share is not between 0 and
-    1, or a live revision has the tag.
+    `mirror`: the share of their requests that it gets copies of. `revision`: the candidate, which is live; None: a new
+    one. Raises `ConfigError` if a share is not between 0 and 1, or another live revision has the tag.
     """
     if not 0 <= share <= 1:
         raise ConfigError(f"the traffic of a new revision is {100 * share:g} %; it should be between 0 and 100 %")
     if tag is not None and not _TAG.fullmatch(tag):
         raise ConfigError(f"the tag {tag!r} should have 1 to 64 letters, digits, dots, hyphens and underscores")
-    number = rollout.next_number
+    number = rollout.next_number if revision is None else revision
+    before = next((each for each in rollout.live if each.revision == number), Candidate(revision=number, share=0.0))
     _check_mirror(number, mirror)
     _check_open(rollout)
-    if share:
+    if share != before.share:
         _check_no_release(rollout)
-    if tag is not None and (other := next((each for each in rollout.live if each.tag == tag), None)):
+    others = [each for each in rollout.candidates if each.revision != number]
+    if tag is not None and (other := next((each for each in others if each.tag == tag and not each.removed), None)):
         raise ConfigError(f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}")
-    others = [_with_share(each, each.share * (1 - share)) for each in rollout.candidates]
-    new = Candidate(revision=number, share=share, tag=tag, mirror=mirror)
-    return rollout.but(candidates=(*others, new), last_number=number)
+    if share != before.share:  # if this one had all requests, the main revision gets the rest
+        others = [_with_share(each, each.share * (1 - share) / (1 - before.share or 1)) for each in others]
+    changed = before.model_copy(update={"share": share, "tag": tag, "mirror": mirror})
+    return rollout.but(candidates=(*others, changed), last_number=max(number, rollout.last_number))
 
 
 def with_weights(rollout: Rollout, weights: Mapping[int, float], mirrors: Mapping[int, float] | None = None) -> Rollout:

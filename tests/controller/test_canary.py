@@ -171,7 +171,7 @@ async def test_a_release_has_one_candidate():
         with pytest.raises(ConfigError, match="has no live revision beside its main revision"):
             await h.controller.begin_release("shop", None, PLAN)
         await candidate(h, 0.1)
-        await candidate(h, 0.1)
+        await candidate(h, 0.1, cpus=0.7)
         with pytest.raises(ConfigError, match="revision 2 of application 'shop' gets requests, too"):
             await h.controller.begin_release("shop", 3, PLAN)
         await h.controller.delete("shop@2")

@@ -12,6 +12,8 @@ pytestmark = pytest.mark.anyio
 NEW = "shop@2/shop"
 OTHER = {"cpus": 0.5}
 """Options of the candidate, with which its replicas have another template hash."""
+THIRD = {"cpus": 0.7}
+"""Options of another candidate."""
 
 
 def shares(h):
@@ -71,7 +73,7 @@ async def test_weights_are_shares_and_survive_the_controller():
         await h.until_healthy()
         await h.clock.advance(1.0)
         assert shares(h) == {"shop": 0.75, "shop@2": 0.25}
-        assert await candidate(h, 0.5) == 3
+        assert await candidate(h, 0.5, **THIRD) == 3
         assert traffic(h) == {1: 0.375, 2: 0.125, 3: 0.5}
         for weights, why in (
             ({1: 1, 4: 1}, "has no live revision 4; it has 1, 2, 3"),
@@ -216,7 +218,7 @@ async def test_its_other_deployments_stay_until_its_ingresses_have_drained():
 async def test_a_revision_that_gets_everything_replaces_the_other_live_ones():
     async with harness(deployed=application()) as h:
         await candidate(h)
-        await candidate(h, 1.0)
+        await candidate(h, 1.0, **THIRD)
         assert shares(h) == {"shop": 0.0, "shop@3": 1.0}
         await h.until(lambda: not h.world.of(NEW), within_s=60)
 
@@ -296,7 +298,7 @@ async def test_a_candidate_that_its_application_does_not_know_is_deleted():
         (application(prefix="/new"), 0.1, None, "must have its route prefix '/', not '/new'"),
         (application(**OTHER), 1.5, None, "the traffic of a new revision is 150 %; it should be between 0 and 100 %"),
         (application(**OTHER), 0.1, "", "the tag '' should have 1 to 64 letters"),
-        (application(**OTHER), 0.1, "preview", "revision 2 of application 'shop' has the tag 'preview'"),
+        (application(**THIRD), 0.1, "preview", "revision 2 of application 'shop' has the tag 'preview'"),
     ],
 )
 async def test_a_revision_that_cannot_be_live_is_refused(spec, share, tag, why):
@@ -305,6 +307,19 @@ async def test_a_revision_that_cannot_be_live_is_refused(spec, share, tag, why):
         with pytest.raises(ConfigError, match=why):
             await h.controller.add_candidate(spec, {}, share, tag)
         assert traffic(h) == {1: 0.9, 2: 0.1}
+
+
+async def test_an_equal_revision_that_is_deployed_again_changes_its_traffic():
+    async with harness(deployed=application()) as h:
+        await candidate(h, 0.5)
+        await candidate(h, 0.5, **THIRD)
+        assert traffic(h) == {1: 0.25, 2: 0.25, 3: 0.5}
+        assert await candidate(h, 0.8, "preview") == 2
+        assert traffic(h) == {1: pytest.approx(0.2 / 3, abs=1e-6), 2: 0.8, 3: pytest.approx(0.4 / 3, abs=1e-6)}
+        assert await candidate(h, 1.0) == 2
+        assert shares(h) == {"shop": 0.0, "shop@2": 1.0}
+        assert await candidate(h, 0.25) == 2
+        assert shares(h) == {"shop": 0.75, "shop@2": 0.25}
 
 
 async def test_a_client_that_asks_again_gets_the_same_revision():
