@@ -45,6 +45,7 @@ async def test_applied_application_starts_and_status_shows_it():
             "routes": [{"kind": "http", "pattern": "^/chat$", "methods": ["POST"], "path": "/chat", "owner": "chat"}],
             "share": 1.0,
             "tag": None,
+            "compared": False,
         }
         assert h.proxy.view["replicas/shop/shop"]["policy"]["max_queued_requests"] == 1_000
         [start] = h.performed(Start, SHOP)
