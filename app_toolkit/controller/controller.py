@@ -506,19 +506,18 @@ class Controller:
         """Perform what the canary releases decide."""
         if self.desired.shutdown_step is not None:
             return
-        for name, release, decision, baseline in self._canaries.decide(
-            self.desired.rollouts, self._replica_sets.known, now
-        ):
-            if decision.action == "finish":
-                try:
-                    await self.promote(name, release.revision)
-                except ConfigError as error:
-                    self._canaries.refuse(name, release, str(error))
-                    self.event_log.append(name, "CanaryBlocked", cause=str(error))
-                continue
+        decided = list(self._canaries.decide(self.desired.rollouts, self._replica_sets.known, now))
+        for name, release, decision, baseline in decided:
             change = functools.partial(traffic.after_decision, release=release, decision=decision, baseline=baseline)
             event = "CanaryReturned" if decision.action == "return" else "CanaryStep"
-            await self.desired.change_release(name, change, event, decision.why)
+            try:
+                if decision.action == "finish":
+                    await self.promote(name, release.revision)
+                else:
+                    await self.desired.change_release(name, change, event, decision.why)
+            except ConfigError as error:  # others call a deployment that it lacks, or the application was deleted
+                self._canaries.refuse(name, release, str(error))
+                self.event_log.append(name, "CanaryBlocked", cause=str(error))
 
     def _publish(self, name: str, now: float) -> None:
         if self._endpoints.publish(name, self._replica_sets.known[name], now):

@@ -955,11 +955,11 @@ SCENARIOS: tuple[Scenario, ...] = (
         impatient_clients,
     ),
     Scenario(
-        "B18",
+        "B19",
         "processes are killed during a canary release",
         "A canary release has the steps 10, 50 and 100 %. In each step, SIGKILL ends a replica of either revision, one "
         "of two proxies, and the controller. Clients send GET requests at a fifth of C, at most 100 per second, and "
-        "ten POST requests per second. They send a GET again on another connection if its connection is lost.",
+        "ten POST requests per second. They send a GET up to three times if its connection is lost.",
         a_canary_release_is_struck,
         options=("--proxies-per-node", "2"),
     ),

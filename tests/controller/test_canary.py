@@ -166,6 +166,28 @@ async def test_weights_are_refused_while_a_release_goes_on():
             await h.controller.pause_release("shop", paused=True)
 
 
+async def test_a_release_that_cannot_be_promoted_stays_in_its_last_step_and_says_why():
+    async with harness(deployed=application()) as h:
+        await h.controller.apply(application("bank", prefix="/bank"))
+        await h.until(lambda: h.word("bank") == "healthy")
+        h.caller(h.world.of("bank/bank")[0])
+        alone = application(cpus=0.5)
+        alone = alone.model_copy(update={"deployments": alone.deployments[:1], "routes": ()})
+        await h.controller.add_candidate(alone, {}, 0.0, None)
+        await h.until(lambda: h.word("shop@2") == "healthy")
+        await h.controller.begin_release("shop", None, plan_release([100], every=60))
+        proxy = Proxy(h)
+        await h.clock.advance(0.5)
+        proxy.report()
+        proxy.serve()
+        await h.clock.advance(65.0)
+        proxy.serve()
+        await h.clock.advance(5.0)
+        assert release(h).why == "it cannot be promoted: 'shop/chat' cannot be deleted: it is called by bank"
+        assert shares(h) == {"bank": 1.0, "shop": 0.0, "shop@2": 1.0}
+        assert len(h.logged("CanaryBlocked")) == 1
+
+
 async def test_a_release_has_one_candidate():
     async with harness(deployed=application()) as h:
         with pytest.raises(ConfigError, match="has no live revision beside its main revision"):

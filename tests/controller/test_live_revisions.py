@@ -88,7 +88,7 @@ async def test_weights_are_shares_and_survive_the_controller():
 async def test_a_revision_without_weight_and_tag_drains_when_no_request_waits_for_it():
     async with harness(deployed=application()) as h:
         await candidate(h)
-        await candidate(h, 0.1, tag="preview")
+        await candidate(h, 0.1, tag="preview", **THIRD)
         await h.controller.set_traffic("shop", {1: 1})
         await h.until(lambda: shares(h) == {"shop": 1.0, "shop@3": 0.0}, within_s=2)
         await h.clock.advance(25.0)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions, SplitSpec
+from app_toolkit.core.canary import plan_release
 from app_toolkit.core.rollout import Rollout, applied
 from app_toolkit.core.traffic import (
     aborted,
@@ -24,6 +25,8 @@ from app_toolkit.core.traffic import (
     summary,
     with_candidate,
     with_candidates,
+    with_paused,
+    with_release,
     with_split,
     with_weights,
     without,
@@ -281,17 +284,19 @@ def test_a_promotion_ends_when_the_main_revision_is_available_with_the_spec() ->
 
 
 def test_a_main_revision_is_scaled_for_the_load_that_it_will_take_over() -> None:
-    rollout = promoted(with_candidate(stable(), 0.1, None), 2)
-    rollouts = {"shop": rollout, "shop@2": stable("shop@2"), "blog": stable("blog")}
+    promotion = promoted(with_candidate(stable(), 0.1, None), 2)
+    release = with_release(with_candidate(stable(), 0.0, None), None, plan_release([1, 50]))
     loads = {
         "shop/web": (1, 0, 0, 0),
         "shop@2/web": (1, 2, 3, 4),
         "shop@2/model": (5, 0, 0, 0),
         "blog/web": (9, 9, 9, 9),
     }
-    assert with_candidates(loads, rollouts) == {
-        **loads,
-        "shop/web": (2, 2, 3, 4),
-        "shop/model": (5, 0, 0, 0),
-    }
-    assert with_candidates(loads, {"shop": aborted(rollout)}) == loads
+    for rollout in (promotion, release, with_paused(release, paused=True)):
+        rollouts = {"shop": rollout, "shop@2": stable("shop@2"), "blog": stable("blog")}
+        assert with_candidates(loads, rollouts) == {
+            **loads,
+            "shop/web": (2, 2, 3, 4),
+            "shop/model": (5, 0, 0, 0),
+        }
+        assert with_candidates(loads, {"shop": aborted(rollout)}) == loads

@@ -1,4 +1,7 @@
-from app_toolkit.observability.counts import LATENCY_S, Counters
+import pytest
+
+from app_toolkit.core.canary import Requests, bucket_of
+from app_toolkit.observability.counts import LATENCY_S, ComparedRequests, Counters
 from app_toolkit.observability.records import Record
 
 
@@ -41,3 +44,40 @@ def test_counts_of_a_removed_deployment_start_at_zero() -> None:
     counters.forget("shop/web")
     counters.add(record())
     assert counters.copy()["shop/web"].outcomes == {"ok": 1}
+
+
+def test_compared_requests_are_those_of_the_followed_revisions() -> None:
+    compared = ComparedRequests()
+    compared.follow({"shop", "shop@2"})
+    compared.add(record(0.1, deployment="shop@2/web")._replace(status=200))
+    compared.add(record(0.1, deployment="shop@2/chat")._replace(status=404))
+    compared.add(record(deployment="other/web"))
+    compared.add(record(deployment="-"))
+    found = compared.copy()
+    assert found == {"shop": Requests(), "shop@2": Requests(2, 0, {bucket_of(0.1): 2})}
+    compared.add(record(0.1, deployment="shop@2/web"))
+    assert found["shop@2"].requests == 2, "a copy does not change"
+    compared.follow({"shop@2", "shop@3"})
+    assert {name: each.requests for name, each in compared.copy().items()} == {"shop@2": 3, "shop@3": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "status", "counted"),
+    [
+        ("http", "ok", 499, (1, 0, 1)),
+        ("http", "ok", 500, (1, 1, 1)),
+        ("http", "cut", 200, (1, 1, 1)),
+        ("http", "replica_lost", 502, (1, 1, 1)),
+        ("http", "queue_timeout", 503, (1, 1, 1)),
+        ("http", "queue_full", 503, (0, 0, 0)),
+        ("websocket", "too_many_websockets", 503, (0, 0, 0)),
+        ("http", "client_gone", 499, (0, 0, 1)),
+        ("websocket", "ok", 101, (1, 0, 0)),
+    ],
+)
+def test_errors_are_faults_of_the_server(kind: str, outcome: str, status: int, counted: tuple[int, int, int]) -> None:
+    compared = ComparedRequests()
+    compared.follow({"shop"})
+    compared.add(record(0.1, kind, outcome)._replace(status=status))
+    seen = compared.copy()["shop"]
+    assert (seen.requests, seen.errors, seen.timed) == counted

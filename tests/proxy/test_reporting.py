@@ -1,6 +1,7 @@
 """A proxy tells whose requests wait or are ongoing, of those ingresses that follow their load."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from app_toolkit.config.models import Route
+from app_toolkit.core.canary import Requests
 from app_toolkit.interfaces import REPLICAS, ROUTES, Snapshot, Version
+from app_toolkit.observability.records import Record
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.types import NodeId
@@ -60,6 +63,33 @@ async def test_the_proxy_reports_loads_and_requests_that_wait_for_the_first_repl
         {ROUTES: Snapshot(Version(1, 7), None), f"{REPLICAS}shop/shop": Snapshot(Version(1, 8), None)}
     )
     assert proxy.loads() == {}
+    await proxy.aclose()
+
+
+async def test_requests_are_counted_only_while_the_routes_name_a_canary_release() -> None:
+    proxy = ProxyState(b"secret", lambda name, join, unserved: Router(name, join, unserved), NodeId("here"))
+    main, new = published.application("shop"), published.application("shop@2")
+
+    def publish(number: int, *, compared: bool) -> None:
+        routes = published.routes(*(replace(each, compared=compared) for each in (main, new)))
+        proxy.registry.update({ROUTES: Snapshot(Version(1, number), routes)})
+
+    def ask() -> None:
+        proxy.records.add(Record(0.0, 0.1, "http", "shop@2/web", "-", 1, "ok", b"GET", status=200))
+
+    publish(1, compared=False)
+    ask()
+    assert proxy.compared() == {}
+    publish(2, compared=True)
+    assert proxy.compared() == {"shop": Requests(), "shop@2": Requests()}
+    ask()
+    ask()
+    assert {name: each.requests for name, each in proxy.compared().items()} == {"shop": 0, "shop@2": 2}
+    publish(3, compared=False)
+    assert proxy.compared() == {}
+    ask()
+    publish(4, compared=True)
+    assert proxy.compared()["shop@2"] == Requests(), "each release begins at zero"
     await proxy.aclose()
 
 
