@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 from app_toolkit.client.client import Client, Engine
 from app_toolkit.client.commands import Deploy, GetApplications
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core.applications import proxy_options
 from app_toolkit.core.diff import Change, Diff, difference, options_changed
+from app_toolkit.core.identity import candidate_name
 from app_toolkit.planning import logical_cpus, shared_logs
 from app_toolkit.proxy import addresses
+
+NOTHING_BESIDE: Mapping[str, TrafficOptions] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +90,23 @@ def changes(client: Client | None, manifest: Manifest, only: Iterable[str] = ())
     return Changes([(each, difference(running.get(each.spec.name), each.spec)) for each in commands], proxies)
 
 
-def apply(client: Client, commands: Iterable[Deploy]) -> dict[str, int]:
+def apply(
+    client: Client, commands: Iterable[Deploy], beside: Mapping[str, TrafficOptions] = NOTHING_BESIDE
+) -> dict[str, int]:
     """Have the instance perform the commands, in their order. Return the number of each new revision by application.
 
-    `Client.wait_until_serving` waits for these revisions.
+    `Client.wait_until_serving` waits for these revisions. `beside`: the applications whose revision starts beside the
+    running one, with its traffic. This revision is an application of its own. Raises `ConfigError` if one of them does
+    not run, or a revision is refused.
     """
-    return {command.spec.name: client.execute(command) for command in commands}
-
-
-def add_candidates(
-    client: Client, manifest: Manifest, percent: float | None, tag: str | None, mirror: float | None = None
-) -> dict[str, int]:
-    """Start each application of the manifest as a live revision beside its main revision.
-
-    Return the number of the revision by application. `percent`: the share of the requests that it gets; None: 0.
-    `mirror`: the percentage of the requests of the others that it gets copies of; None: 0. Raises `ConfigError` if an
-    application does not run, or a revision is refused.
-    """
-    running, _ = client.execute(GetApplications())
-    apply(client, manifest.logs(running))
-    return {
-        each.spec.name: client.add_candidate(each, percent or 0.0, tag, mirror or 0.0) for each in manifest.commands()
-    }
+    revisions = {}
+    for command in commands:
+        name = command.spec.name
+        if name in beside:
+            revisions[candidate_name(name, client.add_candidate(command, beside[name]))] = 1
+        else:
+            revisions[name] = client.execute(command)
+    return revisions
 
 
 def commands_with_lease(client: Client, manifest: Manifest) -> list[Deploy]:

@@ -30,11 +30,10 @@ from app_toolkit.client.commands import (
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, SplitSpec
-from app_toolkit.config.options import Options, PlanOptions
+from app_toolkit.config.options import Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_level, read_settings, set_log_level
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release
-from app_toolkit.core.identity import candidate_name
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, NamedDeployment, of_function, pack
 from app_toolkit.engines import select
@@ -200,12 +199,9 @@ def deploy(
         raise ConfigError(
             "'only' updates the running revision; 'traffic', 'tag' and 'mirror' start another one beside it"
         )
+    live = {spec.name: TrafficOptions(percent=traffic or 0, tag=tag, mirror=mirror or 0)} if beside else {}
     with _client(options.get("address"), chosen.address, begin=not only and not beside) as client:
-        if beside:
-            numbers = launch.add_candidates(client, manifest, traffic, tag, mirror)
-            revisions = {candidate_name(name, number): 1 for name, number in numbers.items()}
-        else:
-            revisions = launch.apply(client, launch.changes(client, manifest, only).commands)
+        revisions = launch.apply(client, launch.changes(client, manifest, only).commands, live)
         if wait:
             client.wait_until_serving(revisions, wait_timeout_s)
 

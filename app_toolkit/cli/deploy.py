@@ -10,7 +10,8 @@ from app_toolkit.cli.run import RunOptions, plannings
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import WAIT_S, Engine
 from app_toolkit.client.progress import serving_at
-from app_toolkit.core.identity import candidate_name
+from app_toolkit.config.options import TrafficOptions
+from app_toolkit.core.identity import candidate_of
 from app_toolkit.errors import ConfigError
 from app_toolkit.launch import Manifest
 from app_toolkit.planning import stream_log_warnings, with_files
@@ -28,18 +29,15 @@ class DeployOptions(RunOptions):
     """The maximum wait in seconds."""
     only: Sequence[str] = ()
     """The deployments of the only application to deploy, by their names or by endpoints. Empty: all."""
-    traffic: float | None = None
-    """The percentage of the requests that a new live revision gets. None: with no `tag`, the revision replaces the main
-    revision."""
-    tag: str | None = None
-    """The tag of a new live revision. None: it has no tag."""
-    mirror: float | None = None
-    """The percentage of the requests that a new live revision gets copies of. None: it gets none."""
+    traffic: TrafficOptions | None = None
+    """The traffic of revisions that start beside the running ones. None: as the file says."""
 
-    @property
-    def beside(self) -> bool:
-        """Whether the new revision runs beside the main revision."""
-        return self.traffic is not None or self.tag is not None or self.mirror is not None
+    def beside(self, name: str) -> TrafficOptions | None:
+        """Return the traffic of an application's new revision. None: this one replaces the running one."""
+        if self.traffic is not None or self.file is None:
+            return self.traffic
+        found = self.file.applications.get(name)
+        return None if found is None else found.options.traffic
 
 
 def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
@@ -62,16 +60,20 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
     with connecting(address):
         client = engine.find(address)
     try:
-        if client is None and (options.only or options.beside):
+        beside = {spec.name: traffic for spec in specs if (traffic := options.beside(spec.name)) is not None}
+        if options.only and beside:
+            raise ConfigError("--only updates the running revision, and the traffic of a new one is set")
+        if client is None and (options.only or beside):
             needs = "--only needs" if options.only else "--traffic, --tag and --mirror need"
-            raise ConfigError(f"{needs} a running application, and there is no application {specs[0].name!r}")
+            name = next(iter(beside), specs[0].name)
+            raise ConfigError(f"{needs} a running application, and there is no application {name!r}")
         changes = launch.changes(client, manifest, options.only)
         for command, change in changes.applications:
-            if options.beside:
+            if command.spec.name in beside:
                 screen.say(f"application {command.spec.name}: a new revision beside the running one")
             else:
                 screen.difference(change, command.spec.route_prefix)
-        if changes.proxies and options.beside:
+        if changes.proxies and beside:
             named = ", ".join(map(str, changes.proxies))
             raise ConfigError(f"a live revision cannot change options of the proxies: {named}; deploy these first")
         if changes.proxies:
@@ -81,15 +83,12 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         if client is None:
             with connecting(address):
                 client = engine.start(address=address, with_lease=False)
-        if options.beside:
-            numbers = launch.add_candidates(client, manifest, options.traffic, options.tag, options.mirror)
-            revisions = {candidate_name(name, number): 1 for name, number in numbers.items()}
-            for name, number in numbers.items():
-                screen.say(f"Revision {number} of {name} gets {options.traffic or 0:g} % of the requests once it runs.")
-                if options.mirror:
-                    screen.say(f"It gets copies of {options.mirror:g} % of the requests of the other revisions.")
-        else:
-            revisions = launch.apply(client, changes.commands)
+        revisions = launch.apply(client, changes.commands, beside)
+        for name, number in filter(None, map(candidate_of, revisions)):
+            traffic = beside[name]
+            screen.say(f"Revision {number} of {name} gets {traffic.percent:g} % of the requests once it runs.")
+            if traffic.mirror:
+                screen.say(f"It gets copies of {traffic.mirror:g} % of the requests of the other revisions.")
         if not options.wait:
             screen.say("Applied. `app-toolkit status --watch` shows the progress.")
             return

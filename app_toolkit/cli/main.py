@@ -45,7 +45,7 @@ from app_toolkit.client.commands import (
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
-from app_toolkit.config.options import InstanceOptions, Options, PlanOptions
+from app_toolkit.config.options import InstanceOptions, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import read_variables, set_log_level
@@ -263,16 +263,15 @@ def deploy(
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
         raise ConfigError("--only needs --application, because the file has several applications")
-    if only and any(each is not None for each in (traffic, tag, mirror)):
+    beside = any(each is not None for each in (traffic, tag, mirror))
+    if only and beside:
         raise ConfigError(
             "--only updates the running revision; --traffic, --tag and --mirror start another one beside it"
         )
     options = DeployOptions(
         **what,
         only=only or (),
-        traffic=traffic,
-        tag=tag,
-        mirror=mirror,
+        traffic=TrafficOptions(percent=traffic or 0, tag=tag, mirror=mirror or 0) if beside else None,
         plan=chosen.part(PlanOptions),
         address=chosen.address or "auto",
         dry_run=dry_run,

@@ -11,6 +11,7 @@ from typing import Protocol, Self, TypeVar
 
 from app_toolkit.client.commands import AddCandidate, Command, Delete, Deploy, GetApplication, GetStatus, Rollback
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
+from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core import partial
 from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.identity import ReplicaSetKey
@@ -80,19 +81,26 @@ class Client(ABC):
         _, revision = self.execute(GetApplication(application))
         return self.execute(Rollback(application, revision))
 
-    def add_candidate(self, command: Deploy, percent: float, tag: str | None, mirror: float = 0.0) -> int:
+    def add_candidate(self, command: Deploy, traffic: TrafficOptions) -> int:
         """Start a live revision of a running application beside its main revision. Return its number.
 
-        `command`: the one that would replace the main revision. `percent`: the share of the requests that the revision
-        gets once it is available. `mirror`: the percentage of the requests of the others that it gets copies of. Raises
-        `ConfigError` if the application does not run, or the revision is refused.
+        `command`: the one that would replace the main revision. Raises `ConfigError` if the application does not run,
+        or the revision is refused.
         """
         name = command.spec.name
         found = self.execute(GetStatus()).application(name)
         if found is None:
             raise ConfigError(f"there is no application {name!r} beside which a revision could run; deploy it first")
         return self.execute(
-            AddCandidate(command.spec, command.code, percent / 100, tag, self.owner, found.next_revision, mirror / 100)
+            AddCandidate(
+                command.spec,
+                command.code,
+                traffic.percent / 100,
+                traffic.tag,
+                self.owner,
+                found.next_revision,
+                traffic.mirror / 100,
+            )
         )
 
     def partial_deploy(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:

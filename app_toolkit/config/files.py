@@ -26,7 +26,7 @@ from app_toolkit.config.models import (
     Name,
     StreamLogChoice,
 )
-from app_toolkit.config.options import InstanceOptions
+from app_toolkit.config.options import InstanceOptions, TrafficOptions
 from app_toolkit.errors import ConfigError, FileError, OverrideError
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -66,6 +66,10 @@ class ApplicationOptions(Model):
         Mapping[str, Mapping[str, float]],
         Field(description="the weights of the members of splits, by the name of the split and of the member"),
     ] = Field(default_factory=dict)
+    traffic: Annotated[
+        TrafficOptions | None,
+        Field(description="deploy starts the new revision beside the running one; null: it replaces that one"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

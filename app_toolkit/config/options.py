@@ -25,6 +25,16 @@ class PlanOptions(Model):
     ] = None
 
 
+class TrafficOptions(Model):
+    """The traffic of a revision that starts beside the running one."""
+
+    percent: Annotated[float, Field(ge=0, le=100, description="the percentage of the requests that it gets")] = 0.0
+    tag: Annotated[str | None, Field(description="the name by which clients select it")] = None
+    mirror: Annotated[
+        float, Field(ge=0, le=100, description="the percentage of the requests of the others that it gets copies of")
+    ] = 0.0
+
+
 class InstanceOptions(HTTPOptions):
     """The options that all applications of an instance share."""
 

@@ -46,14 +46,14 @@ def render(
 
 
 def _application(spec: ApplicationSpec, folder: Path, given: Mapping[str, Given]) -> Iterator[str]:
-    folders = {"app_dir": _from(folder, spec.app_dir), "working_dir": _from(folder, spec.working_dir)}
     stream_log = None if spec.stream_log == "memory" else spec.stream_log
     options = ApplicationOptions(
         target=spec.target,
         route_prefix=spec.route_prefix or "/",
         stream_log=stream_log,
         splits={each.name: each.shares for each in spec.splits},
-        **folders,
+        app_dir=_from(folder, spec.app_dir),
+        working_dir=_from(folder, spec.working_dir),
     )
     yield from _options(options, NOTHING)
     yield "deployments:"

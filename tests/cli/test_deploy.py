@@ -31,7 +31,7 @@ from app_toolkit.client.commands import (
 )
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.config.options import PlanOptions
+from app_toolkit.config.options import PlanOptions, TrafficOptions
 from app_toolkit.core.applications import proxy_options
 from app_toolkit.core.canary import plan_release
 from app_toolkit.core.status import (
@@ -273,9 +273,9 @@ def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys:
 def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:
     cluster = Cluster()
     with pytest.raises(ConfigError, match="--traffic, --tag and --mirror need a running application, and there is no"):
-        deployed(cluster, app, traffic=10)
+        deployed(cluster, app, traffic=TrafficOptions(percent=10))
     deployed(cluster, app)
-    said = deployed(cluster, app, traffic=10, tag="preview", mirror=50, wait=True)
+    said = deployed(cluster, app, traffic=TrafficOptions(percent=10, tag="preview", mirror=50), wait=True)
     assert cluster.did[-2:] == ["add shop with 0.1 preview, 0.5 mirrored", "close"]
     assert said[:3] == [
         "application shop: a new revision beside the running one",
@@ -284,10 +284,27 @@ def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:
     ]
     assert said[-2] == "Serving Shop at http://127.0.0.1:8000/shop"
     with pytest.raises(ConfigError, match="a live revision cannot change options of the proxies: tag_source none -> "):
-        deployed(cluster, app, tag="preview", named=HTTPOptions(tag_source="header:x-tag"))
+        deployed(cluster, app, traffic=TrafficOptions(tag="preview"), named=HTTPOptions(tag_source="header:x-tag"))
     cluster.applications.clear()
     with pytest.raises(ConfigError, match="there is no application 'shop' beside which a revision could run"):
-        deployed(cluster, app, tag="preview")
+        deployed(cluster, app, traffic=TrafficOptions(tag="preview"))
+
+
+def test_a_file_says_which_revisions_start_beside_the_running_ones(app: Path) -> None:
+    path = app.with_name("app.yaml")
+    text = "applications:\n  shop: {target: shop:app}\n  two: {target: shop:app, route_prefix: /two"
+    path.write_text(text + "}\n")
+    cluster = Cluster()
+    deployed(cluster, path, file=read_file(path))
+    path.write_text(text + ", traffic: {percent: 25, tag: preview}}\n")
+    cluster.did.clear()
+    deployed(cluster, path, file=read_file(path))
+    assert cluster.did == ["deploy shop", "add two with 0.25 preview, 0 mirrored", "close"]
+    with pytest.raises(ConfigError, match="--only updates the running revision, and the traffic of a new one is set"):
+        deployed(cluster, path, file=read_file(path), only=["app"])
+    path.write_text(text + ", traffic: {percent: 101}}\n")
+    with pytest.raises(ConfigError, match=r"app.yaml:3: applications.two.traffic.percent = 101: input should be"):
+        read_file(path)
 
 
 def live(*traffic: TrafficStatus) -> InstanceStatus:
