@@ -73,8 +73,8 @@ def test_bound_class_gives_a_handle_that_calls_from_threads_until_shutdown() -> 
     assert right.less(5) == 4
     assert list(right.halves(5)) == [2, 1, 0]
     assert remote(right.through, 5).result(30) == 15
-    with pytest.raises(ConfigError, match="'left' is not deployed from this process"):
-        remote(chain.left.handle.more, 5).result(10)
+    with pytest.raises(ConfigError, match="'batched' is not deployed from this process"):
+        remote(chain.batched.handle.lengths, "text").result(10)
     another = app_toolkit.get_handle("right", "right")
     assert another.less(5) == 4
     app_toolkit.shutdown()
@@ -87,7 +87,7 @@ async def test_handle_calls_an_application_of_another_process(host: Served) -> N
     assert await remote(right.less, 5) == 4
     with pytest.raises(AttributeError, match="right has no method 'les'; did you mean less"):
         right.les  # noqa: B018
-    with pytest.raises(ConfigError, match="has no deployment 'rigth' to call; it has shared, right"):
+    with pytest.raises(ConfigError, match="has no deployment 'rigth' to call; it has shared, left, right, source"):
         app_toolkit.get_handle(host.spec.name, "rigth")
     with pytest.raises(ConfigError, match="there is no application 'nobody'"):
         app_toolkit.get_handle("nobody", "right")
