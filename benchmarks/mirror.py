@@ -100,7 +100,9 @@ def snapshots(folder: Path, mode: str, *, mirrored: bool) -> dict[str, Any]:
             )
             for name in names
         )
-        return encode(ReplicaSetSnapshot(Policy(), None, idempotent=(), reported=False, replicas=replicas))
+        return encode(
+            ReplicaSetSnapshot(Policy(), None, idempotent=(), reported=False, scaled_to_zero=False, replicas=replicas)
+        )
 
     mirror = {"is dead": ["nobody"], "is scaled to zero": []}.get(mode, ["mirror"])
     main = RoutedApplication("app", "/", "app", ())

@@ -28,10 +28,11 @@ def replica_set(
     reported: bool = False,
     idempotent: tuple[str, ...] = (),
     cannot_start: StartBlocked | None = None,
+    scaled_to_zero: bool = False,
     **policy: Any,
 ) -> Any:
     """The value of a replica set."""
-    return encode(ReplicaSetSnapshot(Policy(**policy), cannot_start, idempotent, reported, replicas))
+    return encode(ReplicaSetSnapshot(Policy(**policy), cannot_start, idempotent, reported, scaled_to_zero, replicas))
 
 
 def application(name: str = "shop", prefix: str = "/", default: str = "web", *routes: Route) -> RoutedApplication:

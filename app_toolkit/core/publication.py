@@ -84,6 +84,8 @@ class ReplicaSetSnapshot:
     """The methods of a class that callers may call again if a replica is lost."""
     reported: bool
     """Whether callers report their load."""
+    scaled_to_zero: bool
+    """Whether no replica should run, because there is no load. The first request starts one."""
     replicas: tuple[PublishedReplica, ...]
 
 
@@ -168,6 +170,7 @@ def replica_set_snapshot(
         cannot_start=_cannot_start(spec, replicas, now, failures, last_error),
         idempotent=spec.idempotent,
         reported=spec.autoscaling is not None,
+        scaled_to_zero=spec.target == 0,
         replicas=tuple(
             PublishedReplica(
                 replica.id,

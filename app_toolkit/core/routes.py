@@ -140,6 +140,14 @@ class RouteLookup:
             for _, ingresses in revisions
             for ingress in ingresses.values()
         )
+        #: The ingresses of the live revisions that get requests.
+        self.serving = [
+            ingress
+            for revisions in self._revisions.values()
+            for _, ingresses in revisions
+            for _, ingress in sorted(ingresses.items())
+            if ingress.share
+        ]
         #: Whether a live revision gets copies of requests.
         self.has_mirrors = any(each.mirror for each in self.applications)
         #: The live revisions whose requests are reported.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.identity import main_name
 from app_toolkit.core.publication import (
     PublishedReplica,
     ReplicaSetSnapshot,
@@ -171,6 +172,31 @@ class Registry(Generic[R]):
             ) from None
         finally:
             waiting.discard(known)
+
+    def unavailable(self, application: str | None = None) -> list[str]:
+        """Return a sentence for each ingress that cannot serve a request now. Empty: all can.
+
+        An ingress that is scaled to zero can serve: the request starts a replica. `application`: only the ingresses of
+        this one. None: all.
+        """
+        if not self.ready:
+            return ["no routes have been published yet"]
+        serving = [each for each in self.routes.serving if application in (None, main_name(each.revision))]
+        if application is not None and not serving:
+            return [f"there is no application {application[:200]!r} with a route prefix"]
+        return [reason for each in serving if (reason := self._unavailable(each.replica_set)) is not None]
+
+    def _unavailable(self, name: str) -> str | None:
+        snapshot = self._snapshots.get(name)
+        if snapshot is None:
+            return f"no replica of {name} has been published yet"
+        if snapshot.scaled_to_zero or any(not each.unresponsive for each in snapshot.replicas):
+            return None
+        if snapshot.replicas:
+            return f"no replica of {name} answers its health checks"
+        if snapshot.cannot_start is not None:
+            return snapshot.cannot_start.sentence(name)
+        return f"no replica of {name} runs yet"
 
     # Snapshots
 

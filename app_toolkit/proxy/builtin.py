@@ -1,4 +1,4 @@
-"""The responses of the proxy itself: errors, `/-/healthz` and `/-/routes`."""
+"""The responses of the proxy itself: errors, `/-/healthz`, `/-/readyz` and `/-/routes`."""
 
 import json
 import math
@@ -8,10 +8,13 @@ from typing import Any
 
 from app_toolkit.core.identity import candidate_of
 from app_toolkit.core.routes import RouteLookup
+from app_toolkit.core.sessions import from_query
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import RequestError
+from app_toolkit.proxy.request import Request
 
 HEALTH = "/-/healthz"
+READY = "/-/readyz"
 ROUTES = "/-/routes"
 
 
@@ -38,19 +41,32 @@ def failure(error: RequestError, request_id: str) -> BuiltinResponse:
     )
 
 
-def endpoint(method: bytes, path: str, registry: Registry[Any], draining: bool) -> BuiltinResponse | None:
+def endpoint(request: Request, registry: Registry[Any], draining: bool) -> BuiltinResponse | None:
     """Return the response of one of the proxy's own endpoints. None: the request is for an application."""
-    if method not in (b"GET", b"HEAD"):
+    path = request.path
+    if not path.startswith("/-/") or request.method not in (b"GET", b"HEAD"):
         return None
     if path == HEALTH:
         return health(registry, draining)
+    if path == READY:
+        return readiness(registry, draining, from_query(request.query, "application"))
     return _json(200, listing(registry.routes)) if path == ROUTES else None
 
 
 def health(registry: Registry[Any], draining: bool) -> BuiltinResponse:
+    """Return 200 if the proxy serves requests. The body has the word that the probes of KubeRay look for."""
     if draining:
         return _json(503, {"status": "draining"})
-    return _json(200, {"status": "ok"}) if registry.ready else _json(503, {"status": "no routes yet"})
+    return _json(200, {"status": "success"}) if registry.ready else _json(503, {"status": "no routes yet"})
+
+
+def readiness(registry: Registry[Any], draining: bool, application: str | None) -> BuiltinResponse:
+    """Return 200 if each ingress that gets requests can serve one, else 503 with a sentence for each that cannot.
+
+    `application`: only the ingresses of this one. None: all.
+    """
+    reasons = ["the proxy is draining"] if draining else registry.unavailable(application)
+    return _json(503, {"status": "not ready", "reasons": reasons}) if reasons else _json(200, {"status": "success"})
 
 
 def listing(routes: RouteLookup) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Exchange:
         try:
             if request.error is not None:
                 raise request.error
-            own = builtin.endpoint(request.method, request.path, proxy.registry, proxy.draining)
+            own = builtin.endpoint(request, proxy.registry, proxy.draining)
             if own is None:
                 if proxy.clients is not None:
                     proxy.clients.enter(self._client.host, self)

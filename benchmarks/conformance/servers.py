@@ -103,7 +103,9 @@ def _snapshots(address: str) -> Watch:
         ReplicaId("replica"), Address(address), None, NodeId(""), MOST, MOST, unresponsive=False, running=None
     )
     routes = RouteSnapshot((RoutedApplication("app", "/", "app", ()),))
-    replicas = ReplicaSetSnapshot(Policy(), None, idempotent=(), reported=False, replicas=(replica,))
+    replicas = ReplicaSetSnapshot(
+        Policy(), None, idempotent=(), reported=False, scaled_to_zero=False, replicas=(replica,)
+    )
     version = Version(1, 1)
     snapshots = {
         "routes": Snapshot(version, encode(routes)),

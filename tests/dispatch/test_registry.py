@@ -4,11 +4,13 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app_toolkit.core.publication import StartBlocked
 from app_toolkit.dispatch import registry as registry_module
 from app_toolkit.dispatch.registry import Registry, endpoint
 from app_toolkit.errors import NoReplica
@@ -78,6 +80,38 @@ async def test_a_new_route_has_its_replicas_at_once_and_keeps_its_router_until_n
     assert registry.routers == {"shop/web": router}
     update(4, {f"{REPLICAS}shop/web": None})
     assert (registry.routers, closed) == ({}, ["shop/web"])
+    await pool.aclose()
+
+
+async def test_ingresses_that_cannot_serve_are_named_with_the_reason() -> None:
+    pool = Pool(b"secret")
+    registry = Registry(Router, pool, HERE)
+    assert registry.unavailable() == ["no routes have been published yet"]
+    versions = count(1)
+
+    def publish(**values: Any) -> None:
+        names = {"routes": ROUTES, "web": f"{REPLICAS}shop/web", "new": f"{REPLICAS}shop@2/web"}
+        registry.update({names[key]: Snapshot(Version(1, next(versions)), value) for key, value in values.items()})
+
+    shop, blog = published.application(), published.application("blog", "/blog")
+    candidate, idle = replace(shop, name="shop@2", share=0.1), replace(shop, name="shop@3", share=0.0)
+    publish(routes=published.routes(shop, candidate, idle))
+    missing = ["no replica of shop/web has been published yet", "no replica of shop@2/web has been published yet"]
+    assert registry.unavailable() == registry.unavailable("shop") == missing
+    assert registry.unavailable("blog") == ["there is no application 'blog' with a route prefix"]
+    up = published.replica("r", "tcp:127.0.0.1:1", node=HERE)
+    publish(web=published.replica_set(up), new=published.replica_set(scaled_to_zero=True))
+    assert registry.unavailable() == []
+    publish(web=published.replica_set(replace(up, unresponsive=True), up))
+    assert registry.unavailable() == []
+    publish(web=published.replica_set(replace(up, unresponsive=True)))
+    assert registry.unavailable() == ["no replica of shop/web answers its health checks"]
+    publish(web=published.replica_set())
+    assert registry.unavailable() == ["no replica of shop/web runs yet"]
+    failing = StartBlocked("starts_fail", "KeyError")
+    publish(web=published.replica_set(cannot_start=failing), routes=published.routes(shop, candidate, blog))
+    assert registry.unavailable("shop") == [failing.sentence("shop/web")]
+    assert registry.unavailable("blog") == ["no replica of blog/web has been published yet"]
     await pool.aclose()
 
 

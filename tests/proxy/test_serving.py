@@ -69,7 +69,7 @@ def test_below_no_prefix_there_is_nothing(world: World) -> None:
         assert (got.status, got.error) == (404, "not_found")
         assert raw.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").answer().status == 404
         assert raw.send(b"HEAD /x HTTP/1.1\r\nhost: a\r\n\r\n").answer("HEAD").status == 404
-        assert raw.send(GET % b"/-/healthz").answer().json() == {"status": "ok"}
+        assert raw.send(GET % b"/-/healthz").answer().json() == {"status": "success"}
 
 
 def test_a_route_without_an_ingress_is_not_found(world: World) -> None:
@@ -89,6 +89,20 @@ def test_a_proxy_is_not_healthy_before_its_first_routes(own: World) -> None:
         own.one()
         assert raw.send(GET % b"/-/healthz").answer().status == 200
         assert raw.send(GET % b"/hello").answer().status == 200
+
+
+def test_a_proxy_is_ready_if_every_ingress_has_a_replica(own: World) -> None:
+    def ready(raw: Any, query: bytes = b"") -> tuple[int, list[str]]:
+        got = raw.send(GET % (b"/-/readyz" + query)).answer()
+        return got.status, got.json().get("reasons", [])
+
+    with own.raw() as raw:
+        assert ready(raw) == (503, ["no routes have been published yet"])
+        own.edge.post({"routes": published.routes(published.application())})
+        assert ready(raw) == (503, ["no replica of shop/web has been published yet"])
+        own.one()
+        assert ready(raw) == ready(raw, b"?application=shop") == (200, [])
+        assert ready(raw, b"?application=blog") == (503, ["there is no application 'blog' with a route prefix"])
 
 
 def test_an_old_snapshot_changes_nothing(world: World) -> None:
