@@ -1,5 +1,5 @@
-"""The command line: `app-toolkit new | run | dev | plan | deploy | status | scale | rollback | delete | shutdown`, and
-`traffic | rollout | promote | abort` for live revisions.
+"""The command line: `app-toolkit new | run | dev | plan | deploy | status | events | scale | rollback | delete |
+shutdown`, and `traffic | rollout | promote | abort` for live revisions.
 """
 
 import inspect
@@ -54,6 +54,7 @@ from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_rel
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
+from app_toolkit.observability.event_log import KEPT
 from app_toolkit.planning import stream_log_warnings
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -406,6 +407,37 @@ def status(
             _watch(client, screen, show)
         else:
             show(client.execute(GetStatus()))
+
+
+@app.command()
+def events(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="APP[/DEPLOYMENT]", help="Only events of this application or deployment. [default: all]"
+        ),
+    ] = None,
+    *,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=1, max=KEPT, help="Show at most so many events, the newest ones.")
+    ] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Also show new events, until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
+    address: RunningAddress = None,
+) -> None:
+    """Show what the controller has done on a cluster, and why."""
+    screen = Screen()
+    with _connected(context) as client, Interrupts() as interrupts:
+        try:
+            for found in client.events(name, last, lambda: follow and interrupts.not_interrupted()):
+                if as_json:
+                    for each in found:
+                        print(json.dumps(asdict(each)), flush=True)
+                else:
+                    screen.events(found)
+        except InstanceEnded as error:
+            screen.say(f"The events ended: {error}.")
 
 
 @app.command()

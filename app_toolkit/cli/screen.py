@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta
 
 from rich.console import Console
 from rich.live import Live
@@ -28,6 +29,7 @@ from app_toolkit.core.status import (
 )
 from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.errors import ToolkitError
+from app_toolkit.observability.event_log import LoggedEvent
 
 COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
 
@@ -219,6 +221,16 @@ class Screen:
         if lines:
             self._rows(("split", "member", "traffic"), lines)
 
+    def events(self, events: Iterable[LoggedEvent]) -> None:
+        """Show events of the controller, each with the time of this machine."""
+        now = datetime.now()
+        for each in events:
+            at = (now - timedelta(seconds=each.age_s)).isoformat(" ", "seconds")
+            first, *rest = (each.cause or "").splitlines() or [""]
+            what = "  ".join(filter(None, (at, each.subject or "instance", each.name, each.replica or "")))
+            self.say(f"{what}: {_printable(first)}" if first else what)
+            self._traceback(map(_printable, rest))
+
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}
         for replica in replica_set.replicas:
@@ -279,6 +291,11 @@ class Screen:
         else:
             for row in rows:
                 self.say("  " + "  ".join(f"{head}={cell}" for head, cell in zip(heads, row, strict=True)))
+
+
+def _printable(line: str) -> str:
+    """Return a line whose control characters are escaped. A message of user code may have any."""
+    return "".join(each if each.isprintable() or each == "\t" else ascii(each)[1:-1] for each in line)
 
 
 def _where(application: ApplicationStatus, url: str | None) -> str:

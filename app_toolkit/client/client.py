@@ -9,7 +9,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from app_toolkit.client.commands import AddCandidate, Command, Delete, Deploy, GetApplication, GetStatus, Rollback
+from app_toolkit.client.commands import (
+    AddCandidate,
+    Command,
+    Delete,
+    Deploy,
+    GetApplication,
+    GetEvents,
+    GetStatus,
+    Rollback,
+)
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
 from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core import partial
@@ -19,6 +28,7 @@ from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
 from app_toolkit.interfaces import Callee
+from app_toolkit.observability.event_log import LoggedEvent
 
 R = TypeVar("R")
 
@@ -125,6 +135,21 @@ class Client(ABC):
             status = self.execute(GetStatus(after, WATCH_POLL_S))
             after = status.change
             yield status
+
+    def events(
+        self, subject: str | None, last: int | None, goes_on: Callable[[], bool] = lambda: False
+    ) -> Iterator[Sequence[LoggedEvent]]:
+        """Yield the newest events of the controller, and then new ones as long as `goes_on` returns True.
+
+        `subject`: only those of this application or replica set; None: all. `last`: at most so many of the events so
+        far. Raises `InstanceEnded` when the instance is shut down.
+        """
+        page = self.execute(GetEvents(subject, last))
+        yield page.events
+        while goes_on():
+            page = self.execute(GetEvents(subject, None, page.epoch, page.number, WATCH_POLL_S))
+            if page.events:
+                yield page.events
 
     def wait_until_serving(
         self,

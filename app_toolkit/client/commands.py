@@ -20,6 +20,7 @@ from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.errors import ConfigError
+from app_toolkit.observability.event_log import EventPage
 
 if TYPE_CHECKING:
     from app_toolkit.controller.controller import Controller
@@ -242,6 +243,23 @@ class GetStatus(Command[InstanceStatus]):
 
     async def perform(self, controller: "Controller") -> InstanceStatus:
         return (await controller.status_after(self.after, self.timeout_s))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class GetEvents(Command[EventPage]):
+    """Get what the controller has done, and what has happened to replicas, from its event log."""
+
+    subject: str | None = None
+    """Only events of this application or replica set, `APPLICATION/DEPLOYMENT`. None: all."""
+    last: int | None = None
+    """At most so many, the newest ones. None: all that the log keeps."""
+    epoch: int = 0
+    number: int = 0
+    """Those of the page before: only later events. If there are none, wait for `timeout_s` seconds."""
+    timeout_s: float = 0.0
+
+    async def perform(self, controller: "Controller") -> EventPage:
+        return await controller.events_after(self.subject, self.last, self.epoch, self.number, self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

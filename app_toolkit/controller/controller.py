@@ -29,7 +29,7 @@ from app_toolkit.core.rollout import Reverted, Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import REPLICAS, ROUTES, SPLITS, Launcher, Snapshot, Store, Version
-from app_toolkit.observability.event_log import EventLog
+from app_toolkit.observability.event_log import EventLog, EventPage, LoggedEvent
 from app_toolkit.types import ReplicaId
 
 GAP_S = 5.0
@@ -72,6 +72,8 @@ class Controller:
         self._launcher = launcher
         self._clock = clock
         self._changes = Changes(clock)
+        self._news = Changes(clock)
+        self.event_log.records.subscribe(lambda _: self._news.notify())
         self.state_store = StateStore(store, self._end_replaced)
         self.desired = DesiredState(self.state_store, launcher.home, clock, self.event_log, self._respecify)
         self._scaling = Scaling(self.event_log)
@@ -135,6 +137,7 @@ class Controller:
             self._ended.set()
             self.publisher.close()
             self._changes.notify()
+            self._news.notify()
             await self._launcher.aclose()
 
     async def shutdown(self) -> None:
@@ -398,6 +401,31 @@ class Controller:
         while self._changes.number <= number and not self._ended.is_set() and self._clock.now() < until:
             await self._changes.wait(until)
         return self._changes.number, self.status()
+
+    async def events_after(
+        self, subject: str | None, last: int | None, epoch: int, number: int, timeout_s: float
+    ) -> EventPage:
+        """Wait until there are events after the first `number` ones, and return these.
+
+        Returns none after `timeout_s` seconds, or when the controller has ended.
+
+        Parameters:
+            subject: Only events of this application or replica set. None: all.
+            last: At most so many, the newest ones. None: all that the log keeps.
+            epoch: The controller that `number` refers to. The events of another one count from the first.
+            number: The number of events that the client has seen.
+            timeout_s: The longest wait in seconds.
+        """
+        until = self._clock.now() + timeout_s
+        seen = number if epoch == self.epoch else 0
+        while True:
+            found = self.event_log.entries(subject=subject, last=last, after=seen)
+            if found or self._ended.is_set() or self._clock.now() >= until:
+                break
+            await self._news.wait(until)
+        now = self._clock.now()
+        events = (LoggedEvent(now - each.at, each.subject, each.name, each.replica, each.cause) for each in found)
+        return EventPage(tuple(events), self.epoch, self.event_log.number)
 
     async def watch(
         self,

@@ -1,8 +1,10 @@
 """`deploy` from its first line to its last, against a cluster that keeps what it is given; `delete`, and `--watch`."""
 
 import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from app_toolkit.client.commands import (
     Deploy,
     GetApplication,
     GetApplications,
+    GetEvents,
     GetStatus,
     PauseRelease,
     Promote,
@@ -46,6 +49,7 @@ from app_toolkit.core.status import (
 )
 from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.errors import ConfigError, InstanceEnded
+from app_toolkit.observability.event_log import EventPage, LoggedEvent
 from app_toolkit.userapp.artifact import Unpacked
 from tests.client.scripted import FAILED, PROXY, STARTING, UP, OneInstance, Scripted, Unloaded
 
@@ -268,6 +272,29 @@ def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys:
     assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
     assert command(instance, "scale", "shop", "1") == 2
     assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
+
+
+def test_events_are_shown_and_followed(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    applied = LoggedEvent(61.0, "shop", "Applied", None, "revision 3")
+    exited = LoggedEvent(1.0, "shop/chat", "Exited", "shop.chat-1-2", "Traceback:\n  in chat\nKeyError: '\x1b[31m'")
+    instance = Scripted(EventPage((applied, exited), 1, 7))
+    assert command(instance, "events", "shop", "-n", "2") == 0
+    assert instance.did == [GetEvents("shop", 2), "close"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[19:] for line in lines[:2]] == [
+        "  shop  Applied: revision 3",
+        "  shop/chat  Exited  shop.chat-1-2: Traceback:",
+    ]
+    assert lines[2:] == ["        in chat", r"      KeyError: '\x1b[31m'"]
+    times = [datetime.fromisoformat(line[:19]) for line in lines[:2]]
+    assert timedelta(seconds=59) <= times[1] - times[0] <= timedelta(seconds=61)
+    pages = [EventPage(events, 1, number) for events, number in (((applied,), 7), ((), 7), ((exited,), 8))]
+    instance = Scripted(*pages, InstanceEnded("over"))
+    assert command(instance, "events", "--follow", "--json") == 0
+    assert instance.did[:3] == [GetEvents(None, 50), GetEvents(None, None, 1, 7, 0.5), GetEvents(None, None, 1, 7, 0.5)]
+    *shown, end = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["name"] for line in shown] == ["Applied", "Exited"]
+    assert end == "The events ended: over."
 
 
 def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:

@@ -9,6 +9,7 @@ from app_toolkit.client.commands import (
     Command,
     Deploy,
     GetApplication,
+    GetEvents,
     GetStatus,
     Promote,
     Rollback,
@@ -17,6 +18,7 @@ from app_toolkit.client.commands import (
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.engines.ray.engine import RayEngine
+from app_toolkit.observability.event_log import EventPage
 
 LISTENING = ReplicaStatus("proxy@3f20-1-1", "running", 1.0, "r", "tcp:127.0.0.1:8000", 0, None, None)
 PROXY = ReplicaSetStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (LISTENING,), 0, None)
@@ -77,7 +79,7 @@ class Scripted(OneInstance):
     revision = 1
     """The revision number that each command brings."""
 
-    def __init__(self, *script: InstanceStatus | Exception) -> None:
+    def __init__(self, *script: InstanceStatus | EventPage | Exception) -> None:
         self.script = iter(script)
         self.did: list[object] = []
 
@@ -90,6 +92,12 @@ class Scripted(OneInstance):
                 return replace(step, change=after + 1)
             case GetApplication():
                 return None, 3
+            case GetEvents():
+                self.did.append(command)
+                step = next(self.script)
+                if isinstance(step, Exception):
+                    raise step
+                return step
             case Rollback(application, 3):
                 self.did.append(command)
                 return Reverted(application, 3, 2, self.revision)

@@ -12,6 +12,7 @@ from app_toolkit.client.commands import (
     GetApplication,
     GetApplications,
     GetCallee,
+    GetEvents,
     GetStatus,
     Hold,
     Leave,
@@ -52,6 +53,29 @@ async def test_the_status_comes_as_soon_as_it_changes_and_in_any_case_in_time():
         status = await GetStatus().perform(h.controller)
         assert status == h.controller.status()
         assert (await GetStatus(status.change - 1, 1_000.0).perform(h.controller)).change == status.change
+
+
+async def test_events_come_as_soon_as_they_happen_and_in_any_case_in_time():
+    async with harness(deployed=application()) as h:
+        first = await GetEvents("shop", 1_000).perform(h.controller)
+        assert [event.name for event in first.events if event.subject == "shop"] == ["Applied", "Available"]
+        assert all(event.subject == "shop" or event.subject.startswith("shop/") for event in first.events)
+        assert [event.age_s for event in first.events] == sorted((e.age_s for e in first.events), reverse=True)
+        following = GetEvents("shop/chat", None, first.epoch, first.number, 1_000.0)
+        waiting = asyncio.ensure_future(following.perform(h.controller))
+        await Scale("shop", "chat", 3).perform(h.controller)
+        await h.until(waiting.done)
+        assert {event.subject for event in waiting.result().events} == {"shop/chat"}
+        assert [event.name for event in waiting.result().events][:1] == ["Start"]
+        newest = await GetEvents(None, 1).perform(h.controller)
+        late = asyncio.ensure_future(GetEvents("shoe", None, newest.epoch, newest.number, 5.0).perform(h.controller))
+        await h.until(late.done, within_s=10)
+        assert late.result().events == ()
+        await h.controller_dies()
+        await h.controller_starts()
+        again = await GetEvents(None, None, newest.epoch, newest.number).perform(h.controller)
+        assert again.epoch == newest.epoch + 1
+        assert again.events, "another controller has a log of its own"
 
 
 async def statuses(h, until):

@@ -1,3 +1,6 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
 from app_toolkit.clock import ManualClock
 from app_toolkit.observability.event_log import LONGEST_CAUSE, EventLog
 from app_toolkit.observability.records import ControllerRecord
@@ -31,6 +34,15 @@ def test_the_oldest_entries_give_way():
         event_log.append("g", str(number))
     assert [entry.name for entry in event_log.entries()] == ["2", "3", "4"]
     assert len(event_log) == 3
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 5))
+def test_the_entries_after_those_that_a_client_has_seen_are_the_new_ones_that_are_kept(seen, new, size):
+    event_log = EventLog(lambda: 0.0, size=size)
+    for number in range(seen + new):
+        event_log.append("g", str(number))
+    kept = range(max(seen, seen + new - size), seen + new)
+    assert [entry.name for entry in event_log.entries(after=seen)] == [str(number) for number in kept]
 
 
 def test_of_a_long_cause_the_end_is_kept():
