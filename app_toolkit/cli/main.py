@@ -412,7 +412,7 @@ def status(
 @app.command()
 def events(
     context: typer.Context,
-    name: Annotated[
+    subject: Annotated[
         str | None,
         typer.Argument(
             metavar="APP[/DEPLOYMENT]", help="Only events of this application or deployment. [default: all]"
@@ -430,7 +430,7 @@ def events(
     screen = Screen()
     with _connected(context) as client, Interrupts() as interrupts:
         try:
-            for found in client.events(name, last, lambda: follow and interrupts.not_interrupted()):
+            for found in client.events(subject, last, lambda: follow and interrupts.not_interrupted()):
                 if as_json:
                     for each in found:
                         print(json.dumps(asdict(each)), flush=True)

@@ -13,7 +13,7 @@ from rich.text import Text
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
 from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.identity import ReplicaSetKey, application_of, candidate_name
+from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, candidate_name, node_of
 from app_toolkit.core.status import (
     FAILED,
     HEALTHY,
@@ -228,6 +228,9 @@ class Screen:
             at = (now - timedelta(seconds=each.age_s)).isoformat(" ", "seconds")
             first, *rest = (each.cause or "").splitlines() or [""]
             what = "  ".join(filter(None, (at, each.subject or "instance", each.name, each.replica or "")))
+            if are_proxies(each.subject):
+                node = node_of(each.subject)
+                what = what.replace(node, node[:SHOWN_NODE])
             self.say(f"{what}: {_printable(first)}" if first else what)
             self._traceback(map(_printable, rest))
 

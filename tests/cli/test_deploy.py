@@ -278,8 +278,8 @@ def test_events_are_shown_and_followed(command: Callable[..., int], capsys: pyte
     applied = LoggedEvent(61.0, "shop", "Applied", None, "revision 3")
     exited = LoggedEvent(1.0, "shop/chat", "Exited", "shop.chat-1-2", "Traceback:\n  in chat\nKeyError: '\x1b[31m'")
     instance = Scripted(EventPage((applied, exited), 1, 7))
-    assert command(instance, "events", "shop", "-n", "2") == 0
-    assert instance.did == [GetEvents("shop", 2), "close"]
+    assert command(instance, "events", "shop/chat", "-n", "2") == 0
+    assert instance.did == [GetEvents("shop/chat", 2), "close"]
     lines = capsys.readouterr().out.splitlines()
     assert [line[19:] for line in lines[:2]] == [
         "  shop  Applied: revision 3",
