@@ -69,7 +69,7 @@ class ObservedResponse:
         """The hash of the body. None: the body is not compared."""
         return self._hash.digest() if self.comparable and self.size <= MOST_RESPONSE else None
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes | memoryview) -> None:
         self.size += len(data)
         if self.comparable and self.size <= MOST_RESPONSE:
             self._hash.update(data)
