@@ -342,8 +342,7 @@ class RemoteDeploymentClient:
             readable = not isinstance(gone, ResponseUnreadable)
             if sent is not None and readable:
                 self._pool.distrust(address)
-            if not begun:  # otherwise the permit may be one of an open stream, and is only released
-                mirrored.failed(Result.UNREACHED if sent is None else Result.LOST if readable else Result.UNREADABLE)
+            mirrored.failed(Result.UNREACHED if sent is None else Result.LOST if readable else Result.UNREADABLE)
         else:
             if frame.kind == "value":
                 compare_result(mirrored.response, frame)
