@@ -94,6 +94,9 @@ class Call:
     same key."""
     passes_on: bool = False
     """Whether results of other calls are among the arguments; these may be `EncodedValue`s."""
+    sent: Callable[[Sequence[bytes | memoryview] | None], object] | None = None
+    """Is called each time that the call was sent to a replica, with the encoded arguments; None: nobody asks. In one
+    process, the arguments are not encoded."""
 
 
 class DeploymentClient(Protocol):
@@ -142,6 +145,8 @@ class Callee(ABC):
     members: "Mapping[str, Deployable]" = MappingProxyType({})
     #: The share of the calls that each member gets, by its name, if no other shares are published to this process.
     shares: Mapping[str, float] = MappingProxyType({})
+    #: The share of the calls of other members that a member gets copies of, by its name, if none are published.
+    mirrors: Mapping[str, float] = MappingProxyType({})
 
 
 class Deployable(Callee):

@@ -183,7 +183,8 @@ def take_up(app: ASGIApp | Deployable, spec: ApplicationSpec) -> None:
         for each in find(app):
             each.config = configs[each.name]
         for split in splits(app):
-            split.shares = spec.split(split.name).shares
+            planned = spec.split(split.name)
+            split.shares, split.mirrors = planned.shares, planned.mirrors
 
 
 def _everything(owner: str) -> Route:
@@ -288,7 +289,8 @@ def _class_spec(bound: Deployable, config: ClassConfig) -> ClassSpec:
 
 def _split_specs(app: FastAPI | Deployable) -> tuple[SplitSpec, ...]:
     return tuple(
-        SplitSpec(name=each.name, shares=dict(each.shares), methods=methods_of(each.cls)) for each in splits(app)
+        SplitSpec(name=each.name, shares=dict(each.shares), mirrors=dict(each.mirrors), methods=methods_of(each.cls))
+        for each in splits(app)
     )
 
 

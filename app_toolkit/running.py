@@ -235,12 +235,18 @@ def set_traffic(
     address: str | None = None,
 ) -> None: ...
 @overload
-def set_traffic(name: str, weights: Mapping[str, float], *, address: str | None = None) -> None: ...
+def set_traffic(
+    name: str,
+    weights: Mapping[str, float] | None = None,
+    *,
+    mirror: Mapping[str, float] | None = None,
+    address: str | None = None,
+) -> None: ...
 def set_traffic(
     name: str,
     weights: Mapping[Any, float] | None = None,
     *,
-    mirror: Mapping[int, float] | None = None,
+    mirror: Mapping[Any, float] | None = None,
     address: str | None = None,
 ) -> None:
     """Set the weights of the live revisions of an application, or of the members of a split. Their sum is 100 %.
@@ -250,19 +256,17 @@ def set_traffic(
     `mirror`: by revision, the percentage of the requests of the others that it gets copies of, such as `{13: 50}`. A
     revision that is missing keeps its percentage. 0 ends it.
 
-    Of a split, such as `set_traffic("shop/writer", {"writer-v1": 50, "writer-v2": 50})`, the weights last until the
-    application is deployed again.
+    Of a split, such as `set_traffic("shop/writer", {"writer-v1": 50, "writer-v2": 50}, mirror={"writer-v3": 10})`, the
+    members take the place of the revisions. Weights and percentages last until the application is deployed again.
 
     Every process follows within 2 seconds. `address`: as of `deploy`. Raises `ConfigError` if there is no such
     application, revision, split or member, a weight is negative or not finite, all are 0, or a percentage is not
     between 0 and 100.
     """
-    mirrors = {revision: percent / 100 for revision, percent in (mirror or {}).items()}
-    if "/" in name and mirrors:
-        raise ConfigError(f"'mirror' is for live revisions, and {name!r} is a split")
+    mirrors = {mirrored: percent / 100 for mirrored, percent in (mirror or {}).items()}
     with _client(address) as client:
         if "/" in name:
-            client.execute(SetSplit.named(name, dict(weights or {})))
+            client.execute(SetSplit.named(name, dict(weights or {}), mirrors))
         else:
             client.execute(SetTraffic(name, dict(weights or {}), mirrors))
 

@@ -2,11 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
 from app_toolkit.config.models import SplitSpec
 from app_toolkit.core.methods import many_of
-from app_toolkit.core.traffic import member_shares
+from app_toolkit.core.traffic import member_shares, mirror_shares
 from app_toolkit.deployment import Bound, NamedDeployment
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Deployable, WeightedCallee
@@ -23,10 +24,17 @@ class Split(WeightedCallee, Generic[T_co]):
     identity.
     """
 
-    def __init__(self, name: str, members: Mapping[str, Deployable], shares: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        members: Mapping[str, Deployable],
+        shares: Mapping[str, float],
+        mirrors: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self._name = name
         self.members = members
         self.shares = shares
+        self.mirrors = mirrors
         self.cls = _common_class(name, members)
         self._handle = Handle(self)
 
@@ -39,24 +47,31 @@ class Split(WeightedCallee, Generic[T_co]):
         """The handle that calls the members: for scripts, lifespans, and as an argument of `bind`."""
         return cast(T_co, self._handle)
 
-    def set_weights(self, weights: "Mapping[Bound[Any], float]") -> None:
+    def set_weights(
+        self, weights: "Mapping[Bound[Any], float]", *, mirror: "Mapping[Bound[Any], float] | None" = None
+    ) -> None:
         """Change the weights for the calls of this process, whose deployments run in it. Thread-safe.
 
         Calls that run stay with their member.
 
         Parameters:
             weights: Positive numbers of any sum. A member that is missing has the weight 0.
+            mirror: The share of the calls of other members that a member gets copies of, between 0 and 1. The share of
+                a member that is missing stays. 0 ends it. Default: all stay.
 
         Raises:
             ConfigError: The deployments run in other processes, there is no such member, a weight is negative or not
-                finite, or all are 0.
+                finite, all are 0, or a share is not between 0 and 1.
         """
         if runs_elsewhere():
             raise ConfigError(
                 f"the members of split {self.name!r} run in other processes: change its weights by "
                 f'set_traffic("APPLICATION/{self.name}", ...)'
             )
-        self.shares = member_shares(_by_name(self.name, weights), tuple(self.members), self.name)
+        members = tuple(self.members)
+        shares = member_shares(_by_name(self.name, weights), members, self.name)
+        self.mirrors = mirror_shares(_by_name(self.name, mirror or {}), self.mirrors, members, self.name)
+        self.shares = shares
 
     # Asynchronous, because FastAPI runs a synchronous dependency in a thread.
     async def __call__(self) -> T_co:
@@ -81,7 +96,9 @@ class NamedSplit(WeightedCallee):
         return self._name
 
 
-def split(weights: Mapping[Bound[T], float], *, name: str) -> Split[T]:
+def split(
+    weights: Mapping[Bound[T], float], *, mirror: Mapping[Bound[Any], float] | None = None, name: str
+) -> Split[T]:
     """Divide the calls of one handle between several deployments: `split({small: 0.9, large: 0.1}, name="writer")`.
 
     The handle has the methods of the nearest class that all members inherit from. The members are ordinary deployments.
@@ -89,6 +106,8 @@ def split(weights: Mapping[Bound[T], float], *, name: str) -> Split[T]:
 
     Parameters:
         weights: Positive numbers of any sum, by bound deployment. A member with the weight 0 gets no calls.
+        mirror: The share of the calls, between 0 and 1, that a deployment gets copies of. Nobody gets its results, and
+            nothing that it does affects the callers. It is a member, too. Without a weight, it has the weight 0.
         name: The name of the split, which no deployment of the app has.
 
     Returns:
@@ -96,16 +115,20 @@ def split(weights: Mapping[Bound[T], float], *, name: str) -> Split[T]:
 
     Raises:
         ConfigError: The members have no common class with methods, or two have one name; the name is invalid; a weight
-            is negative or not finite, or all are 0.
+            is negative or not finite, all are 0, or a share of a mirror is not between 0 and 1.
     """
     SplitSpec(name=name, shares={})  # checks the name
-    by_name = _by_name(name, weights)
-    members = {each.name: each for each in weights}
-    return Split(name, members, member_shares(by_name, tuple(members), name))
+    if not weights:
+        raise ConfigError(f"split {name!r} takes the weights of its members, {{deployment: weight}}, not {weights!r}")
+    by_name, mirrors = _by_name(name, weights), _by_name(name, mirror or {})
+    _by_name(name, dict.fromkeys((*weights, *(mirror or {})), 0))  # checks that no two have one name
+    members = {each.name: each for each in (*weights, *(mirror or {}))}
+    names = tuple(members)
+    return Split(name, members, member_shares(by_name, names, name), mirror_shares(mirrors, {}, names, name))
 
 
 def _by_name(split: str, weights: Mapping[Bound[Any], float]) -> dict[str, float]:
-    if not isinstance(weights, Mapping) or not weights:
+    if not isinstance(weights, Mapping):
         raise ConfigError(f"split {split!r} takes the weights of its members, {{deployment: weight}}, not {weights!r}")
     found: dict[str, float] = {}
     for each, weight in weights.items():

@@ -111,6 +111,43 @@ def test_invalid_split_is_an_error_of_one_sentence(weights: dict[Any, Any], name
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("mirror", "why"),
+    [
+        ({large: 1.5}, "the mirror of member large of split 'writer' is 150 %; it should be between 0 and 100 %"),
+        ({large: float("nan")}, "the mirror of member large of split 'writer' is nan %"),
+        ({Small.bind(): 0.5}, "two members of split 'writer' are named 'small'"),
+        ({Other.bind(): 0.5}, "no common class with methods: small is of Small, other is of Other"),
+        ([large], "split 'writer' takes the weights of its members"),
+    ],
+)
+def test_invalid_mirror_is_an_error_of_one_sentence(mirror: Any, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        split({small: 1}, mirror=mirror, name="writer")
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_mirror_is_a_member_without_a_weight_and_is_in_the_plan() -> None:
+    writer = split({small: 3}, mirror={large: 0.5}, name="writer")
+    app = Toolkit()
+
+    @app.get("/")
+    async def reply(writer: Annotated[Writer, Depends(writer)]) -> None: ...
+
+    spec = plan(app, target="shop:app", app_dir="/srv")
+    (planned,) = spec.splits
+    assert (planned.shares, planned.mirrors) == ({"small": 1.0, "large": 0.0}, {"large": 0.5})
+    assert [each.config.name for each in spec.deployments] == ["app", "small", "large"]
+    take_up(app, spec.model_copy(update={"splits": (planned.model_copy(update={"mirrors": {"small": 1.0}}),)}))
+    assert writer.mirrors == {"small": 1.0}
+    writer.set_weights({small: 1}, mirror={small: 0, large: 0.2})
+    assert (writer.shares, writer.mirrors) == ({"small": 1.0, "large": 0.0}, {"large": 0.2})
+    with pytest.raises(ConfigError, match="are all 0"):
+        writer.set_weights({}, mirror={large: 1})
+    assert writer.mirrors == {"large": 0.2}, "a refused change changes nothing"
+
+
 def test_plan_has_the_split_and_its_members_once(writer: Any) -> None:
     class Front(Deployment):
         def __init__(self, writer: Writer) -> None: ...

@@ -51,7 +51,8 @@ from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import read_variables, set_log_level
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
-from app_toolkit.core.status import ApplicationStatus, InstanceStatus
+from app_toolkit.core.identity import candidate_name
+from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
 from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.observability.event_log import KEPT
@@ -486,34 +487,37 @@ def traffic(
     mirror: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="REVISION=PERCENT",
-            help="Send a live revision copies of this percentage of the requests of the others, such as 13=50. 0 ends "
-            "it. You can repeat this option.",
+            metavar="NAME=PERCENT",
+            help="Send a live revision copies of this percentage of the requests of the others, such as 13=50, or a "
+            "member of the split copies of their calls, such as writer-v3=50. 0 ends it. You can repeat this option.",
         ),
     ] = None,
     address: RunningAddress = None,
 ) -> None:
-    """Show the shares of live revisions and their mirrors, or of the members of a split, or set them."""
+    """Show the shares and mirrors of the live revisions, or of the members of a split, or set them."""
     application, slash, split = application_or_split.partition("/")
-    mirrors = _numbers(mirror or (), int, "REVISION=PERCENT, such as 13=50")
-    if slash and mirrors:
-        raise ConfigError(f"--mirror is for live revisions, and {application_or_split!r} is a split")
     with _connected(context) as client:
-        if slash and weights:
-            members = _numbers(weights, str, "MEMBER=WEIGHT, such as writer-v2=10")
-            client.execute(SetSplit.named(application_or_split, members))
-        elif weights or mirrors:
+        if slash and (weights or mirror):
+            members = _numbers(weights or (), str, "MEMBER=WEIGHT, such as writer-v2=10")
+            copies = _shares(mirror, str, "MEMBER=PERCENT, such as writer-v3=50")
+            client.execute(SetSplit.named(application_or_split, members, copies))
+        elif weights or mirror:
             revisions = _numbers(weights or (), int, "REVISION=WEIGHT, such as 13=10")
-            shares = {revision: percent / 100 for revision, percent in mirrors.items()}
-            client.execute(SetTraffic(application, revisions, shares))
+            client.execute(SetTraffic(application, revisions, _shares(mirror, int, "REVISION=PERCENT, such as 13=50")))
         found = _application(client, application)
         screen = Screen()
         if slash:
-            screen.splits([found.split(split)])
+            shown = found.split(split)
+            screen.splits([shown])
+            if shown.mirrors:
+                load = client.load()
+                names = {each: f"{application}/{each}" for each in shown.mirrors}
+                screen.mirrors({each: load[name].mirrored_calls for each, name in names.items() if name in load})
             return
         screen.traffic(found)
-        if any(each.mirror for each in found.traffic):
-            screen.mirrors(found, client.load())
+        if mirrors := [each.revision for each in found.traffic if each.mirror]:
+            load = client.load()
+            screen.mirrors({f"{each}": mirrored_to(candidate_name(application, each), load) for each in mirrors})
 
 
 def _application(client: Client, name: str) -> ApplicationStatus:
@@ -521,6 +525,11 @@ def _application(client: Client, name: str) -> ApplicationStatus:
     if found is None:
         raise ConfigError(f"there is no application {name!r}")
     return found
+
+
+def _shares(percentages: Sequence[str] | None, name_of: Callable[[str], T], form: str) -> dict[T, float]:
+    """Return the shares by name. Raises `ConfigError` as `_numbers` does."""
+    return {name: percent / 100 for name, percent in _numbers(percentages or (), name_of, form).items()}
 
 
 def _numbers(texts: Sequence[str], name_of: Callable[[str], T], form: str) -> dict[T, float]:

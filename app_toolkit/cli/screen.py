@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, candidate_name, node_of
+from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, node_of
 from app_toolkit.core.status import (
     FAILED,
     HEALTHY,
@@ -105,7 +105,7 @@ class Screen:
             for route in spec.routes
         ]
         self._rows(("path", "methods", "ingress"), routes)
-        self._splits({each.name: each.shares for each in spec.splits})
+        self.splits(spec.splits)
 
     def difference(self, difference: Diff, route_prefix: str | None) -> None:
         """Show what deploying an application would change, with a line for each of its deployments."""
@@ -166,20 +166,16 @@ class Screen:
         if application.canary is not None:
             self.canary(application.canary)
 
-    def mirrors(self, application: ApplicationStatus, load: Mapping[str, Load]) -> None:
-        """Show what became of the mirrored requests of an application, and the last differences."""
+    def mirrors(self, mirrors: Mapping[str, MirrorCounts]) -> None:
+        """Show what became of mirrored requests or calls by mirror, and the last differences."""
         lines: list[tuple[str, ...]] = []
         differences: list[Difference] = []
-        for live in application.traffic:
-            if not live.mirror:
-                continue
-            name = candidate_name(application.name, live.revision)
-            counts = sum((each.mirrored for key, each in load.items() if application_of(key) == name), MirrorCounts())
+        for name, counts in mirrors.items():
             differences += counts.differences
             numbers = (counts.completed, counts.dropped, counts.too_large, counts.failed)
             compared = (counts.compared, counts.different_status, counts.different_body)
             times = [f"{1_000 * s / counts.compared:.1f} ms" if counts.compared else "" for s in counts.seconds]
-            lines.append((f"{live.revision}", *map(str, numbers), *map(str, compared), *times))
+            lines.append((name, *map(str, numbers), *map(str, compared), *times))
         heads = ("mirrored to", "completed", "dropped", "too large", "failed")
         compared_heads = ("compared", "different status", "different body", "primary", "mirror")
         self._rows((*heads, *compared_heads), lines)
@@ -208,18 +204,20 @@ class Screen:
                 )
                 self.say(f"    {whose}: {seen.requests:,} requests, {seen.errors:,} errors, {times}")
 
-    def splits(self, splits: Iterable[SplitStatus]) -> None:
-        """Show the members of splits and their shares of the calls."""
-        self._splits({each.name: each.shares for each in splits})
-
-    def _splits(self, splits: Mapping[str, Mapping[str, float]]) -> None:
+    def splits(self, splits: Iterable[SplitStatus | SplitSpec]) -> None:
+        """Show the members of splits, their shares of the calls, and what they mirror."""
         lines = [
-            (name, member, f"{100 * share:.4g} %")
-            for name, shares in splits.items()
-            for member, share in shares.items()
+            (
+                split.name,
+                member,
+                f"{100 * share:.4g} %",
+                f"{100 * split.mirrors[member]:.4g} %" if member in split.mirrors else "",
+            )
+            for split in splits
+            for member, share in split.shares.items()
         ]
         if lines:
-            self._rows(("split", "member", "traffic"), lines)
+            self._rows(("split", "member", "traffic", "mirror"), lines)
 
     def events(self, events: Iterable[LoggedEvent]) -> None:
         """Show events of the controller, each with the time of this machine."""

@@ -134,26 +134,30 @@ class PauseRelease(Command[None]):
 
 @dataclass(frozen=True, slots=True)
 class SetSplit(Command[int]):
-    """Set the weights of the members of a split. The result is the revision number, as soon as that is stored.
+    """Set the weights of the members of a split, and what they mirror.
 
-    Raises `ConfigError` if there is no such application, split or member, or the weights are invalid.
+    The result is the revision number, as soon as that is stored. Raises `ConfigError` if there is no such application,
+    split or member, or the weights or mirrors are invalid.
     """
 
     application: str
     split: str
     weights: Mapping[str, float]
-    """By the name of the member. Their sum is 100 %."""
+    """By the name of the member. Their sum is 100 %. Empty: they stay, if there are mirrors."""
+    mirrors: Mapping[str, float] = field(default_factory=dict)
+    """By the name of the member: the share of the calls of the others that it gets copies of. The share of a member
+    that is missing stays."""
 
     @classmethod
-    def named(cls, split: str, weights: Mapping[str, float]) -> Self:
+    def named(cls, split: str, weights: Mapping[str, float], mirrors: Mapping[str, float] | None = None) -> Self:
         """Return the command for `APPLICATION/SPLIT`. Raises `ConfigError` if the name has another form."""
         application, _, name = split.partition("/")
         if not (application and name):
             raise ConfigError(f"{split!r} names no split: it should be APPLICATION/SPLIT")
-        return cls(application, name, weights)
+        return cls(application, name, weights, mirrors or {})
 
     async def perform(self, controller: "Controller") -> int:
-        return await controller.set_split(self.application, self.split, self.weights)
+        return await controller.set_split(self.application, self.split, self.weights, self.mirrors)
 
 
 @dataclass(frozen=True, slots=True)

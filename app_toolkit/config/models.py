@@ -520,6 +520,10 @@ class SplitSpec(Model):
     shares: Annotated[
         dict[Name, float], Field(description="the share of the calls that each member gets; the sum is 1")
     ]
+    mirrors: Annotated[
+        dict[Name, float],
+        Field(description="the share of the calls of other members that a member gets copies of; only those above 0"),
+    ] = {}
     methods: Annotated[dict[str, Kind], Field(description="methods that callers may call")] = {}
 
 

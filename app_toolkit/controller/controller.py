@@ -251,14 +251,16 @@ class Controller:
             "a client asked for it",
         )
 
-    async def set_split(self, application: str, split: str, weights: Mapping[str, float]) -> int:
-        """Set the weights of the members of a split, and return the application's new revision number.
+    async def set_split(
+        self, application: str, split: str, weights: Mapping[str, float], mirrors: Mapping[str, float] | None = None
+    ) -> int:
+        """Set the weights and mirrors of a split as of `with_split`. Return the application's new revision number.
 
-        Raises `ConfigError` if there is no such application, split or member, or the weights are invalid.
+        Raises `ConfigError` if there is no such application, split or member, or the weights or mirrors are invalid.
         """
         self._check_open()
         there = self.desired.rollout(application)
-        return await self._apply_again(there, traffic.with_split(there.current, split, weights), None)
+        return await self._apply_again(there, traffic.with_split(there.current, split, weights, mirrors), None)
 
     async def promote(self, name: str, revision: int | None) -> int:
         """Send all requests to a candidate, and make it the main revision. Return the new number of that revision.

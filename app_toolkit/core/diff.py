@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Model, Origin
+from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Model, Origin, SplitSpec
 
 HIDDEN = ("user_config", "ray_actor_options.runtime_env")
 """Options whose values may be secret. A diff contains only that they change, and not their values."""
@@ -129,12 +129,17 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
 
 
 def _of_splits(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Change]:
-    one, other = ({each.name: each.shares for each in spec.splits} for spec in (before, after))
+    one, other = ({name: value for each in spec.splits for name, value in _shares(each)} for spec in (before, after))
     for name in {**one, **other}:
-        old, new = one.get(name, {}), other.get(name, {})
-        for member in {**old, **new}:
-            if old.get(member) != new.get(member):
-                yield Change(f"splits.{name}.{member}", _shown(old.get(member)), _shown(new.get(member)))
+        if one.get(name) != other.get(name):
+            yield Change(f"splits.{name}", _shown(one.get(name)), _shown(other.get(name)))
+
+
+def _shares(split: SplitSpec) -> Iterator[tuple[str, float]]:
+    for member, share in split.shares.items():
+        yield f"{split.name}.{member}", share
+        if member in split.mirrors:
+            yield f"{split.name}.{member}.mirror", split.mirrors[member]
 
 
 def _of_origin(before: Origin, after: Origin) -> Iterator[Change]:

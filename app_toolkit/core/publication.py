@@ -5,7 +5,7 @@ the same version, so that every field is there.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
@@ -95,6 +95,8 @@ class SplitSnapshot:
 
     shares: Mapping[str, float]
     """The share of the calls that each member gets, by its name."""
+    mirrors: Mapping[str, float] = field(default_factory=dict)
+    """The share of the calls of other members that a member gets copies of, by its name."""
 
 
 _ROUTES = TypeAdapter(RouteSnapshot)
@@ -150,7 +152,9 @@ def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
 def split_snapshots(revisions: Iterable[ApplicationSpec]) -> dict[str, SplitSnapshot]:
     """Return the splits of these revisions, by `APPLICATION/SPLIT`. Of those with one name, the last one counts."""
     return {
-        split_name(spec.name, split.name): SplitSnapshot(split.shares) for spec in revisions for split in spec.splits
+        split_name(spec.name, split.name): SplitSnapshot(split.shares, split.mirrors)
+        for spec in revisions
+        for split in spec.splits
     }
 
 

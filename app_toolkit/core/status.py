@@ -136,7 +136,14 @@ class Load:
     reached: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The limits that its replicas and the wait queues of its callers have reached, by process."""
     mirrored: MirrorCounts = field(default=MirrorCounts(), compare=False)
-    """What became of the mirrored requests and calls for it, since the processes that send them began."""
+    """What became of the mirrored requests for it, since the proxies began."""
+    mirrored_calls: MirrorCounts = field(default=MirrorCounts(), compare=False)
+    """What became of the mirrored calls for it, since the replicas that make them began."""
+
+
+def mirrored_to(application: str, load: Mapping[str, Load]) -> MirrorCounts:
+    """Return what became of the mirrored requests for all deployments of an application."""
+    return sum((each.mirrored for name, each in load.items() if application_of(name) == application), MirrorCounts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +245,8 @@ class SplitStatus:
     name: str
     shares: Mapping[str, float]
     """The share of the calls that each member gets, by its name."""
+    mirrors: Mapping[str, float] = field(default_factory=dict)
+    """The share of the calls of other members that a member gets copies of, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +332,7 @@ def instance_status(
                 _traffic(rollout, rollouts),
                 rollout.next_number,
                 _canary(rollout, canaries.get(rollout.name)),
-                tuple(SplitStatus(each.name, each.shares) for each in spec.splits),
+                tuple(SplitStatus(each.name, each.shares, each.mirrors) for each in spec.splits),
             )
         )
     of_applications.sort(key=lambda each: each.name)

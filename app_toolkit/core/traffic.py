@@ -83,6 +83,31 @@ def known_shares(own: Mapping[str, float], published: Mapping[str, float]) -> Ma
     return known if any(known.values()) else own
 
 
+def mirror_shares(
+    mirrors: Mapping[str, float], before: Mapping[str, float], members: Sequence[str], split: str
+) -> dict[str, float]:
+    """Return the share of the calls that each mirror of a split gets copies of, above 0 and at most 1.
+
+    Parameters:
+        mirrors: The new shares, by member. 0 ends the mirroring. The share of a member that is missing stays.
+        before: The present shares.
+        members: The names of the members.
+        split: Its name, for messages.
+
+    Raises:
+        ConfigError: There is no such member, or a share is not between 0 and 1.
+    """
+    for name, share in mirrors.items():
+        if name not in members:
+            raise ConfigError(f"split {split!r} has no member {name}; it has {', '.join(members)}")
+        if not 0 <= share <= 1:
+            percent = f"{100 * share:g} %"
+            raise ConfigError(
+                f"the mirror of member {name} of split {split!r} is {percent}; it should be between 0 and 100 %"
+            )
+    return {name: share for name, share in {**before, **mirrors}.items() if share}
+
+
 def _shares(weights: Mapping[K, float], known: Sequence[K], whole: str, part: str) -> dict[K, float]:
     names = ", ".join(map(str, known))
     for name, weight in weights.items():
@@ -237,13 +262,27 @@ class MirrorCounts:
 # The splits of one application
 
 
-def with_split(spec: ApplicationSpec, split: str, weights: Mapping[str, float]) -> ApplicationSpec:
-    """Return the application with other weights of a split.
+def with_split(
+    spec: ApplicationSpec, split: str, weights: Mapping[str, float], mirrors: Mapping[str, float] | None = None
+) -> ApplicationSpec:
+    """Return the application with other weights and mirrors of a split.
 
-    Raises `ConfigError` if there is no such split, or the weights are invalid (see `member_shares`).
+    Parameters:
+        spec: The application.
+        split: The name of the split.
+        weights: Positive numbers of any sum, by member. Empty: the shares stay, if there are mirrors.
+        mirrors: By member, the share of the calls of other members that it gets copies of. The share of a member that
+            is missing stays. None: all stay.
+
+    Raises:
+        ConfigError: There is no such split, or the weights or mirrors are invalid (see `member_shares` and
+            `mirror_shares`).
     """
     before = spec.split(split)
-    after = before.model_copy(update={"shares": member_shares(weights, tuple(before.shares), split)})
+    members, mirrors = tuple(before.shares), mirrors or {}
+    shares = member_shares(weights, members, split) if weights or not mirrors else before.shares
+    mirrored = mirror_shares(mirrors, before.mirrors, members, split)
+    after = before.model_copy(update={"shares": shares, "mirrors": mirrored})
     return spec.model_copy(update={"splits": tuple(after if each is before else each for each in spec.splits)})
 
 

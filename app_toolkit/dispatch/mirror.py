@@ -69,7 +69,7 @@ class ObservedResponse:
         """The hash of the body. None: the body is not compared."""
         return self._hash.digest() if self.comparable and self.size <= MOST_RESPONSE else None
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes | memoryview) -> None:
         self.size += len(data)
         if self.comparable and self.size <= MOST_RESPONSE:
             self._hash.update(data)
@@ -168,10 +168,9 @@ class MirroredRequest(Generic[P]):
     def failed(self, result: Result | None = None) -> None:
         """End without a response. `result`: how the replica was lost; None: the deadline has passed."""
         if self._end(MirrorCounts(failed=1)):
-            if result is None:
-                self.router.release(self.permit)
-            else:
+            if result is not None:
                 self.router.ended(self.permit, result)
+            self.router.release(self.permit)  # its response may be an open stream
 
     @property
     def ended(self) -> bool:

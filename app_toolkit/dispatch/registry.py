@@ -11,6 +11,7 @@ from app_toolkit.core.identity import main_name
 from app_toolkit.core.publication import (
     PublishedReplica,
     ReplicaSetSnapshot,
+    SplitSnapshot,
     decode_replica_set,
     decode_routes,
     decode_split,
@@ -94,8 +95,8 @@ class Registry(Generic[R]):
         self._versions: dict[str, Version] = {}
         #: The last snapshots, including those of replica sets that this process does not use yet.
         self._snapshots: dict[str, ReplicaSetSnapshot] = {}
-        #: The published shares of splits, by `APPLICATION/SPLIT`. Empty: the split was removed.
-        self._splits: dict[str, Mapping[str, float]] = {}
+        #: The published splits, by `APPLICATION/SPLIT`.
+        self._splits: dict[str, SplitSnapshot] = {}
         #: The calls that wait until the shares of a split are published.
         self._unpublished: dict[str, set[asyncio.Future[None]]] = {}
         #: The addresses that the router of a replica set uses.
@@ -139,12 +140,12 @@ class Registry(Generic[R]):
         snapshot = self._snapshots.get(name)
         return () if snapshot is None else snapshot.idempotent
 
-    def shares(self, split: str) -> Mapping[str, float] | None:
+    def split(self, name: str) -> SplitSnapshot | None:
         """Return the published shares of the members of a split; None: they are not known yet. Thread-safe.
 
-        Empty: the split was removed.
+        A split that was removed has no members.
         """
-        return self._splits.get(split)
+        return self._splits.get(name)
 
     async def published(self, split: str) -> None:
         """Wait until the shares of a split are published.
@@ -299,7 +300,7 @@ class Registry(Generic[R]):
             self._apply(name)
 
     def _take_split(self, name: str, value: Any) -> None:
-        self._splits[name] = {} if value is None else decode_split(value).shares
+        self._splits[name] = SplitSnapshot({}) if value is None else decode_split(value)
         for known in self._unpublished.pop(name, ()):
             if not known.done():
                 known.set_result(None)

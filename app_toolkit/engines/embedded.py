@@ -155,7 +155,7 @@ def embedded(
 
 
 async def _respond(deployment: Deployable, request: Request) -> Any:
-    return await IN_PROCESS.client_of(deployment).hosted.respond(request)
+    return await IN_PROCESS.deployed_of(deployment).hosted.respond(request)
 
 
 class Ingress(Local):

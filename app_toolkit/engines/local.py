@@ -18,20 +18,23 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
+from app_toolkit.dispatch.mirror import MirroredRequest
 from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, RequestError, StartupError
-from app_toolkit.interfaces import Call, Callee, Deployable, Endpoint, QueuePosition
+from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.records import Record, Records
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.admission.wait_queue import Position
-from app_toolkit.replica.objects.calls import Calls
+from app_toolkit.replica.objects.calls import Calls, ResultReceiver
 from app_toolkit.replica.objects.hosted_object import HostedObject
+from app_toolkit.router.mirrored import OK, MirroredCalls
 from app_toolkit.router.router import Router
 from app_toolkit.router.split import member_of
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import hop
+from app_toolkit.transport.calls import Piece
 from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -192,6 +195,29 @@ class LocalResult:
                 return
 
 
+class DiscardedResult:
+    """The outcome of a copy of a call, which nobody gets."""
+
+    def __init__(self) -> None:
+        #: `OK`, or the class of the error. Empty: the method has not ended.
+        self.status = ""
+        #: Whether it has yielded an item.
+        self.begun = False
+
+    def value(self, value: Any) -> None:
+        self.status = OK
+
+    def error(self, error: BaseException) -> None:
+        self.status = type(error).__name__
+
+    async def item(self, item: Any) -> None:
+        self.begun = True
+        await asyncio.sleep(0)  # a method that always has another item would keep the event loop
+
+    def end(self) -> None:
+        self.status = OK
+
+
 class Deployed(Local):
     """The deployment of one class, which handles call. Its object is constructed when it is first needed."""
 
@@ -228,6 +254,10 @@ class Deployed(Local):
 
     # For handles
 
+    @property
+    def replica_set(self) -> str:
+        return self.router.name
+
     async def call(self, call: Call) -> Any:
         await self._started()
         dispatcher, result = self._dispatcher(call), LocalResult()
@@ -255,6 +285,26 @@ class Deployed(Local):
                 running.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await running
+
+    async def copy(self, call: Call, body: Sequence[Piece] | None, mirrored: MirroredRequest[Permit]) -> None:
+        """As of `MirrorClient`. The arguments are the objects that the caller has passed."""
+        if self._starting is None or not self._starting.done():  # no copy starts a replica
+            mirrored.refused("busy")
+            return
+        result, response = DiscardedResult(), _ReplicaResponse(self.router)
+        scope, permit = _scope(call, mirrored.primary.id, result), mirrored.permit
+        left = mirrored.deadline - self.loop.time()
+        try:
+            async with asyncio.timeout_at(mirrored.deadline):
+                await self.replica.admit(scope, _receive_nothing, partial(response.send, permit), left)
+        except ReplicaBusy:
+            mirrored.refused("busy")
+        except (TimeoutError, DeadlineExceeded):
+            if result.begun:
+                mirrored.completed(OK, self.loop.time(), whole=False)
+        else:
+            if response.status == 200 and result.status:
+                mirrored.completed(result.status, self.loop.time())
 
     async def _started(self) -> None:
         if self._starting is None or not self._starting.done():
@@ -309,7 +359,10 @@ class InProcess:
         self.records = Records(self._count)
         #: The lines that have been logged by `list_unapplied`, so that each is logged once.
         self.listed: set[str] = set()
-        #: Returns a random number, at least 0 and below 1, for a call of a split without a key.
+        #: The copies of calls that mirrors of splits get, by event loop.
+        self._mirrored: dict[asyncio.AbstractEventLoop, MirroredCalls] = {}
+        #: Returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
+        #: mirror of a split.
         self.draw: Callable[[], float] = random.random
 
     def _count(self, record: Record) -> None:
@@ -325,18 +378,33 @@ class InProcess:
             self.listed.update(new)
             logger.warning("without Ray these options have no effect; they apply with `run`: %s", "; ".join(new))
 
-    def client_of(self, callee: Callee, shard_key: str | None = None) -> Deployed:
+    def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         if callee.application is not None:
             raise ConfigError(
                 f"{callee.name!r} belongs to application {callee.application!r}, but this process is not "
                 "connected to an instance"
             )
-        if callee.members:
-            callee = callee.members[member_of(callee, None, shard_key, self.draw)]
+        if not callee.members:
+            assert isinstance(callee, Deployable), "a callee without members is a deployment"
+            return self.deployed_of(callee)
+        client = self.deployed_of(callee.members[member_of(callee, None, shard_key, self.draw)])
+        if not (mirrors := callee.mirrors):
+            return client
+        return self.mirrored(client.loop).client(client, mirrors, lambda name: self.deployed_of(callee.members[name]))
+
+    def mirrored(self, loop: asyncio.AbstractEventLoop) -> MirroredCalls:
+        """Return the mirrored calls of an event loop. Thread-safe."""
+        with self._lock:
+            if loop not in self._mirrored:
+                self._mirrored[loop] = MirroredCalls(loop)
+                self._mirrored[loop].mirrors.draw = lambda: self.draw()
+            return self._mirrored[loop]
+
+    def deployed_of(self, callee: Deployable) -> Deployed:
+        """Return a deployment. Its object is constructed when it is first needed. Thread-safe."""
         with self._lock:
             deployed = self.deployed.get(callee)
             if deployed is None:
-                assert isinstance(callee, Deployable), "a callee without members is a deployment"
                 self.list_unapplied((), (callee,))
                 deployed = self.deployed[callee] = Deployed(callee, self._home())
             return deployed
@@ -360,7 +428,7 @@ class InProcess:
         with self._lock:
             self._homes.append(asyncio.get_running_loop())
         for deployment in deployments:
-            await self.client_of(deployment).start()
+            await self.deployed_of(deployment).start()
 
     async def stop(self) -> None:
         """Close the objects on the running loop, the latest first. The loop is then no home any more.
@@ -373,8 +441,11 @@ class InProcess:
                 self._homes.remove(loop)
             if loop in self._homes:
                 return
+            mirrored = self._mirrored.pop(loop, None)
             mine = [each for each in self.deployed.values() if each.loop is loop]
             self.deployed = {key: each for key, each in self.deployed.items() if each.loop is not loop}
+        if mirrored is not None:
+            await mirrored.aclose()
         for each in reversed(mine):
             await each.aclose()
 
@@ -439,7 +510,7 @@ async def _receive_nothing() -> Message:
     return {"type": "http.disconnect"}
 
 
-def _scope(call: Call, request_id: str, result: LocalResult) -> Scope:
+def _scope(call: Call, request_id: str, result: ResultReceiver) -> Scope:
     ours = {"request_id": request_id, "call": call, "result": result, "shard_key": call.shard_key}
     return {
         "type": "http",

@@ -8,20 +8,30 @@ import random
 import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from app_toolkit.core import deadlines
 from app_toolkit.core.affinity import Preference
-from app_toolkit.core.attempts import RetryBudget
+from app_toolkit.core.attempts import Result, RetryBudget
 from app_toolkit.core.identity import ReplicaSetKey, split_name
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
+from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest, Stage
+from app_toolkit.dispatch.mirror import MirroredRequest
 from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.dispatch.registry import Registry
-from app_toolkit.errors import NOT_TAKEN, ConfigError, DeadlineExceeded, NoReplica, ReplicaGone, ReplicaLost
+from app_toolkit.errors import (
+    NOT_TAKEN,
+    ConfigError,
+    DeadlineExceeded,
+    NoReplica,
+    ReplicaGone,
+    ReplicaLost,
+    ResponseUnreadable,
+)
 from app_toolkit.interfaces import (
     REPLICAS,
     SPLITS,
@@ -36,6 +46,7 @@ from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.records import Records
 from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.router.handle import ENDED
+from app_toolkit.router.mirrored import OK, DiscardedResponse, MirroredCalls, TooLong, compare_result
 from app_toolkit.router.router import Router
 from app_toolkit.router.routing import RoutingPolicy, routing_policy
 from app_toolkit.router.split import UnpublishedSplit, member_of
@@ -73,6 +84,8 @@ class CallLoad:
     """Calls that yield items and hold no permit, since their first item."""
     reached: str = ""
     """The limit of the queue if the queue is full, else empty."""
+    mirrored: MirrorCounts = field(default=MirrorCounts(), compare=False)
+    """What became of the mirrored calls that this process has sent to it."""
 
 
 class RemoteDataPlane:
@@ -93,7 +106,8 @@ class RemoteDataPlane:
     ) -> None:
         """`payloads`: transfers large payloads out-of-band. None: they are sent over the sockets like all others.
 
-        `draw`: returns a random number, at least 0 and below 1, for a call of a split without a key.
+        `draw`: returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
+        mirror of a split.
         """
         self.payloads = payloads
         self.loop = asyncio.get_running_loop()
@@ -108,6 +122,9 @@ class RemoteDataPlane:
         prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
         #: The replica sets of deployments and their routers, and the shares of splits.
         self.registry = Registry(self._new_router, self.pool, node, prefixes)
+        #: The copies of calls that mirrors of splits get.
+        self.mirrored = MirroredCalls(self.loop)
+        self.mirrored.mirrors.draw = draw
         self._draw = draw
         self._lock = threading.Lock()
         keys = [ReplicaSetKey(application, name) for name in callees]
@@ -143,12 +160,20 @@ class RemoteDataPlane:
         if not callee.members:
             return self.client_named(application, callee.name)
         name = split_name(application, callee.name)
-        published = self.registry.shares(name)
+        published = self.registry.split(name)
         if published is None:
             self._follow(self.registry.follow_split, name)
             member = partial(self.client_in, application, callee)
             return UnpublishedSplit(self.loop, partial(self.registry.published, name), member)
-        return self.client_named(application, member_of(callee, published, shard_key, self._draw))
+        chosen = member_of(callee, published.shares, shard_key, self._draw)
+        client = self.client_named(application, chosen)
+        if not published.mirrors:
+            return client
+
+        def named(mirror: str) -> RemoteDeploymentClient | None:
+            return self.client_named(application, mirror) if mirror in callee.members else None
+
+        return self.mirrored.client(client, published.mirrors, named)
 
     def client_named(self, application: str, deployment: str) -> "RemoteDeploymentClient":
         """Return the client of a deployment of any application. The deployment need not exist. Thread-safe."""
@@ -187,16 +212,24 @@ class RemoteDataPlane:
                 await asyncio.gather(reporting, return_exceptions=True)
 
     async def aclose(self) -> None:
-        """Fail the calls that wait, and close the connections."""
+        """Fail the calls that wait, end the mirrored calls, and close the connections."""
         self._closed = True
+        await self.mirrored.aclose()
         self.registry.close()
         self.wait_queues.close()
         await self.pool.aclose()
 
     def call_loads(self) -> dict[str, CallLoad]:
         """Return the waiting and ongoing calls by `APPLICATION/DEPLOYMENT`. Thread-safe."""
+        mirrored = self.mirrored.mirrors.counts()
         return {
-            str(key): CallLoad(each.router.waiting, each.router.ongoing, each.router.opened, each.router.reached)
+            str(key): CallLoad(
+                each.router.waiting,
+                each.router.ongoing,
+                each.router.opened,
+                each.router.reached,
+                mirrored.get(str(key), MirrorCounts()),
+            )
             for key, each in list(self._clients.items())
         }
 
@@ -233,7 +266,7 @@ class RemoteDeploymentClient:
         #: The deployment, for messages.
         self.name = self.router.name
         self.loop = data_plane.loop
-        self._replica_set = name
+        self.replica_set = name
         self._data_plane = data_plane
         self._pool = data_plane.pool
         self._budget = RetryBudget()
@@ -242,22 +275,22 @@ class RemoteDeploymentClient:
 
     def _is_idempotent(self, method: str) -> bool:
         """Return whether the method is marked as idempotent."""
-        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self._replica_set)
+        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.replica_set)
 
     async def call(self, call: Call) -> Any:
         dispatcher = self._dispatcher(call)
-        with RecordedCall(self._data_plane.records, dispatcher, self._replica_set):
+        with RecordedCall(self._data_plane.records, dispatcher, self.replica_set):
             return _outcome(await self._only_frame(call, dispatcher))
 
     async def fetch(self, call: Call) -> Any:
         dispatcher = self._dispatcher(call)
-        with RecordedCall(self._data_plane.records, dispatcher, self._replica_set):
+        with RecordedCall(self._data_plane.records, dispatcher, self.replica_set):
             frame = await self._only_frame(call, dispatcher)
             return EncodedValue(frame) if frame.kind == "value" else _outcome(frame)
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         dispatcher = self._dispatcher(call)
-        with RecordedCall(self._data_plane.records, dispatcher, self._replica_set):
+        with RecordedCall(self._data_plane.records, dispatcher, self.replica_set):
             sent, frame = await self._first_in_time(call, dispatcher)
             until, replica = dispatcher.attempts.deadline, dispatcher.replica
             late = DeadlineExceeded(f"{call.method} of {self.name} did not end before its deadline")
@@ -277,6 +310,47 @@ class RemoteDeploymentClient:
                     timer.cancel()
                 sent.abandon()
                 dispatcher.end()
+
+    async def copy(self, call: Call, body: Sequence[Piece] | None, mirrored: MirroredRequest[Permit]) -> None:
+        """As of `MirrorClient`. The result arrives over the socket, whatever its size, until it is cut."""
+        assert body is not None, "calls over the wire are encoded"
+        permit = mirrored.permit
+        address = permit.endpoint.address
+        sent: DiscardedResponse | None = None
+        begun = False
+        try:
+            async with asyncio.timeout_at(mirrored.deadline):
+                connection = self._pool.take(address) or await self._dial(address)
+                head = self._head(call, permit, mirrored.primary.id, mirrored.deadline, "", sum(map(len, body)))
+                sent = DiscardedResponse(self._pool, connection, (head, *body))
+                frame = await sent.frame()
+                begun = True
+                if sent.stream is not None:
+                    self.router.stream(permit, sent.stream)
+                while frame.kind == "item":
+                    frame = await sent.frame()
+        except Refused as refused:
+            mirrored.refused(str(refused))
+        except TooLong:
+            mirrored.completed(OK, self.loop.time(), whole=False)
+        except (TimeoutError, DeadlineExceeded):
+            if begun:
+                mirrored.completed(OK, self.loop.time(), whole=False)
+        except ReplicaLost:
+            mirrored.failed(Result.UNREADABLE)
+        except ReplicaGone as gone:
+            readable = not isinstance(gone, ResponseUnreadable)
+            if sent is not None and readable:
+                self._pool.distrust(address)
+            mirrored.failed(Result.UNREACHED if sent is None else Result.LOST if readable else Result.UNREADABLE)
+        else:
+            if frame.kind == "value":
+                compare_result(mirrored.response, frame)
+            status = type(calls.decode_error(frame)).__name__ if frame.kind == "error" else OK
+            mirrored.completed(status, self.loop.time())
+        finally:
+            if sent is not None:
+                sent.abandon()
 
     def _dispatcher(self, call: Call) -> Dispatcher[Permit]:
         request_id = REQUEST_ID.get() or self._data_plane.mint_id()
@@ -374,6 +448,8 @@ class RemoteDeploymentClient:
         length = None if out_of_band else sum(map(len, body))
         head = self._head(call, permit, request_id, until, key, length)
         sent = Sent(self._pool, connection, (head,) if out_of_band else (head, *body), key)
+        if call.sent is not None:
+            call.sent(body)
         try:
             frame = await (self._frame_after_put(sent, permit, body) if out_of_band else sent.frame())
             if frame.kind == "out_of_band":

@@ -371,7 +371,8 @@ MIRRORED = MirrorCounts(
 
 class Loaded(Scripted):
     def load(self) -> dict[str, Load]:
-        return {"shop/web": Load(0, 0, 0, 0), "shop@3/web": Load(0, 0, 0, 0, mirrored=MIRRORED)}
+        calls = MirrorCounts(completed=5)
+        return {"shop/web": Load(0, 0, 0, 0, mirrored_calls=calls), "shop@3/web": Load(0, 0, 0, 0, mirrored=MIRRORED)}
 
 
 def test_mirrors_are_set_and_shown_with_their_counts(
@@ -449,7 +450,10 @@ def test_the_shares_of_a_split_are_shown_and_set(
     instance = Scripted(found)
     assert command(instance, "traffic", "shop/writer", "writer-v1=7", "writer-v2=1") == 0
     assert instance.did == [SetSplit("shop", "writer", {"writer-v1": 7.0, "writer-v2": 1.0}), "close"]
-    lines = ["  split=writer  member=writer-v1  traffic=87.5 %", "  split=writer  member=writer-v2  traffic=12.5 %"]
+    lines = [
+        "  split=writer  member=writer-v1  traffic=87.5 %  mirror=",
+        "  split=writer  member=writer-v2  traffic=12.5 %  mirror=",
+    ]
     assert capsys.readouterr().out.splitlines() == lines
     assert command(Scripted(found), "traffic", "shop/writer") == 0
     assert capsys.readouterr().out.splitlines() == lines
@@ -459,10 +463,27 @@ def test_the_shares_of_a_split_are_shown_and_set(
         (["shop/reader"], "application 'shop' has no split 'reader'; it has writer"),
         (["shop/writer", "writer-v1"], "'writer-v1' should be MEMBER=WEIGHT, such as writer-v2=10"),
         (["shop/writer", "a=1", "a=2"], "a member is named twice: a=1 a=2"),
+        (["shop/writer", "--mirror", "a"], "'a' should be MEMBER=PERCENT, such as writer-v3=50"),
         (["shop/", "a=1"], "'shop/' names no split: it should be APPLICATION/SPLIT"),
     ):
         assert command(Scripted(found), "traffic", *arguments) == 2
         assert capsys.readouterr().err == f"Error: {error}\n"
+
+
+def test_mirrors_of_a_split_are_set_and_shown_with_their_counts(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = status(UP)
+    shares = SplitStatus("writer", {"web": 1.0, "writer-v3": 0.0}, {"web": 0.5})
+    instance = Loaded(replace(found, applications=(replace(found.applications[0], splits=(shares,)),)))
+    assert command(instance, "traffic", "shop/writer", "web=1", "--mirror", "web=50", "--mirror", "writer-v3=0") == 0
+    assert instance.did == [SetSplit("shop", "writer", {"web": 1.0}, {"web": 0.5, "writer-v3": 0.0}), "close"]
+    assert capsys.readouterr().out.splitlines() == [
+        "  split=writer  member=web  traffic=100 %  mirror=50 %",
+        "  split=writer  member=writer-v3  traffic=0 %  mirror=",
+        "  mirrored to=web  completed=5  dropped=0  too large=0  failed=0  compared=0  different status=0  "
+        "different body=0  primary=  mirror=",
+    ]
 
 
 def test_a_live_revision_is_promoted_or_aborted(

@@ -58,6 +58,13 @@ async def test_weights_change_within_two_seconds_and_survive_the_controller():
                 await SetSplit.named(name, weights).perform(h.controller)
         assert shown(h) == {"writer": {"small": 0.5, "large": 0.5}}
         assert (await GetCallee("shop", "writer").perform(h.controller)).methods == {"write": "coroutine"}
+        await SetSplit.named("shop/writer", {}, {"large": 0.5}).perform(h.controller)
+        await h.until(lambda: h.proxy.view["splits/shop/writer"]["mirrors"] == {"large": 0.5}, within_s=2)
+        assert published(h) == {"shop/writer": {"small": 0.5, "large": 0.5}}
+        (writer,) = h.controller.status().applications[0].splits
+        assert writer.mirrors == {"large": 0.5}
+        await h.controller.rollback("shop")
+        await h.until(lambda: h.proxy.view["splits/shop/writer"]["mirrors"] == {}, within_s=2)
         await h.controller.apply(split_application())
         await h.until(lambda: published(h) == {"shop/writer": MEMBERS}, within_s=2)
         await h.controller.rollback("shop")

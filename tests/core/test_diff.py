@@ -109,6 +109,19 @@ def test_difference_shows_the_shares_of_splits():
     assert {each.effect for each in found.deployments} == {Effect.UNCHANGED}
 
 
+def test_difference_shows_the_mirrors_of_splits():
+    def spec(**mirrors):
+        shares = {"a": 1.0, "b": 0.0, "c": 0.0}
+        return application().model_copy(update={"splits": (SplitSpec(name="writer", shares=shares, mirrors=mirrors),)})
+
+    found = difference(spec(a=0.5, b=0.5), spec(b=0.1, c=1.0))
+    assert set(map(str, found.changes)) == {
+        "splits.writer.a.mirror 0.5 -> none",
+        "splits.writer.b.mirror 0.5 -> 0.1",
+        "splits.writer.c.mirror none -> 1",
+    }
+
+
 def test_routes_alone_restart_nothing():
     before = application()
     found = difference(before, before.model_copy(update={"routes": ()}))

@@ -168,20 +168,20 @@ def test_snapshot_has_no_proxies_and_no_replica_sets_without_spec():
 SHARES = st.dictionaries(st.text(min_size=1), st.floats(0, 1))
 
 
-@given(SHARES)
-def test_split_survives_its_encoding_as_json(shares):
-    snapshot = SplitSnapshot(shares)
+@given(SHARES, SHARES)
+def test_split_survives_its_encoding_as_json(shares, mirrors):
+    snapshot = SplitSnapshot(shares, mirrors)
     assert decode_split(json.loads(json.dumps(encode(snapshot)))) == snapshot
 
 
 def test_splits_are_published_by_application_and_the_current_revision_counts():
     def spec(name, **splits):
-        found = tuple(SplitSpec(name=each, shares=shares) for each, shares in splits.items())
+        found = tuple(SplitSpec(name=each, shares=shares, mirrors={"m": 0.5}) for each, shares in splits.items())
         return application(name).model_copy(update={"splits": found})
 
     outgoing = spec("shop", writer={"a": 1.0}, old={"a": 1.0})
     assert split_snapshots([outgoing, spec("shop", writer={"b": 1.0}), spec("shop@2", writer={"c": 1.0})]) == {
-        "shop/writer": SplitSnapshot({"b": 1.0}),
-        "shop/old": SplitSnapshot({"a": 1.0}),
-        "shop@2/writer": SplitSnapshot({"c": 1.0}),
+        "shop/writer": SplitSnapshot({"b": 1.0}, {"m": 0.5}),
+        "shop/old": SplitSnapshot({"a": 1.0}, {"m": 0.5}),
+        "shop@2/writer": SplitSnapshot({"c": 1.0}, {"m": 0.5}),
     }

@@ -91,6 +91,28 @@ def test_weights_of_a_split_are_normalized_or_refused(weights: dict[str, float],
 
 OTHER_SPLIT = SplitSpec(name="reader", shares={"d": 1.0})
 
+PERCENTAGES = st.dictionaries(st.sampled_from("abc"), st.floats(-1, 2) | st.just(nan))
+
+
+@given(mirrors=PERCENTAGES, before=st.dictionaries(st.sampled_from("ab"), st.floats(0.1, 1)))
+def test_mirrors_of_a_split_are_set_beside_its_weights_or_refused(
+    mirrors: dict[str, float], before: dict[str, float]
+) -> None:
+    writer = SplitSpec(name="writer", shares={"a": 0.9, "b": 0.1}, mirrors=before)
+    spec = application().model_copy(update={"splits": (writer, OTHER_SPLIT)})
+    if "c" in mirrors or not all(0 <= share <= 1 for share in mirrors.values()):
+        why = r"split 'writer' has no member c; it has a, b|the mirror of member [ab] of split 'writer' is"
+        with pytest.raises(ConfigError, match=why):
+            with_split(spec, "writer", {"a": 1}, mirrors)
+        return
+    after = with_split(spec, "writer", {"a": 1}, mirrors).split("writer")
+    assert after.shares == {"a": 1.0, "b": 0.0}
+    assert after.mirrors == {name: share for name, share in {**before, **mirrors}.items() if share}
+    if mirrors:
+        assert with_split(spec, "writer", {}, mirrors).split("writer").shares == writer.shares
+    with pytest.raises(ConfigError, match="are all 0"):
+        with_split(spec, "writer", {})
+
 
 def valid(weight: float) -> bool:
     return weight >= 0 and weight != inf

@@ -232,3 +232,13 @@ def test_counts_of_two_processes_are_added() -> None:
     both = one + MirrorCounts(same=2, dropped=1)
     assert (both.different, both.compared, both.dropped, both.mirror_s) == (1, 3, 1, 2.0)
     assert both.differences == one.differences
+
+
+async def test_stream_that_is_lost_is_not_counted_as_open_any_more() -> None:
+    mirrors, router = Mirrors(), router_of(1)
+    one = begun(mirrors, router)
+    router.open(one.permit)
+    assert (router.ongoing, router.opened) == (0, 1)
+    one.failed(Result.LOST)
+    assert (router.ongoing, router.opened) == (0, 0)
+    router.close()

@@ -314,3 +314,16 @@ async def test_client_that_leaves_closes_the_stream_of_the_member(visit: Visit, 
         await visit.noted("the stream was closed")
     finally:
         visit.served.set_weights(chain.source, {chain.left: 90, chain.shared: 10})
+
+
+async def test_caller_notices_nothing_of_a_mirror_that_sleeps_and_raises(visit: Visit) -> None:
+    visit.served.set_weights(chain.source, {chain.left: 1}, {chain.shared: 1})
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while "copy began" not in visit.ground.notes:  # on Ray, the mirror is published later
+                response = await visit.get("/noted-source")
+                assert (response.status_code, response.json()) == (200, "left")
+        visit.ground.open("hold")
+        await visit.noted("copy ended")
+    finally:
+        visit.served.set_weights(chain.source, {chain.left: 90, chain.shared: 10}, {chain.shared: 0})

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -15,8 +16,10 @@ from fastapi import Depends, FastAPI
 from fastapi.responses import StreamingResponse
 from starlette.testclient import TestClient
 
-from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, remote
+from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, remote, request_id, split
 from app_toolkit.config.models import ClassConfig
+from app_toolkit.core.traffic import MirrorCounts
+from app_toolkit.dispatch.mirror import Mirrors
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import thread_work
@@ -354,3 +357,122 @@ def test_options_that_work_in_one_process_are_not_logged(listed: Callable[[], li
     limits = {"max_ongoing_requests": 3, "max_queued_requests": 1, "max_body_size": 9, "request_timeout_s": 5}
     with TestClient(Toolkit(deployment=DeploymentConfig(name="limited", on_disconnect="cancel", **limits))):  # type: ignore[arg-type]
         assert listed() == []
+
+
+class Scribe(Deployment):
+    """One member of a split. `events` says what happens to its calls."""
+
+    def __init__(self, name: str, events: list[str]) -> None:
+        self.name = name
+        self.events = events
+
+    async def write(self) -> str:
+        self.events.append(f"{self.name} wrote for {request_id()}")
+        return self.name
+
+    async def hold(self) -> None:
+        if self.name == "copy":
+            self.events.append("began")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.events.append("cancelled")
+
+    async def refuse(self) -> None:
+        if self.name == "copy":
+            raise ValueError(self.name)
+
+    async def words(self) -> AsyncIterator[str]:
+        for word in range(3 if self.name == "copy" else 1):
+            yield f"{word}"
+        self.events.append(f"{self.name} yielded all")
+
+
+class Mirrored:
+    """A split in this process, whose second deployment gets copies of all calls."""
+
+    def __init__(self, **options: int) -> None:
+        self.events: list[str] = []
+        self.main = Scribe.options(name="main").bind("main", self.events)
+        self.copy = Scribe.options(name="copy", **options).bind("copy", self.events)
+        self.split = split({self.main: 1}, mirror={self.copy: 1}, name="scribe")
+
+    @property
+    def mirrors(self) -> Mirrors:
+        return IN_PROCESS.mirrored(asyncio.get_running_loop()).mirrors
+
+    @property
+    def counts(self) -> MirrorCounts:
+        return self.mirrors.counts().get("copy", MirrorCounts())
+
+    async def ended(self) -> MirrorCounts:
+        """Return the counts once no copy runs."""
+        await until(lambda: bool(self.mirrors.counts()) and not self.mirrors.live)
+        router = IN_PROCESS.deployed_of(self.copy).router
+        assert (router.ongoing, router.opened, router.waiting) == (0, 0, 0)
+        return self.counts
+
+
+@pytest.mark.anyio
+async def test_mirror_of_a_split_gets_copies_of_calls_in_one_process() -> None:
+    it, records = Mirrored(), []
+    IN_PROCESS.records.subscribe(records.append)
+    try:
+        async with started(it.main, it.copy):
+            assert await it.split.handle.write() == "main"
+            assert [word async for word in it.split.handle.words()] == ["0"]
+            await it.split.handle.refuse()
+            await until(lambda: it.counts.completed == 3)
+            found = await it.ended()
+    finally:
+        IN_PROCESS.records.unsubscribe(records.append)
+    assert (found.same, found.different_status, found.different_body) == (2, 1, 0)
+    (difference,) = found.differences
+    assert (difference.request, difference.primary_status, difference.mirror_status) == ("refuse", "ok", "ValueError")
+    assert Counter(each.split()[0] for each in it.events) == {"main": 2, "copy": 2}
+    assert it.events[0].startswith("main")
+    assert {each.deployment for each in records} == {"main"}, "copies are no calls of clients"
+
+
+@pytest.mark.anyio
+async def test_nobody_waits_for_a_mirror_in_one_process_and_it_ends_with_the_app() -> None:
+    it = Mirrored(max_ongoing_requests=1)
+    async with started(it.main, it.copy):
+        await it.split.handle.hold()
+        await until(lambda: it.events == ["began"])
+        assert await it.split.handle.write() == "main"
+        await until(lambda: it.counts == MirrorCounts(dropped=1))
+        assert not any(each.startswith("copy") for each in it.events), "it has no room"
+        mirrors = it.mirrors
+    assert it.events[-1] == "cancelled"
+    assert (mirrors.counts()["copy"].failed, mirrors.live) == (1, set())
+
+
+@pytest.mark.anyio
+async def test_copy_whose_task_has_not_run_ends_with_the_app() -> None:
+    it = Mirrored()
+    async with started(it.main, it.copy):
+        await it.split.handle.hold()
+        mirrors = it.mirrors
+        await until(lambda: bool(mirrors.live))
+    assert (mirrors.counts()["copy"].failed, mirrors.live, it.events) == (1, set(), [])
+
+
+@pytest.mark.anyio
+async def test_mirror_that_is_not_constructed_gets_no_copy() -> None:
+    it = Mirrored()
+    async with started(it.main):
+        assert await it.split.handle.write() == "main"
+        assert (await it.ended()).dropped == 1
+
+
+@pytest.mark.anyio
+async def test_caller_that_leaves_does_not_end_the_copy() -> None:
+    it = Mirrored()
+    it.split.set_weights({it.copy: 1}, mirror={it.copy: 0, it.main: 1})
+    async with started(it.main, it.copy):
+        call = asyncio.ensure_future(it.split.handle.hold())
+        await until(lambda: it.mirrors.counts().get("main", MirrorCounts()).completed == 1)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert it.mirrors.counts()["main"].compared == 0

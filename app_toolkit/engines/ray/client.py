@@ -180,6 +180,9 @@ class RayClient(Client):
                 mirrored=sum(
                     (found[id].mirrors.get(name, MirrorCounts()) for id in proxies if id in found), MirrorCounts()
                 ),
+                mirrored_calls=sum(
+                    (called[name].mirrored for called in calling.values() if name in called), MirrorCounts()
+                ),
             )
 
         return {name: load(name) for name in replica_sets}

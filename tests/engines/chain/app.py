@@ -68,6 +68,10 @@ class Source(Deployment):
     async def member(self) -> str:
         return replica_context().deployment
 
+    async def noted(self, folder: str) -> str:
+        Ground(Path(folder)).note(f"{replica_context().deployment} was called")
+        return replica_context().deployment
+
     def endless(self, folder: str) -> AsyncIterator[int]:
         raise NotImplementedError
 
@@ -89,6 +93,11 @@ class Shared(Source, max_ongoing_requests=4, max_queued_requests=2, ray_actor_op
             raise
         ground.note(f"{name} ended")
         return name
+
+    async def noted(self, folder: str) -> str:
+        await super().noted(folder)
+        await self.hold(folder, "copy")
+        raise Refusal("nobody gets this", 9)
 
     async def tell(self) -> str | None:
         return request_id()
@@ -284,6 +293,11 @@ async def members(times: int, source: ToSource, key: str | None = None) -> list[
 async def inner_members(times: int, model: ToRight, key: str | None = None) -> list[str]:
     """The same for the calls of another process."""
     return await options(model, shard_key=key).members(times) if key is not None else await model.members(times)
+
+
+@app.get("/noted-source")
+async def noted_source(ground: str, source: ToSource) -> str:
+    return await source.noted(ground)
 
 
 @app.get("/endless-source")

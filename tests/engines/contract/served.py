@@ -71,8 +71,10 @@ class Served(Protocol):
         """The number of ended requests of an ingress by outcome."""
         ...
 
-    def set_weights(self, split: Split[Any], weights: Mapping[Bound[Any], float]) -> None:
-        """Change the weights of a split of the app."""
+    def set_weights(
+        self, split: Split[Any], weights: Mapping[Bound[Any], float], mirror: Mapping[Bound[Any], float] | None = None
+    ) -> None:
+        """Change the weights and mirrors of a split of the app."""
         ...
 
 
@@ -97,8 +99,10 @@ def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Ser
 class _Here:
     """The app in this process."""
 
-    def set_weights(self, split: Split[Any], weights: Mapping[Bound[Any], float]) -> None:
-        split.set_weights(weights)
+    def set_weights(
+        self, split: Split[Any], weights: Mapping[Bound[Any], float], mirror: Mapping[Bound[Any], float] | None = None
+    ) -> None:
+        split.set_weights(weights, mirror=mirror)
 
 
 class InOneProcess(_Here):
@@ -192,7 +196,7 @@ class UnderTestClient(_Here):
         try:
             with client if lifespan else nullcontext():
                 for bound in find(app):  # where no lifespan runs, threads that stay would begin in somebody's test
-                    deployed = IN_PROCESS.client_of(bound)
+                    deployed = IN_PROCESS.deployed_of(bound)
                     asyncio.run_coroutine_threadsafe(deployed.start(), deployed.loop).result(PATIENCE_S)
                 yield cls(client)
         finally:
@@ -239,9 +243,11 @@ class OnRay:
     def transport(self) -> None:
         return None
 
-    def set_weights(self, split: Split[Any], weights: Mapping[Bound[Any], float]) -> None:
-        by_name = {each.name: weight for each, weight in weights.items()}
-        self._served.cluster.client.execute(SetSplit(self.application, split.name, by_name))
+    def set_weights(
+        self, split: Split[Any], weights: Mapping[Bound[Any], float], mirror: Mapping[Bound[Any], float] | None = None
+    ) -> None:
+        shares, mirrors = ({each.name: share for each, share in of.items()} for of in (weights, mirror or {}))
+        self._served.cluster.client.execute(SetSplit(self.application, split.name, shares, mirrors))
 
     def spoken(self, ingress: str) -> str:
         return f"{self._served.spec.name}/{ingress}"
