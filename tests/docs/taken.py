@@ -103,6 +103,7 @@ def take(command: Command, away: bool = False) -> None:
             "scale",
             "delete",
             "traffic",
+            "events",
         )  # the names there
         words = [] if slashed else command.arguments
         for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(words), re.MULTILINE):
