@@ -168,10 +168,9 @@ class MirroredRequest(Generic[P]):
     def failed(self, result: Result | None = None) -> None:
         """End without a response. `result`: how the replica was lost; None: the deadline has passed."""
         if self._end(MirrorCounts(failed=1)):
-            if result is None:
-                self.router.release(self.permit)
-            else:
+            if result is not None:
                 self.router.ended(self.permit, result)
+            self.router.release(self.permit)  # an open stream has no slot that `ended` could release
 
     @property
     def ended(self) -> bool:
