@@ -274,6 +274,8 @@ def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:
     cluster = Cluster()
     with pytest.raises(ConfigError, match="--traffic, --tag and --mirror need a running application, and there is no"):
         deployed(cluster, app, traffic=TrafficOptions(percent=10))
+    with pytest.raises(ConfigError, match=r"^traffic = 101: input should be less than or equal to 100"):
+        TrafficOptions(percent=101)
     deployed(cluster, app)
     said = deployed(cluster, app, traffic=TrafficOptions(percent=10, tag="preview", mirror=50), wait=True)
     assert cluster.did[-2:] == ["add shop with 0.1 preview, 0.5 mirrored", "close"]
