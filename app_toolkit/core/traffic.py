@@ -270,7 +270,10 @@ def with_candidate(
         _check_no_release(rollout)
     others = [each for each in rollout.candidates if each.revision != number]
     if tag is not None and (other := next((each for each in others if each.tag == tag and not each.removed), None)):
-        raise ConfigError(f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}")
+        raise ConfigError(
+            f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}; choose another one, or "
+            f"delete {candidate_name(rollout.name, other.revision)} before"
+        )
     if share != before.share:  # if this one had all requests, the main revision gets the rest
         rest = (1 - share) / (1 - before.share or 1)
         others = [_with_share(each, each.share * rest) if each.share else each for each in others]
