@@ -258,10 +258,11 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Bound):
-            # The options are in the application's spec. If they change, the packed code must not change.
+            # The options are in the application's spec, and so are the weights of splits. If they change, the packed
+            # code must not change.
             return Bound, (obj.cls, ClassConfig(name=obj.name), obj._args, obj._kwargs)
         if isinstance(obj, WeightedCallee) and obj.application is None:
-            return type(obj), (obj.name, obj.members, obj.shares)
+            return type(obj), (obj.name, obj.members, dict.fromkeys(obj.members, 1 / len(obj.members)))
         if isinstance(obj, Handle):
             return Handle, (deployment_of(obj), obj._options)
         return super().reducer_override(obj)

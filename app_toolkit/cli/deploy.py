@@ -64,7 +64,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         if options.only and beside:
             raise ConfigError("--only updates the running revision, and the traffic of a new one is set")
         if client is None and (options.only or beside):
-            needs = "--only needs" if options.only else "--traffic, --tag and --mirror need"
+            needs = "--only needs" if options.only else "a revision beside the running one needs"
             name = next(iter(beside), specs[0].name)
             raise ConfigError(f"{needs} a running application, and there is no application {name!r}")
         changes = launch.changes(client, manifest, options.only)

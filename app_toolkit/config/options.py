@@ -34,6 +34,10 @@ class TrafficOptions(Model):
         float, Field(ge=0, le=100, description="the percentage of the requests of the others that it gets copies of")
     ] = 0.0
 
+    @classmethod
+    def display_name(cls, option: str = "") -> str:
+        return "traffic" if option in ("", "percent") else option  # as of `deploy`
+
 
 class InstanceOptions(HTTPOptions):
     """The options that all applications of an instance share."""

@@ -19,7 +19,7 @@ from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.state_store import StateStore
 from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown, traffic
 from app_toolkit.core.applications import replica_set_names
-from app_toolkit.core.canary import CanaryPlan
+from app_toolkit.core.canary import CanaryPlan, CanaryRelease
 from app_toolkit.core.identity import application_of, are_proxies, candidate_of, main_name, node_of, replica_set_of
 from app_toolkit.core.publication import encode, route_snapshot, split_snapshots
 from app_toolkit.core.reconcile import Kill, Start
@@ -262,13 +262,14 @@ class Controller:
         there = self.desired.rollout(application)
         return await self._apply_again(there, traffic.with_split(there.current, split, weights, mirrors), None)
 
-    async def promote(self, name: str, revision: int | None) -> int:
+    async def promote(self, name: str, revision: int | None, finished: CanaryRelease | None = None) -> int:
         """Send all requests to a candidate, and make it the main revision. Return the new number of that revision.
 
-        Raises `ConfigError` if there is no such application or candidate.
+        `finished`: the canary release that ends by this. None: a client asked for it. Raises `ConfigError` if there is
+        no such application or candidate.
         """
         self._check_open()
-        after = await self.desired.promote(name, revision, self._check_unused)
+        after = await self.desired.promote(name, revision, self._check_unused, finished)
         self._lift(after.desired)
         return after.revision
 
@@ -542,7 +543,7 @@ class Controller:
             event = "CanaryReturned" if decision.action == "return" else "CanaryStep"
             try:
                 if decision.action == "finish":
-                    await self.promote(name, release.revision)
+                    await self.promote(name, release.revision, release)
                 else:
                     await self.desired.change_release(name, change, event, decision.why)
             except ConfigError as error:  # others call a deployment that it lacks, or the application was deleted

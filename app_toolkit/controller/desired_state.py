@@ -11,6 +11,7 @@ from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
 from app_toolkit.controller.state_store import StateStore, StoredState
 from app_toolkit.core import applications, rollout, shutdown, traffic
+from app_toolkit.core.canary import CanaryRelease
 from app_toolkit.core.identity import candidate_name, candidate_of
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
@@ -235,14 +236,27 @@ class DesiredState:
             if after is not before:  # otherwise the client repeats a request, or the release has ended meanwhile
                 await self._put_rollout(after, event, cause)
 
-    async def promote(self, name: str, revision: int | None, check: Callable[[ApplicationSpec], object]) -> Rollout:
+    async def promote(
+        self,
+        name: str,
+        revision: int | None,
+        check: Callable[[ApplicationSpec], object],
+        finished: CanaryRelease | None = None,
+    ) -> Rollout:
         """Send all requests to a candidate, and apply its spec to the main revision. Return the rollout.
 
-        `check`: raises `ConfigError` if the spec cannot be applied.
+        Parameters:
+            name: That of the application.
+            revision: The candidate; None: the only one.
+            check: Raises `ConfigError` if the spec cannot be applied.
+            finished: The canary release that ends by this. If it was paused or has ended meanwhile, nothing changes.
+                None: a client asked for the promotion.
         """
         async with self._changing:
             self._check_open()
             before = self.rollout(name)
+            if finished is not None and before.canary != finished:
+                return before
             main = traffic.promoted(before, revision)
             if main is before:
                 return main  # the client repeats a request that was performed before

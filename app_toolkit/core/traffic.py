@@ -309,9 +309,13 @@ def with_candidate(
         _check_no_release(rollout)
     others = [each for each in rollout.candidates if each.revision != number]
     if tag is not None and (other := next((each for each in others if each.tag == tag and not each.removed), None)):
-        raise ConfigError(f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}")
+        raise ConfigError(
+            f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}; choose another one, or "
+            f"delete {candidate_name(rollout.name, other.revision)} before"
+        )
     if share != before.share:  # if this one had all requests, the main revision gets the rest
-        others = [_with_share(each, each.share * (1 - share) / (1 - before.share or 1)) for each in others]
+        rest = (1 - share) / (1 - before.share or 1)
+        others = [_with_share(each, each.share * rest) if each.share else each for each in others]
     changed = before.model_copy(update={"share": share, "tag": tag, "mirror": mirror})
     return rollout.but(candidates=(*others, changed), last_number=max(number, rollout.last_number))
 
@@ -334,14 +338,14 @@ def with_weights(rollout: Rollout, weights: Mapping[int, float], mirrors: Mappin
     for revision, mirror in mirrors.items():
         _one_candidate(rollout, revision)
         _check_mirror(revision, mirror)
-    found = {each.revision: each.share for each in rollout.live}
+    found = {each.revision: each.share for each in rollout.live if each.revision in mirrors}
     if weights or not mirrors:
         _check_no_release(rollout)
         main = rollout.current_revision or rollout.revision
-        found = shares(weights, [main, *found], rollout.name)
+        found = shares(weights, [main, *(each.revision for each in rollout.live)], rollout.name)
     return rollout.but(
         candidates=tuple(
-            _with_share(each, found.get(each.revision, 0.0), mirrors.get(each.revision, each.mirror))
+            _with_share(each, found[each.revision], mirrors.get(each.revision)) if each.revision in found else each
             for each in rollout.candidates
         )
     )

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
+from app_toolkit.config.models import Policy
 from app_toolkit.core.attempts import Result, result_of_refusal
 from app_toolkit.core.traffic import Difference, MirrorCounts, is_sampled
 from app_toolkit.dispatch.dispatcher import Permit, Router
@@ -170,7 +171,7 @@ class MirroredRequest(Generic[P]):
         if self._end(MirrorCounts(failed=1)):
             if result is not None:
                 self.router.ended(self.permit, result)
-            self.router.release(self.permit)  # its response may be an open stream
+            self.router.release(self.permit)  # an open stream has no slot that `ended` could release
 
     @property
     def ended(self) -> bool:
@@ -226,7 +227,7 @@ class Mirrors:
             now: The time. The response of the mirror took the seconds from now on.
         """
         self._counts.setdefault(mirror, MirrorCounts())
-        if size is None or size > MOST_BODY:
+        if size is None or size > min(MOST_BODY, _limit(router.policy)):
             self._counts[mirror] += MirrorCounts(too_large=1)
             return None
         has_room = len(self.live) < self._most_requests and self.kept_bytes + size <= self._most_bytes
@@ -253,3 +254,8 @@ class Mirrors:
     def counts(self) -> dict[str, MirrorCounts]:
         """Return the counts by mirror. Thread-safe."""
         return dict(self._counts)
+
+
+def _limit(policy: Policy) -> int:
+    """Return the maximum size in bytes of a body that a deployment accepts."""
+    return MOST_BODY if policy.max_body_size is None else policy.max_body_size

@@ -1,5 +1,7 @@
 """Canary releases, through the whole controller, on a manual clock. A caller reports the requests of both revisions."""
 
+import asyncio
+
 import pytest
 
 from app_toolkit.core.canary import Requests, bucket_of, plan_release
@@ -116,6 +118,28 @@ async def test_a_paused_release_keeps_its_step_and_begins_it_again():
         await h.clock.advance(59.0)
         assert shares(h)["shop@2"] == 0.01
         await h.until(lambda: shares(h)["shop@2"] == 0.1, within_s=3)
+
+
+async def test_a_release_that_is_paused_while_its_last_step_ends_is_not_promoted():
+    async with harness(deployed=application()) as h:
+        proxy = await released(h, plan_release([100], every=60))
+        proxy.serve()
+        await h.clock.advance(50.0)
+        written, stored = asyncio.Event(), h.store.compare_and_set
+
+        async def slowly(*arguments):
+            await written.wait()
+            await stored(*arguments)
+
+        h.store.compare_and_set = slowly
+        pausing = asyncio.create_task(h.controller.pause_release("shop", paused=True))
+        await h.clock.advance(11.0)
+        assert not pausing.done()
+        written.set()
+        await h.clock.advance(1.0)
+        assert pausing.done()
+        assert (release(h).paused, release(h).outcome) == (True, None)
+        assert status_of(h).revision == 1
 
 
 async def test_the_step_survives_the_controller_and_begins_again():

@@ -279,6 +279,15 @@ def test_a_mirror_is_set_beside_the_weights() -> None:
     assert mirrors_of(aborted(rollout)) == {}
 
 
+def test_a_candidate_that_waits_for_its_release_stays_while_others_change() -> None:
+    waiting = with_candidate(stable(), 0.0, None)
+    weighed = with_candidate(waiting, 0.5, None)
+    assert [each.revision for each in weighed.live] == [2, 3]
+    mirroring = with_candidate(waiting, 0.0, None, 0.5)
+    assert mirrors_of(with_weights(mirroring, {}, {3: 1.0})) == {2: 0.0, 3: 1.0}
+    assert mirrors_of(with_weights(mirroring, {1: 1})) == {3: 0.5}, "it is missing among the weights"
+
+
 @pytest.mark.parametrize(
     ("mirrors", "why"),
     [

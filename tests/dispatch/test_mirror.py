@@ -144,6 +144,13 @@ def test_a_larger_body_is_counted_and_not_sent(size: int | None) -> None:
     assert begin(mirrors, router, size=MOST_BODY) is not None
 
 
+def test_a_body_that_the_mirror_does_not_accept_is_counted_and_not_sent() -> None:
+    mirrors, router = Mirrors(), router_of(1, max_body_size=2)
+    assert begin(mirrors, router, size=3) is None
+    assert counts(mirrors) == MirrorCounts(too_large=1)
+    assert begin(mirrors, router, size=2) is not None
+
+
 @pytest.mark.parametrize(("timeout", "until"), [(None, LONGEST_S), (2.0, 2.0), (3_600.0, LONGEST_S)])
 def test_its_deadline_is_bounded(timeout: float | None, until: float) -> None:
     assert begun(Mirrors(), router_of(1, request_timeout_s=timeout), now=5.0).deadline == 5.0 + until

@@ -563,6 +563,18 @@ async def test_keys_are_listed_by_their_beginning(store: Store) -> None:
     assert await store.keys("contract/c") == []
 
 
+async def test_a_key_that_continues_another_one_has_a_value_of_its_own(store: Store) -> None:
+    live_revision = f"{KEY}@2"
+    await store.compare_and_set(KEY, None, b"main")
+    await store.compare_and_set(live_revision, None, b"one")
+    await store.compare_and_set(live_revision, b"one", b"two")
+    async with asyncio.timeout(10):
+        assert await store.get(KEY) == b"main"
+    await store.delete(KEY)
+    assert await store.get(KEY) is None
+    assert await store.get(live_revision) == b"two"
+
+
 async def test_many_writers_lose_nothing(store: Store) -> None:
     async def count(times: int) -> None:
         while times:

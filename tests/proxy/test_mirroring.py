@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from math import sqrt
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -267,6 +268,17 @@ def test_a_stream_of_a_mirror_holds_no_slot_and_is_cut_at_the_deadline(wire: Wir
     wire.advance(LONGEST_S)
     assert counts(wire) == MirrorCounts(completed=2)
     assert all(connection.closed for connection in mirror.connections)
+
+
+def test_a_stream_of_a_mirror_that_is_lost_does_not_count_as_open_any_more(wire: Wire) -> None:
+    mirror = wire.replica().says(STREAM)
+    serve(wire, mirror)
+    assert ask(wire.client()).body == b"ok"
+    router: Any = wire.proxy.registry.routers["shop@2/web"]
+    assert router.opened == 1
+    mirror.last.lose()
+    assert router.opened == 0
+    assert counts(wire) == MirrorCounts(failed=1)
 
 
 def test_the_deadline_of_the_mirror_may_be_shorter(wire: Wire) -> None:

@@ -45,7 +45,9 @@ class RayStore:
 
     def _numbers(self, key: str) -> list[int]:
         written = _internal_kv_list(f"{key}@".encode(), namespace=NAMESPACE)
-        return sorted(int(name.decode().rpartition("@")[2]) for name in written)
+        named = (name.decode().rpartition("@") for name in written)
+        # The key of a live revision, `KEY@13`, begins with the key of its application.
+        return sorted(int(number) for whose, _, number in named if whose == key)
 
     def _last(self, key: str) -> tuple[int, bytes | None]:
         """Return the number and the value of the last write; 0 and None if there is none."""
