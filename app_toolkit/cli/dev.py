@@ -21,14 +21,11 @@ from app_toolkit.config.settings import log_format, log_level, read_served, read
 from app_toolkit.engines.applications import Applications
 from app_toolkit.engines.embedded import embedded
 from app_toolkit.errors import ConfigError, ToolkitError
-from app_toolkit.observability.log_formats import JsonFormatter
+from app_toolkit.observability.log_formats import FORMATTERS
 from app_toolkit.observability.logs import show_logs
 from app_toolkit.planning import take_up
 from app_toolkit.proxy.addresses import check_port_is_free
 from app_toolkit.types import ASGIApp
-
-IN_JSON = {**LOGGING_CONFIG, "formatters": {name: {"()": JsonFormatter} for name in LOGGING_CONFIG["formatters"]}}
-"""uvicorn's own configuration of its loggers, with records in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +64,7 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
     check_port_is_free(host, port)
     set_development()
     set_served(str(served))
+    shown = {"()": FORMATTERS[log_format()]}  # uvicorn's own formatters do not escape control characters
     config = uvicorn.Config(
         f"{__name__}:app",
         factory=True,
@@ -75,7 +73,7 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
         reload=reload,
         reload_dirs=[str(folder.resolve()) for folder in reload_dirs] or None,
         loop="app_toolkit.observability.watchdog:watched_loop",
-        log_config=LOGGING_CONFIG if log_format() == "text" else IN_JSON,
+        log_config={**LOGGING_CONFIG, "formatters": dict.fromkeys(LOGGING_CONFIG["formatters"], shown)},
         reload_includes=["*.py", *([served.file.name] if served.file else [])] if reload else None,
     )
     server = uvicorn.Server(config)

@@ -86,7 +86,7 @@ class TextFormatter(logging.Formatter):
         trace = _trace(record)
         lines = bounded(trace, MOST_BYTES // 2, indented) if trace else ""
         room = MOST_BYTES - len(head.encode()) - len(lines.encode()) - 1
-        return f"{head}{bounded(record.getMessage(), room)}{lines}"
+        return f"{head}{bounded(_message(record), room)}{lines}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -101,7 +101,7 @@ class JsonFormatter(logging.Formatter):
         if trace := _trace(record):
             tail += f',"exception":"{bounded(trace, MOST_BYTES // 2, _json)}"'
         room = MOST_BYTES - len(head) - len(tail) - len('""}\n')
-        return f'{head}{bounded(record.getMessage(), room, _json)}"{tail}}}'
+        return f'{head}{bounded(_message(record), room, _json)}"{tail}}}'
 
 
 FORMATTERS: dict[str, type[TextFormatter | JsonFormatter]] = {"text": TextFormatter, "json": JsonFormatter}
@@ -116,6 +116,10 @@ def _quoted(value: Any) -> str:
     if type(value) is int:
         return str(value)
     return f'"{bounded(str(value), MOST_BYTES_OF_A_NAME, _json)}"'
+
+
+def _message(record: logging.LogRecord) -> str:
+    return record.getMessage().rstrip("\n")  # uvicorn separates some messages by an empty line
 
 
 def _trace(record: logging.LogRecord) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import unicodedata
 from types import TracebackType
@@ -87,7 +88,7 @@ def test_a_formatted_record_is_within_the_bound_and_begins_once(message: str, na
     record = record_of("%s", message, name=name, error=ValueError(error))
     first, *rest = TextFormatter().format(record).split("\n")
     assert len("\n".join([first, *rest]).encode()) < MOST_BYTES
-    assert first.startswith("2026-05-04 ")
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:", first)
     assert all(line.startswith("  ") for line in rest)
     assert is_printable("".join([first, *rest]))
 
@@ -97,7 +98,7 @@ def test_a_formatted_record_is_within_the_bound_and_begins_once(message: str, na
     found = json.loads(line)
     assert list(found) == ["time", "level", "logger", "message", "exception"]
     if len(json.dumps(message)) < MOST_BYTES // 4:
-        assert found["message"] == message
+        assert found["message"] == message.rstrip("\n")
 
 
 def test_a_record_in_json_has_the_fields_that_it_has_not_empty() -> None:

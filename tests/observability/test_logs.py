@@ -20,8 +20,10 @@ from app_toolkit.observability.context import REPLICA, REQUEST_ID, TRACE, Replic
 from app_toolkit.observability.log_formats import FIELDS
 from app_toolkit.observability.logs import attach_fields, show_logs
 from app_toolkit.types import ReplicaId
+from tests.docs.pages import page
 
-CANDIDATE = ReplicaContext("shop@13", "chat", ReplicaId("shop@13.chat-1-1"))
+PAGE = page("docs/logs.md")
+TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
 logger = logging.getLogger("shop")
 
 
@@ -40,17 +42,29 @@ def as_it_begins() -> Iterator[None]:
         root.setLevel(level)
 
 
+def write() -> None:
+    """Log in the request of the page."""
+    in_request().run(logging.getLogger("shop.chat").info, "%s tokens", 12)
+
+
+def in_request() -> Context:
+    context = Context()
+    context.run(REQUEST_ID.set, "5f1c-2a")
+    context.run(TRACE.set, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 a=1")
+    context.run(REPLICA.set, ReplicaContext("shop@13", "chat", ReplicaId("shop@13.chat-1-1")))
+    return context
+
+
 def test_a_record_has_its_time_and_the_id_of_its_request(capsys: pytest.CaptureFixture[str]) -> None:
     with as_it_begins():
         show_logs("info")
-        token = REQUEST_ID.set("5f1c-2a")
-        logging.getLogger("shop").info("sold %s", "tea")
-        REQUEST_ID.reset(token)
+        write()
         logging.getLogger("shop").info("closed")
         logging.getLogger("shop").debug("unheard")
-    first, second = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO shop \[5f1c-2a\]: sold tea", first)
-    assert second.endswith(" INFO shop: closed")
+    shown, second = capsys.readouterr().err.splitlines(keepends=True)
+    assert re.sub(TIME, "", shown) == re.sub(TIME, "", PAGE.shown("text")[0])
+    assert second.endswith(" INFO shop: closed\n")
+    assert re.match(TIME, shown)
 
 
 def test_a_traceback_names_the_files_of_an_application_by_their_paths_in_its_folder(
@@ -89,18 +103,16 @@ def test_a_level_that_the_app_has_set_stays(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_records_in_json_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    def sell() -> None:
-        REQUEST_ID.set("5f1c-2a")
-        REPLICA.set(CANDIDATE)
-        logger.info("sold\n%s", "tea")
-
     with as_it_begins():
         show_logs("info", "json")
-        Context().run(sell)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith('{"time":"')
-    found = json.loads(line)
-    assert (found["message"], found["request_id"], found["replica"]) == ("sold\ntea", "5f1c-2a", "shop@13.chat-1-1")
+        write()
+        logger.warning("sold\n%s", "tea")
+    shown, second = map(json.loads, capsys.readouterr().err.splitlines())
+    (expected,) = map(json.loads, PAGE.shown("json"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", shown["time"])
+    assert {**shown, "time": expected["time"]} == expected
+    assert list(shown) == list(expected)
+    assert second["message"] == "sold\ntea"
 
 
 def fields(record: logging.LogRecord) -> dict[str, object]:
@@ -108,14 +120,8 @@ def fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def test_fields_are_those_of_the_context_of_the_log_call(caplog: pytest.LogCaptureFixture) -> None:
-    def serve() -> None:
-        REQUEST_ID.set("5f1c-2a")
-        TRACE.set("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 a=1")
-        REPLICA.set(CANDIDATE)
-        logger.warning("inside")
-
     attach_fields()
-    Context().run(serve)
+    in_request().run(logger.warning, "inside")
     Context().run(logger.warning, "outside")
     inside, outside = caplog.records
     assert fields(inside) == {
@@ -168,15 +174,11 @@ def test_what_an_app_gives_to_its_records_itself_overrides_the_fields(caplog: py
 
 
 def test_a_formatter_of_the_app_uses_the_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    def sell() -> None:
-        REQUEST_ID.set("5f1c-2a")
-        logger.info("sold")
-
+    (code,) = PAGE.shown("py")
     with as_it_begins():
         show_logs("info")
-        logging.basicConfig(format="%(request_id)s|%(trace_id)s|%(revision)s %(message)s")
-        Context().run(sell)
-    assert capsys.readouterr().err == "5f1c-2a|| sold\n"
+        in_request().run(exec, code, {})
+    assert capsys.readouterr().err == PAGE.shown("text")[1]
 
 
 async def log(message: str) -> None:
