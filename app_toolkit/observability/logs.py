@@ -9,9 +9,10 @@ from app_toolkit.core.identity import candidate_of
 from app_toolkit.observability.context import REPLICA, REQUEST_ID, TRACE, ReplicaContext
 from app_toolkit.observability.log_formats import FIELDS, FORMATTERS
 
-_is_attached = False
-_replica: ReplicaContext | None = None
+own_replica: ReplicaContext | None = None
 """The only replica of this process, for records outside of its contexts. None: it has none, or several."""
+
+_is_attached = False
 
 
 def attach_fields(replica: ReplicaContext | None = None) -> None:
@@ -26,8 +27,8 @@ def attach_fields(replica: ReplicaContext | None = None) -> None:
     `Logger.makeRecord` is wrapped. With a record factory (`logging.setLogRecordFactory`) instead, every call with
     `extra={"request_id": ...}` would raise `KeyError`, and a factory that the app sets later would end the fields.
     """
-    global _is_attached, _replica
-    _replica = replica or _replica
+    global _is_attached, own_replica
+    own_replica = replica or own_replica
     if _is_attached:
         return
     _is_attached = True
@@ -48,7 +49,7 @@ def _values() -> Iterator[str | int]:
     yield REQUEST_ID.get() or ""
     trace = TRACE.get()
     yield trace.split("-", 2)[1] if trace else ""
-    replica = REPLICA.get() or _replica
+    replica = REPLICA.get() or own_replica
     if replica is None:
         yield from ("", "", "", "")
         return

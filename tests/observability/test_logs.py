@@ -27,6 +27,12 @@ TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
 logger = logging.getLogger("shop")
 
 
+@pytest.fixture(autouse=True)
+def no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is no replica, also if an earlier test has started one in it."""
+    monkeypatch.setattr(logs, "own_replica", None)
+
+
 @contextmanager
 def as_it_begins() -> Iterator[None]:
     """Logging as a process begins with it: pytest's own handlers come with each phase of a test."""
@@ -136,9 +142,8 @@ def test_fields_are_those_of_the_context_of_the_log_call(caplog: pytest.LogCaptu
 
 
 def test_a_thread_without_a_context_has_the_replica_of_the_process(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(logs, "_replica", None)
     attach_fields(ReplicaContext("shop", "chat", ReplicaId("shop.chat-1-1")))
     thread = threading.Thread(target=Context().run, args=(logger.warning, "cleaned"))
     thread.start()
