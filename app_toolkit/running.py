@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 from fastapi import FastAPI, Request
 
@@ -30,9 +30,9 @@ from app_toolkit.client.commands import (
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, SplitSpec
-from app_toolkit.config.options import Options, PlanOptions, TrafficOptions
+from app_toolkit.config.options import LOG_OPTIONS, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
-from app_toolkit.config.settings import log_level, read_settings, set_log_level
+from app_toolkit.config.settings import log_format, log_level, read_settings, set_logs
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, NamedDeployment, of_function, pack
@@ -92,6 +92,7 @@ class RunKeywords(TypedDict, total=False):
     ssl_certfile: str | None
     access_log: bool | str
     log_level: Literal["debug", "info", "warning", "error", "critical"]
+    log_format: Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +185,12 @@ def deploy(
     """
     if isinstance(only, str):
         raise ConfigError(f"only = {only!r}: it should be a list of names")
-    if "log_level" in options:
-        raise ConfigError(
-            "deploy() has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL in the environment of the cluster's nodes"
-        )
+    for name in LOG_OPTIONS:
+        if name in options:
+            raise ConfigError(
+                f"deploy() has no option {name!r}: set APP_TOOLKIT_{name.upper()} in the environment of the cluster's "
+                "nodes"
+            )
     chosen, named = _resolved(options)
     with _lock:
         _, spec, code = _planned(app, chosen)
@@ -433,7 +436,8 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
     """Return the driver of this process, and start it if necessary. `options`: those that the caller gave."""
     _lock.wait_for(lambda: _connection is None)
     if _driver is not None:
-        _check_log_level(options, applies=_driver.client.is_local and chosen.log_level == log_level())
+        present = {"log_level": log_level(), "log_format": log_format()}
+        _check_logs(options, present if _driver.client.is_local else {})
         _driver.client.acquire_lease()
         return _driver
     if handles.runs_elsewhere():
@@ -445,8 +449,9 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
     engine.preload()
     is_joined = engine.is_joined()
     address = options.get("address") if is_joined else chosen.address
-    _check_log_level(options, applies=address is None and not is_joined)
-    set_log_level(chosen.log_level)
+    if address is not None or is_joined:
+        _check_logs(options, {})
+    set_logs(chosen)
     if not is_joined:
         launch.check(engine, address, manifest.http)
     client = launch.start(engine, manifest.specs, address)
@@ -462,13 +467,18 @@ def _warn(spec: ApplicationSpec) -> None:
         logger.warning(warning)
 
 
-def _check_log_level(options: RunKeywords, *, applies: bool) -> None:
-    """Raise `ConfigError` if the caller gave a log level that Ray, which runs already, would not apply."""
-    if "log_level" in options and not applies:
-        raise ConfigError(
-            f"run() cannot apply log_level = {options['log_level']!r} to a Ray that runs already: set "
-            "APP_TOOLKIT_LOG_LEVEL in the environment of its nodes"
-        )
+def _check_logs(options: RunKeywords, present: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if the caller gave a log level or format that Ray, which runs already, would not apply.
+
+    `present`: those that its processes have; empty: they are not known.
+    """
+    given = cast("Mapping[str, object]", options)
+    for name in LOG_OPTIONS:
+        if name in given and str(given[name]).lower() != present.get(name):
+            raise ConfigError(
+                f"run() cannot apply {name} = {given[name]!r} to a Ray that runs already: set "
+                f"APP_TOOLKIT_{name.upper()} in the environment of its nodes"
+            )
 
 
 def _drive(client: Client) -> Driver:

@@ -22,6 +22,7 @@ from app_toolkit.core.methods import is_idempotent
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
+from app_toolkit.observability.logs import attach_fields
 from app_toolkit.replica.objects.batching import is_raw, slots_for
 from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, error_response
 from app_toolkit.split import Split
@@ -83,6 +84,7 @@ class Toolkit(FastAPI):
         self._serving: str | None = None
         self._embedded: ASGIApp | None = None
         super().__init__(**fastapi)
+        attach_fields()  # a server may log before it calls the app
         # By default, a call that was refused is the response of the route that made it.
         self.exception_handlers.setdefault(RequestError, error_response)
 

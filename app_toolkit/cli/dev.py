@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Any
 
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 from uvicorn.supervisors import ChangeReload
 
 from app_toolkit.cli.plan import application_here
@@ -16,10 +17,11 @@ from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
 from app_toolkit.config.project import read_project
-from app_toolkit.config.settings import log_level, read_served, read_variables, set_development, set_served
+from app_toolkit.config.settings import log_format, log_level, read_served, read_variables, set_development, set_served
 from app_toolkit.engines.applications import Applications
 from app_toolkit.engines.embedded import embedded
 from app_toolkit.errors import ConfigError, ToolkitError
+from app_toolkit.observability.log_formats import FORMATTERS
 from app_toolkit.observability.logs import show_logs
 from app_toolkit.planning import take_up
 from app_toolkit.proxy.addresses import check_port_is_free
@@ -62,6 +64,7 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
     check_port_is_free(host, port)
     set_development()
     set_served(str(served))
+    shown = {"()": FORMATTERS[log_format()]}  # uvicorn's own formatters do not escape control characters
     config = uvicorn.Config(
         f"{__name__}:app",
         factory=True,
@@ -70,6 +73,7 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
         reload=reload,
         reload_dirs=[str(folder.resolve()) for folder in reload_dirs] or None,
         loop="app_toolkit.observability.watchdog:watched_loop",
+        log_config={**LOGGING_CONFIG, "formatters": dict.fromkeys(LOGGING_CONFIG["formatters"], shown)},
         reload_includes=["*.py", *([served.file.name] if served.file else [])] if reload else None,
     )
     server = uvicorn.Server(config)
@@ -105,7 +109,7 @@ class Reload(ChangeReload):  # type: ignore[valid-type, misc]
 
 def app() -> ASGIApp:
     """Return the app to serve. uvicorn calls this in the serving process, within its event loop."""
-    show_logs(log_level())
+    show_logs(log_level(), log_format())
     try:
         served = Served.read(read_served())
         if served.file is not None:

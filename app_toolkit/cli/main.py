@@ -45,10 +45,10 @@ from app_toolkit.client.commands import (
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
-from app_toolkit.config.options import InstanceOptions, Options, PlanOptions, TrafficOptions
+from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import read_variables, set_log_level
+from app_toolkit.config.settings import read_variables, set_logs
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import candidate_name
@@ -208,17 +208,18 @@ class Format(StrEnum):
 
 
 @app.command()
-@takes(*SERVE_OPTIONS, "log_level")
+@takes(*SERVE_OPTIONS, *LOG_OPTIONS)
 def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
     """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
-    set_log_level(chosen.log_level)
-    if context.params["log_level"] is not None and chosen.address is not None:
-        Screen().say(
-            "--log-level does not change the replicas of a running cluster: set APP_TOOLKIT_LOG_LEVEL in the "
-            "environment of its nodes."
-        )
+    set_logs(chosen)
+    for name in LOG_OPTIONS:
+        if context.params[name] is not None and chosen.address is not None:
+            Screen().say(
+                f"{CommandLine.display_name(name)} does not change the replicas of a running cluster: set "
+                f"APP_TOOLKIT_{name.upper()} in the environment of its nodes."
+            )
     serve_on_cluster(options, Screen(), engine())
 
 
@@ -307,7 +308,7 @@ def new(
 
 
 @app.command()
-@takes("log_level")
+@takes(*LOG_OPTIONS)
 def dev(
     context: typer.Context,
     target: ServedArgument = None,
@@ -326,7 +327,7 @@ def dev(
     """Serve an app, or all apps of a file, in one process without Ray, and restart when a file changes."""
     project = read_project(Path.cwd())
     file = _file(context, target, project)
-    set_log_level(_chosen(context, project).log_level)
+    set_logs(_chosen(context, project))
     if file is None:
         _refuse_application(application)
         served = Served(_resolve(target, project, app_dir))

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from app_toolkit.errors import TargetError
 from app_toolkit.interfaces import Deployable
+from app_toolkit.observability.logs import attach_fields
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.loading import import_from, names
 from app_toolkit.userapp.target import candidates, is_function, is_served, served
@@ -63,6 +64,7 @@ def load(target: Target) -> tuple[ASGIApp | Deployable, str]:
     Raises `TargetError` if the import fails, with the end of the user's traceback as a note, or if the module has no
     object of this name that can be served.
     """
+    attach_fields()  # the app may configure logging and log while it is imported
     module = _import(target)
     attribute = target.attribute or _find(module)
     found: Any = module

@@ -45,6 +45,10 @@ class InstanceOptions(HTTPOptions):
     address: Annotated[str | None, Field(description="the Ray cluster to join, HOST:PORT or auto")] = None
 
 
+LOG_OPTIONS = ("log_level", "log_format")
+"""The options that the processes of a Ray get in their environment, when they start."""
+
+
 class Options(InstanceOptions, PlanOptions):
     """All options: those that one source sets, or those that result from all sources."""
 
@@ -52,6 +56,10 @@ class Options(InstanceOptions, PlanOptions):
         Literal["debug", "info", "warning", "error", "critical"],
         Field(description="the lowest level that is logged by an app that does not configure logging itself"),
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"],
+        Field(description="the format of log records, text or json, of an app that does not configure logging itself"),
+    ] = "text"
 
     @field_validator("ssl_keyfile", "ssl_certfile")
     @classmethod
@@ -63,10 +71,10 @@ class Options(InstanceOptions, PlanOptions):
     def _begin_log_at_the_root(cls, value: bool | str) -> bool | str:
         return value if isinstance(value, bool) or value == "-" else str(Path(value).absolute())
 
-    @field_validator("log_level", mode="before")
+    @field_validator("log_level", "log_format", mode="before")
     @classmethod
-    def _in_small_letters(cls, level: object) -> object:
-        return level.lower() if isinstance(level, str) else level
+    def _in_small_letters(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
 
     @property
     def given(self) -> dict[str, Any]:

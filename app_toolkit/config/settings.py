@@ -84,17 +84,24 @@ def read_served() -> str:
 
 
 LOG_LEVEL = "APP_TOOLKIT_LOG_LEVEL"
+LOG_FORMAT = "APP_TOOLKIT_LOG_FORMAT"
 
 
-def set_log_level(level: str) -> None:
-    """Set the log level for the child processes of this process, which include the replicas of a local Ray."""
-    os.environ[LOG_LEVEL] = level
+def set_logs(options: Options) -> None:
+    """Set the log level and format for the child processes of this process, which include those of a local Ray."""
+    os.environ[LOG_LEVEL] = options.log_level
+    os.environ[LOG_FORMAT] = options.log_format
 
 
 def log_level() -> str:
     """Return the log level of this process from its environment. The default is `info`."""
     level = os.environ.get(LOG_LEVEL, "").lower()
     return level if level in ("debug", "info", "warning", "error", "critical") else "info"
+
+
+def log_format() -> str:
+    """Return the log format of this process from its environment: `text`, the default, or `json`."""
+    return "json" if os.environ.get(LOG_FORMAT, "").lower() == "json" else "text"
 
 
 def set_plain_logs(colour: bool) -> None:

@@ -233,7 +233,9 @@ class Ingress(Local):
             if outcome != OK:
                 outcome, status = (CUT, status) if status else (OK, 500)
             # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
-            logger.error("request %s failed in %s: %r", request_id, self.replica.name, scope["path"])
+            said = "request %s failed in %s: %r"
+            own = {"request_id": request_id}  # the context of the request has ended
+            logger.error(said, request_id, self.replica.name, scope["path"], extra=own)
             raise
         finally:
             REPLICA.set(outer)

@@ -24,6 +24,7 @@ from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, Repli
 from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, Endpoint, QueuePosition
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.observability.counts import Counters
+from app_toolkit.observability.logs import attach_fields
 from app_toolkit.observability.records import Record, Records
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.admission.wait_queue import Position
@@ -69,6 +70,7 @@ class Local:
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
         disable_ray_auto_start()
+        attach_fields()
         self.replica = Replica(
             app,
             name=name,

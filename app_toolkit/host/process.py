@@ -30,7 +30,8 @@ from app_toolkit.host.services import Services
 from app_toolkit.host.store import last_epoch, packed, packed_code
 from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.access import AccessLog, LogFile
-from app_toolkit.observability.logs import show_logs
+from app_toolkit.observability.context import ReplicaContext
+from app_toolkit.observability.logs import attach_fields, show_logs
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
@@ -166,7 +167,8 @@ class ReplicaProcess(ControlledProcess):
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
 
     def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
-        show_logs(settings.log_level())
+        show_logs(settings.log_level(), settings.log_format())
+        attach_fields(ReplicaContext(spec.application, spec.deployment, spec.id))
         folder, store = self.services.folder.path, self.services.store
         # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
         file = folder / sha256(spec.id.encode()).hexdigest()[:16]
@@ -201,6 +203,7 @@ class ProxyProcess(ControlledProcess):
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
 
     def _serve(self, spec: ProxySpec, secret: bytes) -> Location:
+        show_logs(settings.log_level(), settings.log_format())
         options, services = HTTPOptions(**spec.options), self.services
         here = services.node
         shared = options.proxies_per_node > 1 or list(services.nodes()).count(services.address) > 1

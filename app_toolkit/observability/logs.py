@@ -1,24 +1,73 @@
-"""Shows the log records of an app, with the id of the request, unless the app configures logging itself."""
+"""Adds the request and the replica to the log records of a process, and shows them if no handler of the app does."""
 
+import functools
 import logging
+from collections.abc import Iterator
 from typing import Any
 
-from app_toolkit.observability.context import REQUEST_ID
-from app_toolkit.observability.tracebacks import shortened
+from app_toolkit.core.identity import candidate_of
+from app_toolkit.observability.context import REPLICA, REQUEST_ID, TRACE, ReplicaContext
+from app_toolkit.observability.log_formats import FIELDS, FORMATTERS
 
-FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s%(request)s: %(message)s"
-TIME = "%Y-%m-%d %H:%M:%S"
+own_replica: ReplicaContext | None = None
+"""The only replica of this process, for records outside of its contexts. None: it has none, or several."""
+
+_is_attached = False
 
 
-def show_logs(level: str) -> None:
+def attach_fields(replica: ReplicaContext | None = None) -> None:
+    """Give each record that a logger of this process makes from now on the attributes `FIELDS`.
+
+    They describe the context of the log call. An attribute is the empty string if there is none: outside of a request,
+    in a batch, which belongs to no request, and for the revision also in the main revision of an application, whose
+    number a replica does not know. `extra` and the app's own record factory override them.
+
+    `replica`: the only replica of this process, to which threads belong that have no context.
+
+    `Logger.makeRecord` is wrapped. With a record factory (`logging.setLogRecordFactory`) instead, every call with
+    `extra={"request_id": ...}` would raise `KeyError`, and a factory that the app sets later would end the fields.
+    """
+    global _is_attached, own_replica
+    own_replica = replica or own_replica
+    if _is_attached:
+        return
+    _is_attached = True
+    make_record = logging.Logger.makeRecord
+
+    @functools.wraps(make_record)
+    def make_record_with_fields(self: logging.Logger, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make_record(self, *args, **kwargs)
+        for name, value in zip(FIELDS, _values(), strict=True):
+            vars(record).setdefault(name, value)
+        return record
+
+    logging.Logger.makeRecord = make_record_with_fields  # type: ignore[method-assign]
+
+
+def _values() -> Iterator[str | int]:
+    """Yield the values of `FIELDS` in the current context."""
+    yield REQUEST_ID.get() or ""
+    trace = TRACE.get()
+    yield trace.split("-", 2)[1] if trace else ""
+    replica = REPLICA.get() or own_replica
+    if replica is None:
+        yield from ("", "", "", "")
+        return
+    yield from candidate_of(replica.application) or (replica.application, "")
+    yield replica.deployment
+    yield replica.replica_id
+
+
+def show_logs(level: str, format: str = "text") -> None:
     """Show records of this level and above on standard error, if no handler of the app takes them.
 
     `logging.lastResort` handles records that no other handler takes. By default it shows warnings without their time,
-    and the root logger drops records below a warning. A level that the app has set does not change.
+    and the root logger drops records below a warning. A level that the app has set does not change. `format`: one of
+    `FORMATTERS`.
     """
+    attach_fields()
     handler = logging.StreamHandler()
-    handler.setFormatter(_Formatter(FORMAT, TIME))
-    handler.addFilter(_with_request)
+    handler.setFormatter(FORMATTERS[format]())
     logging.lastResort = handler
     root = logging.getLogger()
     if root.level == logging.WARNING:  # its default
@@ -26,14 +75,3 @@ def show_logs(level: str) -> None:
     server = logging.getLogger("uvicorn")
     if server.level == logging.NOTSET:  # in a replica, where each start and end of the server would log a record
         server.setLevel(logging.WARNING)
-
-
-class _Formatter(logging.Formatter):
-    def formatException(self, ei: Any) -> str:
-        return shortened(super().formatException(ei))
-
-
-def _with_request(record: logging.LogRecord) -> bool:
-    request = REQUEST_ID.get()
-    record.request = "" if request is None else f" [{request}]"
-    return True

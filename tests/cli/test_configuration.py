@@ -1,7 +1,9 @@
 """Options come from the command line, the environment, the project and the defaults, in this order."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -11,7 +13,7 @@ from app_toolkit.cli.run import RunOptions
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import RunDefaults, read_project
-from app_toolkit.config.settings import log_level, read_settings
+from app_toolkit.config.settings import log_format, log_level, read_settings
 from app_toolkit.deployment import deployment
 from app_toolkit.errors import ConfigError
 from app_toolkit.running import deploy, run
@@ -24,7 +26,8 @@ VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for 
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an app in it, which is the current one; no variable of ours is set."""
     for variable in VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv(variable, "")  # so that a variable that the test sets is removed after it
+        monkeypatch.delenv(variable)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "main.py").write_text("from fastapi import FastAPI\napp = FastAPI()\n")
     return tmp_path
@@ -146,20 +149,32 @@ def test_a_source_file_is_not_taken_for_an_access_log(name: str, capsys: pytest.
     assert f"--access-log = '{name}': an access log cannot be a file whose name ends in .py, .yaml, .yml or" in said
 
 
-def test_processes_of_a_local_ray_get_the_log_level(project: Path, options_of) -> None:
-    options_of("--log-level", "DEBUG")
-    assert log_level() == "debug"
+EACH_OF_LOGS = [("log_level", "DEBUG", log_level), ("log_format", "JSON", log_format)]
+"""The options of logs, a value other than the default, and the function that a process reads them with."""
+
+
+@pytest.mark.parametrize(("name", "value", "read"), EACH_OF_LOGS)
+def test_processes_of_a_local_ray_get_the_options_of_logs(
+    options_of, name: str, value: str, read: Callable[[], str]
+) -> None:
+    options_of("--" + name.replace("_", "-"), value)
+    assert read() == value.lower()
     options_of()
-    assert log_level() == "debug", "what the environment says is the default"
+    assert read() == value.lower(), "what the environment says is the default"
 
 
-def test_log_level_without_effect_is_reported(options_of, capsys: pytest.CaptureFixture[str]) -> None:
-    options_of("--log-level", "debug")
-    assert "--log-level" not in capsys.readouterr().out
-    options_of("--log-level", "debug", "--address", "auto")
-    assert "--log-level does not change the replicas of a running cluster" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match=r"^deploy\(\) has no option 'log_level': set APP_TOOLKIT_LOG_LEVEL"):
-        deploy(FastAPI(), log_level="debug")
+@pytest.mark.parametrize(("name", "value", "_"), EACH_OF_LOGS)
+def test_an_option_of_logs_without_effect_is_reported(
+    options_of, capsys: pytest.CaptureFixture[str], name: str, value: str, _: object
+) -> None:
+    flag = "--" + name.replace("_", "-")
+    options_of(flag, value)
+    assert flag not in capsys.readouterr().out
+    options_of(flag, value, "--address", "auto")
+    assert f"{flag} does not change the replicas of a running cluster" in capsys.readouterr().out
+    options: Any = {name: value}
+    with pytest.raises(ConfigError, match=rf"^deploy\(\) has no option '{name}': set APP_TOOLKIT_{name.upper()}"):
+        deploy(FastAPI(), **options)
 
 
 class Answer:
@@ -168,9 +183,12 @@ class Answer:
 
 
 @pytest.mark.usefixtures("project")
-def test_a_cluster_that_runs_takes_no_log_level_from_a_script() -> None:
-    with pytest.raises(ConfigError, match=r"^run\(\) cannot apply log_level = 'debug' to a Ray that runs already: set"):
-        run(deployment(Answer).bind(), address="127.0.0.1:1", log_level="debug")
+@pytest.mark.parametrize(("name", "value", "_"), EACH_OF_LOGS)
+def test_a_cluster_that_runs_takes_no_option_of_logs_from_a_script(name: str, value: str, _: object) -> None:
+    options: Any = {name: value.lower()}
+    refused = rf"^run\(\) cannot apply {name} = '{value.lower()}' to a Ray that runs already: set"
+    with pytest.raises(ConfigError, match=refused):
+        run(deployment(Answer).bind(), address="127.0.0.1:1", **options)
 
 
 def test_variable_of_uvicorn_for_trusted_proxies_is_read(options_of, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """`dev`: a real server in one process, and in one that is replaced when a file changes."""
 
+import json
 import os
 import re
 import signal
@@ -68,9 +69,13 @@ def answers(url: str) -> dict[str, str] | None:
         return None
 
 
-def test_it_serves_the_app_it_finds_and_calls_the_environment_development(dev: Callable[..., str]) -> None:
-    url = dev("--no-reload")
+def test_it_serves_the_app_it_finds_in_development_and_logs_in_the_chosen_format(
+    dev: Callable[..., str], tmp_path: Path
+) -> None:
+    url = dev("--no-reload", "--log-format", "json")
     eventually(lambda: answers(url) == {"said": "first", "environment": "development"})
+    records = [json.loads(line) for line in (tmp_path / "said").read_text().splitlines()]
+    assert "Application startup complete." in [record["message"] for record in records]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import ray
 
 from app_toolkit.client.commands import Command, Shutdown
 from app_toolkit.clock import SystemClock
+from app_toolkit.config import settings
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.engines.ray.actors import remote
@@ -18,6 +19,7 @@ from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import CorruptValue
 from app_toolkit.host.store import create_secret
 from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.observability.logs import show_logs
 
 R = TypeVar("R")
 
@@ -34,6 +36,7 @@ class _Controller:
     """
 
     def __init__(self) -> None:
+        show_logs(settings.log_level(), settings.log_format())
         # Runs on the actor's own loop. Ray also calls this after each restart, without any other call.
         self._begin()
 

@@ -18,8 +18,8 @@ ACTOR = b":actor_name:"
 MARKS = ACTOR, b":job_id:", b":task_name:"
 """The prefixes of lines that Ray itself writes, which are not shown."""
 
-ACCESS = b'{"time":"'
-"""The prefix of an access log line on standard output. The line is shown unchanged, for programs that read JSON."""
+JSON = b'{"time":"'
+"""The prefix of a line of the access log, or of a log record in JSON. It is shown unchanged, for programs."""
 
 CYAN, PLAIN = "\x1b[36m", "\x1b[0m"
 
@@ -103,7 +103,7 @@ class _File:
         for line in lines:
             if line.startswith(ACTOR):
                 self._actor = line[len(ACTOR) :].decode(errors="replace").strip()
-            if line.startswith(ACCESS):
+            if line.startswith(JSON):
                 texts.append(f"{line.decode(errors='replace')}\n")
             elif not line.startswith(MARKS):
                 texts.append(f"{before}{self._actor} |{after} {line.decode(errors='replace')}\n")

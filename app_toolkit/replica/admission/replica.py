@@ -207,7 +207,6 @@ class Replica:
             scope.get("method", "WebSocket"),
             scope["path"],
             exc_info=error,
-            extra={"request_id": REQUEST_ID.get()},
         )
         if not request.started:
             request.take_back()

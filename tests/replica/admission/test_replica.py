@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from app_toolkit.observability.context import request_id
+from app_toolkit.observability.logs import attach_fields
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.frames import close_frame
@@ -270,6 +271,7 @@ CLOSED = close_frame(1011, "")
 async def test_a_failure_is_answered_and_logged_once(
     app: ASGIApp, sent: bytes, begin: bytes, end: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
+    attach_fields()
     talking = Talking(app)
     talking.say(sent)
     await until(lambda: talking.wire.said.startswith(begin) and talking.wire.said.endswith(end))
