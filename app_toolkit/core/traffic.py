@@ -371,7 +371,9 @@ def aborted(rollout: Rollout) -> Rollout:
 
     A promotion is undone: the main revision returns to its stable revision.
     """
-    ended = _ended(_without_candidates(rollout), "aborted", "it was aborted")
+    ended = _ended(
+        _without_candidates(_promotion_undone(rollout, "its promotion was aborted")), "aborted", "it was aborted"
+    )
     return ended if rollout.promoted is None or rollout.stable is None else applied(ended, rollout.stable)
 
 
@@ -384,6 +386,8 @@ def after(rollout: Rollout) -> Rollout:
         return rollout
     if rollout.failure is None:
         return _without_candidates(rollout)
+    why = f"the main revision cannot start with its code, so revision {rollout.promoted} keeps all requests"
+    rollout = _promotion_undone(rollout, why)
     return rollout.but(promoted=None, candidates=tuple(_with_share(each, each.share) for each in rollout.candidates))
 
 
@@ -546,6 +550,14 @@ def _with_step(rollout: Rollout, release: CanaryRelease) -> Rollout:
 
 def _ended(rollout: Rollout, outcome: str, why: str) -> Rollout:
     return rollout if rollout.release is None else rollout.but(canary=rollout.release.ended(outcome, why))
+
+
+def _promotion_undone(rollout: Rollout, why: str) -> Rollout:
+    """Return the rollout whose canary release is aborted, if its candidate is the one that is being promoted."""
+    release = rollout.canary
+    if release is None or release.outcome != "promoted" or release.revision != rollout.promoted:
+        return rollout
+    return rollout.but(canary=release.but(outcome="aborted", why=why))
 
 
 def _without_candidates(rollout: Rollout) -> Rollout:

@@ -120,6 +120,25 @@ async def test_a_paused_release_keeps_its_step_and_begins_it_again():
         await h.until(lambda: shares(h)["shop@2"] == 0.1, within_s=3)
 
 
+async def test_a_release_whose_promotion_fails_or_is_aborted_is_not_shown_as_promoted():
+    plan = plan_release([100], every=1, guards=["error_rate<1%"])
+    for fails, why in (
+        (True, "the main revision cannot start with its code, so revision 2 keeps all requests"),
+        (False, "its promotion was aborted"),
+    ):
+        async with harness(deployed=application()) as h:
+            proxy = await released(h, plan)
+            h.world.broken["shop/chat"] = "no room"
+            proxy.serve()
+            await h.until(lambda: status_of(h).canary.outcome == "promoted", within_s=10)
+            if fails:
+                await h.until(lambda: release(h).outcome == "aborted", within_s=300)
+                assert shares(h)["shop@2"] == 1.0
+            else:
+                await h.controller.abort("shop")
+            assert (release(h).outcome, release(h).why) == ("aborted", why)
+
+
 async def test_a_release_that_is_paused_while_its_last_step_ends_is_not_promoted():
     async with harness(deployed=application()) as h:
         proxy = await released(h, plan_release([100], every=60))
