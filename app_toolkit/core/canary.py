@@ -319,8 +319,8 @@ def plan_release(
     Raises `ConfigError` if one of them is invalid.
     """
     shares = tuple(steps)
-    text = ", ".join(f"{each:g}" for each in shares)
-    if not shares or any(not 0 < each <= 100 for each in shares):
+    text = ", ".join(f"{each:g}" if isinstance(each, int | float) else repr(each) for each in shares)
+    if not shares or not all(isinstance(each, int | float) and 0 < each <= 100 for each in shares):
         raise ConfigError(f"the steps {text or 'are missing, and'} should be percentages above 0 and up to 100")
     if any(one >= other for one, other in pairwise(shares)):
         raise ConfigError(f"the steps {text} should rise")

@@ -112,7 +112,10 @@ def _shares(weights: Mapping[K, float], known: Sequence[K], whole: str, part: st
     names = ", ".join(map(str, known))
     for name, weight in weights.items():
         if name not in known:
-            raise ConfigError(f"{whole} has no {part} {name}; it has {names}")
+            shown = repr(name) if str(name) in map(str, known) else name  # "12" is not 12
+            raise ConfigError(f"{whole} has no {part} {shown}; it has {names}")
+        if not isinstance(weight, int | float):
+            raise ConfigError(f"the weight of {part} {name} is {weight!r}; it should be a number from 0")
         if not isfinite(weight) or weight < 0:
             raise ConfigError(f"the weight of {part} {name} is {weight:g}; it should be a number from 0")
     most = max(weights.values(), default=0.0)

@@ -261,6 +261,7 @@ def test_a_plan_is_read() -> None:
         ([], "5m", [], 1, "the steps are missing, and should be percentages above 0 and up to 100"),
         ([0, 5], "5m", [], 1, "the steps 0, 5 should be percentages above 0 and up to 100"),
         ([5, 101], "5m", [], 1, "the steps 5, 101 should be"),
+        ([5, "9"], "5m", [], 1, "the steps 5, '9' should be"),
         ([5, 5], "5m", [], 1, "the steps 5, 5 should rise"),
         ([5], "5 minutes", [], 1, "the duration '5 minutes' should be a time above 0, such as 30s, 5m or 1h"),
         ([5], 0, [], 1, "the duration 0 should be"),

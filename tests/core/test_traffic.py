@@ -331,3 +331,12 @@ def test_a_main_revision_is_scaled_for_the_load_that_it_will_take_over() -> None
             "shop/model": (5, 0, 0, 0),
         }
         assert with_candidates(loads, {"shop": aborted(rollout)}) == loads
+
+
+def test_weights_of_a_wrong_type_are_refused() -> None:
+    weights: Any = {"12": 50}
+    with pytest.raises(ConfigError, match="has no live revision '12'; it has 12, 13"):
+        shares(weights, [12, 13], "shop")
+    weights = {12: "50"}
+    with pytest.raises(ConfigError, match="the weight of live revision 12 is '50'; it should be a number from 0"):
+        shares(weights, [12, 13], "shop")
