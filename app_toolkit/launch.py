@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from app_toolkit.client.client import Client, Engine
 from app_toolkit.client.commands import Deploy, GetApplications
@@ -12,8 +13,6 @@ from app_toolkit.core.diff import Change, Diff, difference, options_changed
 from app_toolkit.core.identity import candidate_name
 from app_toolkit.planning import logical_cpus, shared_logs
 from app_toolkit.proxy import addresses
-
-NOTHING_BESIDE: Mapping[str, TrafficOptions] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def changes(client: Client | None, manifest: Manifest, only: Iterable[str] = ())
 
 
 def apply(
-    client: Client, commands: Iterable[Deploy], beside: Mapping[str, TrafficOptions] = NOTHING_BESIDE
+    client: Client, commands: Iterable[Deploy], beside: Mapping[str, TrafficOptions] = MappingProxyType({})
 ) -> dict[str, int]:
     """Have the instance perform the commands, in their order. Return the number of each new revision by application.
 

@@ -197,14 +197,14 @@ def deploy(
         spec, files = with_files(spec)
         _warn(spec)
     manifest = Manifest([spec], {**code, **files}, chosen.part(HTTPOptions), named)
-    beside = any(each is not None for each in (traffic, tag, mirror))
-    if only and beside:
+    beside = TrafficOptions.given(traffic, tag, mirror)
+    if only and beside is not None:
         raise ConfigError(
             "'only' updates the running revision; 'traffic', 'tag' and 'mirror' start another one beside it"
         )
-    live = {spec.name: TrafficOptions(percent=traffic or 0, tag=tag, mirror=mirror or 0)} if beside else {}
-    with _client(options.get("address"), chosen.address, begin=not only and not beside) as client:
-        revisions = launch.apply(client, launch.changes(client, manifest, only).commands, live)
+    with _client(options.get("address"), chosen.address, begin=not only and beside is None) as client:
+        commands = launch.changes(client, manifest, only).commands
+        revisions = launch.apply(client, commands, {} if beside is None else {spec.name: beside})
         if wait:
             client.wait_until_serving(revisions, wait_timeout_s)
 

@@ -266,15 +266,15 @@ def deploy(
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
         raise ConfigError("--only needs --application, because the file has several applications")
-    beside = any(each is not None for each in (traffic, tag, mirror))
-    if only and beside:
+    beside = TrafficOptions.given(traffic, tag, mirror)
+    if only and beside is not None:
         raise ConfigError(
             "--only updates the running revision; --traffic, --tag and --mirror start another one beside it"
         )
     options = DeployOptions(
         **what,
         only=only or (),
-        traffic=TrafficOptions(percent=traffic or 0, tag=tag, mirror=mirror or 0) if beside else None,
+        traffic=beside,
         plan=chosen.part(PlanOptions),
         address=chosen.address or "auto",
         dry_run=dry_run,

@@ -174,7 +174,10 @@ class Screen:
             differences += counts.differences
             numbers = (counts.completed, counts.dropped, counts.too_large, counts.failed)
             compared = (counts.compared, counts.different_status, counts.different_body)
-            times = [f"{1_000 * s / counts.compared:.1f} ms" if counts.compared else "" for s in counts.seconds]
+            times = [
+                f"{1_000 * s / counts.compared:.1f} ms" if counts.compared else ""
+                for s in (counts.primary_s, counts.mirror_s)
+            ]
             lines.append((name, *map(str, numbers), *map(str, compared), *times))
         heads = ("mirrored to", "completed", "dropped", "too large", "failed")
         compared_heads = ("compared", "different status", "different body", "primary", "mirror")

@@ -1,7 +1,7 @@
 """The options of `run`. They have the same name, bounds and default in every source that can set them."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -33,6 +33,16 @@ class TrafficOptions(Model):
     mirror: Annotated[
         float, Field(ge=0, le=100, description="the percentage of the requests of the others that it gets copies of")
     ] = 0.0
+
+    @classmethod
+    def given(cls, percent: float | None, tag: str | None, mirror: float | None) -> Self | None:
+        """Return the options that `deploy` has got. None: none of them, so the revision replaces the running one.
+
+        Raises `ConfigError` if a percentage is not between 0 and 100.
+        """
+        if percent is None and tag is None and mirror is None:
+            return None
+        return cls(percent=percent or 0, tag=tag, mirror=mirror or 0)
 
     @classmethod
     def display_name(cls, option: str = "") -> str:

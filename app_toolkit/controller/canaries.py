@@ -18,8 +18,8 @@ from app_toolkit.core.status import CanaryProgress
 class _Step:
     """The present step of one release."""
 
-    of: tuple[object, ...]
-    """What the step depends on. If this changes, the step begins again."""
+    depends_on: tuple[object, ...]
+    """If this changes, the step begins again."""
     began: float
     ends: float
     """When it may end, if it has enough requests then."""
@@ -128,11 +128,17 @@ class Canaries:
         else:
             templates = () if main.stable is None else _templates(main.stable)
         own = rollouts.get(candidate_name(main.name, release.revision))
-        of = (release.revision, release.step, release.paused, own is not None and own.stable is not None, templates)
-        if before is not None and before.of == of:
+        depends_on = (
+            release.revision,
+            release.step,
+            release.paused,
+            own is not None and own.stable is not None,
+            templates,
+        )
+        if before is not None and before.depends_on == depends_on:
             before.stable = main.stable
             return before
-        step = self._steps[main.name] = _Step(of, now, now + release.every_s, main.stable, templates)
+        step = self._steps[main.name] = _Step(depends_on, now, now + release.every_s, main.stable, templates)
         return step
 
 

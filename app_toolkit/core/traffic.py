@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
-from math import fsum, inf, isfinite, log
+from math import fsum, isfinite, log
 from typing import TypeVar
 
 from app_toolkit.config.models import ApplicationSpec
@@ -114,10 +114,10 @@ def _shares(weights: Mapping[K, float], known: Sequence[K], whole: str, part: st
         if name not in known:
             shown = repr(name) if str(name) in map(str, known) else name  # "12" is not 12
             raise ConfigError(f"{whole} has no {part} {shown}; it has {names}")
-        if not isinstance(weight, int | float):
-            raise ConfigError(f"the weight of {part} {name} is {weight!r}; it should be a number from 0")
-        if not isfinite(weight) or weight < 0:
-            raise ConfigError(f"the weight of {part} {name} is {weight:g}; it should be a number from 0")
+        is_number = isinstance(weight, int | float)
+        if not (is_number and isfinite(weight) and weight >= 0):
+            given = f"{weight:g}" if is_number else repr(weight)
+            raise ConfigError(f"the weight of {part} {name} is {given}; it should be a number from 0")
     most = max(weights.values(), default=0.0)
     if not most:
         raise ConfigError(f"the weights of {whole} are all 0; one of {names} must have a weight")
@@ -157,7 +157,7 @@ def _cost(name: str, weight: float, key: str) -> float:
     """Return an exponentially distributed number with the rate `weight`, which depends on the name and the key."""
     digest = blake2b(f"{name}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     uniform = (int.from_bytes(digest) + 0.5) / 2**64
-    return -log(uniform) / weight if weight > 0 else inf
+    return -log(uniform) / weight
 
 
 # Mirrors
@@ -226,11 +226,6 @@ class MirrorCounts:
     @property
     def compared(self) -> int:
         return self.same + self.different
-
-    @property
-    def seconds(self) -> tuple[float, float]:
-        """The sums of the seconds of the primary and of the mirror, for the requests that were compared."""
-        return self.primary_s, self.mirror_s
 
     def __add__(self, other: "MirrorCounts") -> "MirrorCounts":
         """Return the counts of two processes together."""
@@ -374,9 +369,8 @@ def aborted(rollout: Rollout) -> Rollout:
 
     A promotion is undone: the main revision returns to its stable revision.
     """
-    ended = _ended(
-        _without_candidates(_promotion_undone(rollout, "its promotion was aborted")), "aborted", "it was aborted"
-    )
+    undone = _promotion_undone(rollout, "its promotion was aborted")
+    ended = _ended(_without_candidates(undone), "aborted", "it was aborted")
     return ended if rollout.promoted is None or rollout.stable is None else applied(ended, rollout.stable)
 
 

@@ -73,12 +73,19 @@ async def test_the_requests_of_compared_revisions_are_reported_when_they_change(
         reported.put_nowait(compared)
         return answers.pop(0)
 
-    async with reporting(dict, report, lambda: {"shop": counts.copy()}):
+    looks: asyncio.Queue[None] = asyncio.Queue()
+
+    def compared() -> Compared:
+        looks.put_nowait(None)
+        return {"shop": counts.copy()}
+
+    async with reporting(dict, report, compared):
         assert await reported.get() == {"shop": Requests()}
         counts.requests = 3
         assert await reported.get() == {"shop": Requests(3)}
         assert await reported.get() == {"shop": Requests(3)}, "the report before was lost"
-        await asyncio.sleep(0.05)
+        for _ in range(looks.qsize() + 3):
+            await looks.get()
         assert reported.empty(), "nothing has changed"
 
 
