@@ -1,16 +1,62 @@
-"""Outcomes and latencies of requests and calls as plain numbers, for metrics."""
+"""The requests and calls that have ended, counted in plain data for the metrics.
+
+Nothing is formatted here: `Counters.samples` does that when somebody reads the metrics.
+"""
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app_toolkit.core.canary import Requests, bucket_of
 from app_toolkit.core.identity import application_of
 from app_toolkit.errors import QueueFull, TooManyWebSockets
-from app_toolkit.observability.records import CLIENT_GONE, CUT, Record
+from app_toolkit.observability.metrics import (
+    AFFINITY,
+    CALL_QUEUE_SECONDS,
+    CALL_RETRIES,
+    CALL_SECONDS,
+    CALLS,
+    FIRST_BYTE_SECONDS,
+    HTTP_METHODS,
+    LATENCY_S,
+    NONE,
+    OTHER,
+    REQUEST_QUEUE_SECONDS,
+    REQUEST_RETRIES,
+    REQUEST_SECONDS,
+    REQUESTS,
+    RESPONSE_BYTES,
+    STREAM_GAP_SECONDS,
+    Sample,
+)
+from app_toolkit.observability.records import CLIENT_GONE, CUT, OK, Record
 
-LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""The upper bounds of the histogram's buckets in seconds. One more bucket counts longer requests."""
+MOST_SERIES = 5_000
+"""Maximum number of combinations of a deployment, a route and a method that one process counts separately. Requests of
+further ones count with the method `OTHER` and without a route."""
+
+FAILED = "error"
+"""The outcome of a call whose method raised an exception."""
+
+
+class Histogram:
+    """The number of observations in each bucket, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_S) -> None:
+        self.bounds = bounds
+        #: One more bucket counts what is above the last bound.
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def numbers(self) -> list[float]:
+        """Return the numbers of a `Sample`. Safe from any thread."""
+        return [*self.counts, self.sum]
 
 
 @dataclass(slots=True)
@@ -25,41 +71,150 @@ class Counts:
     affinity: dict[str, int] = field(default_factory=dict)
     """The number of those with an affinity key, by what became of it (`core.affinity.Outcome`)."""
 
-    def add(self, record: Record) -> None:
-        self.outcomes[record.outcome] = self.outcomes.get(record.outcome, 0) + 1
-        if record.affinity is not None:
-            self.affinity[record.affinity] = self.affinity.get(record.affinity, 0) + 1
-        if record.kind != "websocket":
-            self.latency[bisect_left(LATENCY_S, record.seconds)] += 1
-            self.latency_sum_s += record.seconds
 
-    def copy(self) -> "Counts":
-        """Return a copy of the current values.
+class _Route:
+    """The ended requests of one route and method, or the ended calls of one method."""
 
-        Safe from any thread. The values of the copy may differ by a request that has just ended.
-        """
-        return Counts(dict(self.outcomes), list(self.latency), self.latency_sum_s, dict(self.affinity))
+    __slots__ = ("first_byte", "first_byte_s", "latency", "latency_s", "responses")
+
+    def __init__(self) -> None:
+        #: Their number by status and outcome.
+        self.responses: dict[tuple[int, str], int] = {}
+        self.latency = [0] * (len(LATENCY_S) + 1)
+        self.latency_s = 0.0
+        self.first_byte = [0] * (len(LATENCY_S) + 1)
+        self.first_byte_s = 0.0
+
+
+class _Deployment:
+    """What is counted for all requests or all calls of one deployment together."""
+
+    __slots__ = ("affinity", "queued", "retries", "size")
+
+    def __init__(self) -> None:
+        self.affinity: dict[str, int] = {}
+        self.queued = Histogram()
+        self.retries = 0
+        self.size = 0
 
 
 class Counters:
-    """The counts of each deployment. Subscribes to `Records`."""
+    """The counts of each deployment. Subscribes to `Records`.
+
+    `add` is called on the data path for each request, and takes about a microsecond.
+    """
 
     def __init__(self) -> None:
-        self._by_deployment: dict[str, Counts] = {}
+        #: By kind, deployment, route and method.
+        self._routes: dict[tuple[str, str, str, bytes], tuple[_Route, _Deployment]] = {}
+        #: By whether they are calls, and by deployment.
+        self._deployments: dict[tuple[bool, str], _Deployment] = {}
+        #: The gaps between the chunks of streamed responses, by deployment.
+        self._gaps: dict[str, Histogram] = {}
 
     def add(self, record: Record) -> None:
-        counts = self._by_deployment.get(record.deployment)
-        if counts is None:
-            counts = self._by_deployment[record.deployment] = Counts()
-        counts.add(record)
+        (
+            _, seconds, kind, deployment, _, tries, outcome, method, _, _, _, status, size, affinity,
+            queued_s, first_byte_s, _, _, route,
+        ) = record  # fmt: skip
+        found = self._routes.get((kind, deployment, route, method))
+        route_counts, counts = found or self._begin(kind, deployment, route, method)
+        response = status, outcome
+        responses = route_counts.responses
+        responses[response] = responses.get(response, 0) + 1
+        if kind != "websocket":
+            route_counts.latency[bisect_left(LATENCY_S, seconds)] += 1
+            route_counts.latency_s += seconds
+            if first_byte_s is not None:
+                route_counts.first_byte[bisect_left(LATENCY_S, first_byte_s)] += 1
+                route_counts.first_byte_s += first_byte_s
+        counts.size += size
+        queued = counts.queued
+        if queued_s:
+            queued.observe(queued_s)
+        else:
+            queued.counts[0] += 1
+        if tries > 1:
+            counts.retries += tries - 1
+        if affinity is not None:
+            counts.affinity[affinity] = counts.affinity.get(affinity, 0) + 1
+
+    def _begin(self, kind: str, deployment: str, route: str, method: bytes) -> tuple[_Route, _Deployment]:
+        """Return the counts of a request that is the first one of its route and method, or whose method is no
+        standard one."""
+        is_call = kind == "call"
+        if not is_call and method not in HTTP_METHODS:
+            method = OTHER.encode()
+        if (kind, deployment, route, method) not in self._routes and len(self._routes) >= MOST_SERIES:
+            route, method = "", OTHER.encode()
+        key = kind, deployment, route, method
+        if key not in self._routes:
+            counts = self._deployments.setdefault((is_call, deployment), _Deployment())
+            self._routes[key] = _Route(), counts
+        return self._routes[key]
+
+    def gaps(self, deployment: str) -> Histogram:
+        """Return the histogram of the gaps between the chunks of streamed responses of a deployment."""
+        return self._gaps.setdefault(deployment, Histogram())
 
     def forget(self, deployment: str) -> None:
         """Remove the counts of a deployment that is gone. If it is deployed again, they start at zero."""
-        self._by_deployment.pop(deployment, None)
+        self._routes = {key: each for key, each in self._routes.items() if key[1] != deployment}
+        self._deployments = {key: each for key, each in self._deployments.items() if key[1] != deployment}
+        self._gaps.pop(deployment, None)
 
     def copy(self) -> dict[str, Counts]:
-        """Return a copy of the counts by deployment. Safe from any thread."""
-        return {deployment: counts.copy() for deployment, counts in list(self._by_deployment.items())}
+        """Return the sum of the counts of each deployment. Safe from any thread.
+
+        The values may differ by a request that has just ended.
+        """
+        found: dict[str, Counts] = {}
+        for (_, name, _, _), (route, _) in list(self._routes.items()):
+            counts = found.setdefault(name, Counts())
+            for (_, outcome), number in list(route.responses.items()):
+                counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + number
+            counts.latency = [one + other for one, other in zip(counts.latency, route.latency, strict=True)]
+            counts.latency_sum_s += route.latency_s
+        for (_, name), deployment in list(self._deployments.items()):
+            found[name].affinity = dict(deployment.affinity)
+        return found
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of all metrics of ended requests and calls. Safe from any thread."""
+        for (kind, name, route, method), (counts, _) in list(self._routes.items()):
+            if kind == "call":
+                yield from _samples_of_calls(name, method.decode(), counts)
+            else:
+                yield from _samples_of_requests(name, route or NONE, method.decode(), counts, timed=kind == "http")
+        for (is_call, name), deployment in list(self._deployments.items()):
+            labels = (name,)
+            yield Sample(CALL_QUEUE_SECONDS if is_call else REQUEST_QUEUE_SECONDS, labels, deployment.queued.numbers())
+            yield Sample(CALL_RETRIES if is_call else REQUEST_RETRIES, labels, [deployment.retries])
+            if not is_call:
+                yield Sample(RESPONSE_BYTES, labels, [deployment.size])
+            for result, number in list(deployment.affinity.items()):
+                yield Sample(AFFINITY, (name, "call" if is_call else "request", result), [number])
+        for name, gaps in list(self._gaps.items()):
+            yield Sample(STREAM_GAP_SECONDS, (name,), gaps.numbers())
+
+
+def _samples_of_requests(name: str, route: str, method: str, counts: _Route, *, timed: bool) -> Iterator[Sample]:
+    labels = name, route, method
+    for (status, outcome), number in list(counts.responses.items()):
+        yield Sample(REQUESTS, (*labels, str(status), outcome), [number])
+    if timed:
+        yield Sample(REQUEST_SECONDS, labels, [*counts.latency, counts.latency_s])
+        yield Sample(FIRST_BYTE_SECONDS, labels, [*counts.first_byte, counts.first_byte_s])
+
+
+def _samples_of_calls(name: str, method: str, counts: _Route) -> Iterator[Sample]:
+    by_outcome: dict[str, int] = {}
+    for (status, outcome), number in list(counts.responses.items()):
+        what = FAILED if outcome == OK and status >= 500 else outcome
+        by_outcome[what] = by_outcome.get(what, 0) + number
+    for outcome, number in by_outcome.items():
+        yield Sample(CALLS, (name, method, outcome), [number])
+    yield Sample(CALL_SECONDS, (name, method), [*counts.latency, counts.latency_s])
 
 
 REFUSED = (QueueFull.reason, TooManyWebSockets.reason)

@@ -84,6 +84,10 @@ class Record(NamedTuple):
     """From `arrived` to the beginning of the last attempt, which has a permit. None: there was no attempt."""
     failed: tuple[FailedAttempt, ...] = ()
     """The attempts that ended without a response, oldest first."""
+    # Only for requests
+    route: str = ""
+    """The path template of its route, with the route prefix of the application, such as `/items/{item_id}`. Empty: it
+    matched no route."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,565 @@
+"""Adds up the metrics that all processes of an instance push, and exposes them to Prometheus and to the dashboard.
+
+* A counter is the sum over all processes, also over those that have ended, so it never decreases. It begins at zero
+  when the aggregate begins, and a process adds only what was not taken before: no counter makes a jump.
+* A gauge has the values of the processes that are alive. Those with the same labels are added.
+"""
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, isnan
+from typing import Any
+
+from app_toolkit.core.identity import candidate_of
+from app_toolkit.observability.metrics import (
+    BATCH_SIZE,
+    BY_NAME,
+    CALL_SECONDS,
+    CALLS,
+    CALLS_ONGOING,
+    CALLS_QUEUED,
+    LATENCY_S,
+    LOOP_LAG_SECONDS,
+    MEMORY_BYTES,
+    METRICS,
+    NONE,
+    OPEN_STREAMS,
+    OPEN_WEBSOCKETS,
+    REPLICA_BUFFERED,
+    REPLICA_ONGOING,
+    REPLICA_STREAMS,
+    REPLICA_WEBSOCKETS,
+    REPLICAS,
+    REPLICAS_DESIRED,
+    REPLICAS_REASON,
+    REPORTING,
+    REQUEST_SECONDS,
+    REQUESTS,
+    REQUESTS_ONGOING,
+    REQUESTS_QUEUED,
+    SIZES,
+    Kind,
+    Metric,
+)
+from app_toolkit.observability.records import CUT
+from app_toolkit.observability.snapshots import HEARTBEAT_S, UserFamily
+
+log = logging.getLogger("app_toolkit.metrics")
+
+SILENT_S = 3 * HEARTBEAT_S
+"""Seconds after the last push of a process until its gauges vanish."""
+
+FORGOTTEN_S = 900.0
+"""Seconds without a change after which a series is removed, if no process that is alive has it."""
+
+SWEEP_S = 60.0
+
+FIRST_S = 10.0
+"""Seconds for which a new aggregate takes only the pushes of the controller, unless that has pushed. The others are
+sent again. Without the controller, the revisions are not known."""
+
+LEGAL_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+RESERVED = ("application", "revision", "deployment", "replica")
+"""The labels that user metrics get. A label of the user with such a name becomes `exported_NAME`."""
+
+_LABELS = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+@dataclass(slots=True)
+class DeploymentNumbers:
+    """The metrics of one replica set as plain numbers. All except the gauges are cumulative."""
+
+    requests: int = 0
+    """Requests that have ended."""
+    errors: int = 0
+    """Requests with a status from 500, and responses that were cut."""
+    latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_S) + 1))
+    """Requests by their duration: the buckets of `LATENCY_S`, which are not cumulative."""
+    latency_sum_s: float = 0.0
+    calls: int = 0
+    call_errors: int = 0
+    """Calls that have not ended with the outcome `ok`."""
+    call_latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_S) + 1))
+    call_latency_sum_s: float = 0.0
+    batches: list[int] = field(default_factory=lambda: [0] * (len(SIZES) + 1))
+    """Batches by their number of items: the buckets of `SIZES`, which are not cumulative."""
+    batch_items: float = 0.0
+    # Gauges
+    queued: int = 0
+    """Requests and calls that wait for a replica."""
+    ongoing: int = 0
+    """Requests and calls that a replica serves."""
+    streams: int = 0
+    websockets: int = 0
+    buffered: int = 0
+    """Items that wait for their batch."""
+    replicas: dict[str, int] = field(default_factory=dict)
+    """The number of replicas by phase."""
+    desired: int = 0
+    reason: str = ""
+    """The category of the reason for the desired number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNumbers:
+    """The gauges of one process."""
+
+    component: str
+    """`proxy`, `replica`, `controller` or `admin`."""
+    replica_set: str
+    """Of a replica: `APPLICATION/DEPLOYMENT`."""
+    memory_bytes: int = 0
+    loop_lag_s: float = 0.0
+    """The longest delay of its event loop within the last 10 to 20 seconds."""
+    ongoing: int = 0
+    streams: int = 0
+    websockets: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What the aggregate knows at one moment, as plain numbers."""
+
+    at: float
+    """The time of the aggregate's clock."""
+    deployments: dict[str, DeploymentNumbers]
+    """By replica set, `APPLICATION/DEPLOYMENT`. A live revision has the application `APPLICATION@REVISION`."""
+    processes: dict[str, ProcessNumbers]
+    """By the name of the process; that of a replica is its ID."""
+
+
+@dataclass(slots=True)
+class _Series:
+    """A counter or a histogram with its labels, and the sum of its numbers over all processes."""
+
+    labels: str
+    numbers: list[float]
+    changed: float
+
+
+@dataclass(slots=True)
+class _Process:
+    run: str
+    component: str
+    replica_set: str
+    number: int = 0
+    pushed: float = 0.0
+    ended: bool = False
+    gauges: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
+    """The values by metric, with the labels as the process names them."""
+    families: dict[str, UserFamily] = field(default_factory=dict)
+
+
+class MetricsAggregate:
+    """The metrics of an instance. Thread-safe.
+
+    The revision of a series is that which the application had when the difference was taken. A process only says to
+    which replica set something belongs.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._processes: dict[str, _Process] = {}
+        self._series: dict[str, dict[tuple[str, ...], _Series]] = {}
+        """The counters and histograms, by metric and by the values of their labels."""
+        self._families: dict[str, UserFamily] = {}
+        self._deployments: dict[str, DeploymentNumbers] = {}
+        self._revisions: dict[str, str] = {}
+        self._alive: frozenset[str] | None = None
+        """The processes that the controller knows. None: it has not pushed."""
+        self._alive_at = 0.0
+        self._began = self._swept = now()
+        self._warned: set[str] = set()
+
+    # Pushes
+
+    def push(self, process: str, snapshot: bytes) -> bool:
+        """Take a push of a process (`observability/snapshots.py`). Each number of a run is added once.
+
+        Return False if the process must push again.
+        """
+        contents: dict[str, Any] = json.loads(snapshot)
+        with self._lock:
+            now = self._now()
+            if self._alive is None and "revisions" not in contents and now - self._began < FIRST_S:
+                return False
+            there = self._processes.get(process)
+            if there is None or there.run != contents["run"]:
+                there = _Process(contents["run"], contents["component"], contents["replica_set"])
+                self._processes[process] = there
+            if "revisions" in contents:
+                self._revisions = {name: str(revision) for name, revision in contents["revisions"].items()}
+                self._alive, self._alive_at = frozenset(contents["processes"]), now
+            there.families = {
+                name: UserFamily(kind, help, tuple(bounds))
+                for name, (kind, help, bounds) in contents["families"].items()
+            }
+            if contents["number"] > there.number:
+                there.number = contents["number"]
+                for name, labels, grown in contents["counters"]:
+                    self._add(there, name, tuple(labels), grown, now)
+            there.pushed, there.ended = now, contents["ended"]
+            there.gauges = {}
+            for name, labels, value in contents["gauges"]:
+                if name in BY_NAME or self._is_usable(there, name):
+                    there.gauges.setdefault(name, []).append((tuple(labels), value))
+            if now - self._swept >= SWEEP_S:
+                self._sweep(now)
+        return True
+
+    def _add(self, process: _Process, name: str, labels: tuple[str, ...], grown: list[float], now: float) -> None:
+        metric = BY_NAME.get(name)
+        if metric is None:
+            if not self._is_usable(process, name):
+                return
+            names, values = self._user_labels(process, labels, None)
+            key = (*names, *values)
+        else:
+            if metric.is_of_deployment:
+                self._count(name, labels, grown)
+            names, values = metric.labels, self._values(metric, labels)
+            key = values
+        of_metric = self._series.setdefault(name, {})
+        series = of_metric.get(key)
+        if series is None:
+            of_metric[key] = _Series(_labels_text(names, values), grown, now)
+        elif len(series.numbers) == len(grown):
+            series.numbers = [before + more for before, more in zip(series.numbers, grown, strict=True)]
+            series.changed = now
+
+    def _count(self, name: str, labels: tuple[str, ...], grown: list[float]) -> None:
+        """Add to the plain numbers of a deployment."""
+        count = _COUNTED.get(name)
+        if count is not None and labels[0] != NONE:
+            numbers = self._deployments.get(labels[0])
+            if numbers is None:
+                numbers = self._deployments[labels[0]] = DeploymentNumbers()
+            count(numbers, labels, grown)
+
+    # Labels
+
+    def _deployment_of(self, replica_set: str) -> tuple[str, str, str]:
+        """Return the labels `DEPLOYMENT` of a replica set."""
+        application, slash, deployment = replica_set.partition("/")
+        if not slash:  # one process, in which applications have no names; or no ingress owned the request
+            return NONE, NONE, replica_set or NONE
+        candidate = candidate_of(application)
+        if candidate is not None:
+            return candidate[0], str(candidate[1]), deployment
+        return application, self._revisions.get(application, NONE), deployment
+
+    def _values(self, metric: Metric, labels: tuple[str, ...]) -> tuple[str, ...]:
+        return (*self._deployment_of(labels[0]), *labels[1:]) if metric.is_of_deployment else labels
+
+    def _user_labels(
+        self, process: _Process, labels: Sequence[str], replica: str | None
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names and the values of the labels of a user metric. `replica`: None for a counter."""
+        own = self._deployment_of(process.replica_set)
+        if replica is not None:
+            own = (*own, replica)  # type: ignore[assignment]
+        names = [f"exported_{name}" if name in RESERVED else name for name in labels[::2]]
+        return (*RESERVED[: len(own)], *names), (*own, *labels[1::2])
+
+    def _is_usable(self, process: _Process, name: str) -> bool:
+        """Return whether a metric of user code can be exposed. If not, say so once."""
+        family = process.families.get(name)
+        if family is None:
+            return False
+        there = self._families.setdefault(name, family)
+        if not LEGAL_NAME.fullmatch(name):
+            why = "its name is not a legal one"
+        elif _reserved(name):
+            why = "the toolkit has a metric of this name"
+        elif (there.kind, there.bounds) != (family.kind, family.bounds):
+            why = f"it is a {family.kind} here and a {there.kind} elsewhere, or has other buckets"
+        else:
+            return True
+        if name not in self._warned:
+            self._warned.add(name)
+            log.warning("the metric %s of %s is left out: %s", name[:200], process.replica_set, why)
+        return False
+
+    # What has ended
+
+    def _is_alive(self, name: str, process: _Process, now: float) -> bool:
+        if process.ended or now - process.pushed > SILENT_S:
+            return False
+        if self._alive is None or process.component not in ("replica", "proxy"):
+            return True
+        return name in self._alive or process.pushed >= self._alive_at
+
+    def _sweep(self, now: float) -> None:
+        """Forget the processes and the series that have ended."""
+        self._swept = now
+        self._processes = {name: each for name, each in self._processes.items() if now - each.pushed <= FORGOTTEN_S}
+        current = {each.replica_set for each in self._processes.values()}
+        current |= {labels[0] for each in self._processes.values() for labels, _ in each.gauges.get(REPLICAS, ())}
+        labels = {self._deployment_of(name) for name in current}
+        for name, of_metric in list(self._series.items()):
+            metric = BY_NAME.get(name)
+            if metric is not None and not metric.is_of_deployment:
+                continue
+            first = 0 if metric is not None else None  # the labels of user metrics begin with their names
+            kept = {
+                key: series
+                for key, series in of_metric.items()
+                if now - series.changed <= FORGOTTEN_S
+                or (of_deployment := key[(at := len(key) // 2 if first is None else 0) : at + 3]) in labels
+                or of_deployment[0] == NONE
+            }
+            if kept:
+                self._series[name] = kept
+            else:
+                del self._series[name]
+        self._families = {
+            name: each
+            for name, each in self._families.items()
+            if name in self._series or any(name in process.gauges for process in self._processes.values())
+        }
+        self._deployments = {name: each for name, each in self._deployments.items() if name in current}
+
+    # For Prometheus
+
+    def exposition(self, accept: str | None = None) -> tuple[bytes, str]:
+        """Return all metrics in the format that the header field `Accept` asks for, and the media type.
+
+        Without the field, it is the text format 0.0.4.
+        """
+        # A replica imports this module as well, and only user code decides whether it has `prometheus_client`.
+        from prometheus_client.exposition import choose_encoder
+
+        _, media_type = choose_encoder(accept or "")
+        is_open = media_type.startswith("application/openmetrics-text")
+        if not is_open:
+            media_type = TEXT
+        with self._lock:
+            now = self._now()
+            lines = list(self._lines(now, is_open=is_open))
+        if is_open:
+            lines.append("# EOF\n")
+        return "".join(lines).encode(), OPENMETRICS if is_open else media_type
+
+    def _lines(self, now: float, *, is_open: bool) -> Iterator[str]:
+        gauges, user_gauges = self._gauges(now)
+        for metric in METRICS:
+            if metric.kind == "gauge":
+                if values := gauges.get(metric.name):
+                    yield _header(metric.name, "gauge", metric.help)
+                    for labels, value in values.items():
+                        yield f"{metric.name}{labels} {_text(value)}\n"
+            elif of_metric := self._series.get(metric.name):
+                yield from _counted(metric.name, metric.kind, metric.help, _bounds(metric), of_metric, is_open=is_open)
+        for name in sorted(self._families):
+            family = self._families[name]
+            if of_metric := self._series.get(name):
+                yield from _counted(name, family.kind, family.help, family.bounds, of_metric, is_open=is_open)
+            elif values := user_gauges.get(name):
+                yield from _instant(name, family, values, is_open=is_open)
+
+    def _gauges(self, now: float) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+        """Return the gauges of the toolkit and those of user code: the values by metric and by labels."""
+        ours: dict[str, dict[str, float]] = {}
+        users: dict[str, dict[str, float]] = {}
+        reporting: dict[str, float] = {}
+        for name, process in self._processes.items():
+            if not self._is_alive(name, process, now):
+                continue
+            reporting[process.component] = reporting.get(process.component, 0) + 1
+            for metric_name, values in process.gauges.items():
+                metric = BY_NAME.get(metric_name)
+                target = (ours if metric is not None else users).setdefault(metric_name, {})
+                for labels, value in values:
+                    if metric is not None:
+                        text = _labels_text(metric.labels, self._values(metric, labels))
+                        target[text] = target.get(text, 0) + value
+                    else:
+                        target[_labels_text(*self._user_labels(process, labels, name))] = value
+        ours[REPORTING] = {_labels_text(("component",), (name,)): count for name, count in reporting.items()}
+        return ours, users
+
+    # For the dashboard
+
+    def latest(self) -> Numbers:
+        """Return the metrics of each deployment and of each process that is alive, as plain numbers."""
+        with self._lock:
+            now = self._now()
+            deployments = {name: _copy(each) for name, each in self._deployments.items()}
+            processes = {}
+            for name, process in self._processes.items():
+                if self._is_alive(name, process, now):
+                    processes[name] = _process_numbers(process)
+                    _add_gauges(deployments, process)
+        return Numbers(now, deployments, processes)
+
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def _reserved(name: str) -> bool:
+    return name.startswith("app_toolkit_")
+
+
+def _labels_text(names: Sequence[str], values: Sequence[str]) -> str:
+    if not names:
+        return ""
+    pairs = ",".join([f'{name}="{value.translate(_LABELS)}"' for name, value in zip(names, values, strict=True)])
+    return f"{{{pairs}}}"
+
+
+def _text(value: float) -> str:
+    if type(value) is int or isfinite(value):
+        return repr(value)
+    return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def _bounds(metric: Metric) -> tuple[str, ...]:
+    return tuple(_text(bound) for bound in (*metric.buckets, inf)) if metric.buckets else ()
+
+
+def _header(name: str, kind: str, help: str) -> str:
+    return f"# HELP {name} {help.translate(_HELP)}\n# TYPE {name} {kind}\n"
+
+
+def _counted(
+    name: str,
+    kind: Kind | str,
+    help: str,
+    bounds: Sequence[str],
+    of_metric: dict[tuple[str, ...], _Series],
+    *,
+    is_open: bool,
+) -> Iterator[str]:
+    """Yield the lines of a counter, a histogram or a summary."""
+    if kind == "counter":
+        base = name.removesuffix("_total")
+        yield _header(base if is_open else f"{base}_total", kind, help)
+        for series in of_metric.values():
+            yield f"{base}_total{series.labels} {_text(series.numbers[0])}\n"
+        return
+    yield _header(name, kind, help)
+    for series in of_metric.values():
+        labels, total = series.labels, 0.0
+        if kind == "histogram":
+            inner = f"{labels[:-1]},le=" if labels else "{le="
+            total = 0
+            for bound, count in zip(bounds, series.numbers, strict=False):
+                total += count
+                yield f'{name}_bucket{inner}"{bound}"}} {_text(total)}\n'
+        else:
+            total = series.numbers[0]
+        yield f"{name}_count{labels} {_text(total)}\n{name}_sum{labels} {_text(series.numbers[-1])}\n"
+
+
+def _instant(name: str, family: UserFamily, values: dict[str, float], *, is_open: bool) -> Iterator[str]:
+    """Yield the lines of a user metric that is not added up."""
+    kind = family.kind
+    shown = f"{name}_info" if kind == "info" else name
+    if is_open:
+        yield _header(name, kind if kind == "info" else "unknown" if kind == "unknown" else "gauge", family.help)
+    else:
+        yield _header(shown, "untyped" if kind == "unknown" else "gauge", family.help)
+    for labels, value in values.items():
+        yield f"{shown}{labels} {_text(value)}\n"
+
+
+# Plain numbers
+
+
+def _count_requests(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
+    status, outcome = labels[3:]
+    numbers.requests += int(grown[0])
+    if status >= "500" or outcome == CUT:
+        numbers.errors += int(grown[0])
+
+
+def _count_latency(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
+    numbers.latency = [before + int(more) for before, more in zip(numbers.latency, grown[:-1], strict=True)]
+    numbers.latency_sum_s += grown[-1]
+
+
+def _count_calls(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
+    numbers.calls += int(grown[0])
+    if labels[2] != "ok":
+        numbers.call_errors += int(grown[0])
+
+
+def _count_call_latency(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
+    numbers.call_latency = [before + int(more) for before, more in zip(numbers.call_latency, grown[:-1], strict=True)]
+    numbers.call_latency_sum_s += grown[-1]
+
+
+def _count_batches(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
+    numbers.batches = [before + int(more) for before, more in zip(numbers.batches, grown[:-1], strict=True)]
+    numbers.batch_items += grown[-1]
+
+
+_COUNTED: dict[str, Callable[[DeploymentNumbers, tuple[str, ...], list[float]], None]] = {
+    REQUESTS: _count_requests,
+    REQUEST_SECONDS: _count_latency,
+    CALLS: _count_calls,
+    CALL_SECONDS: _count_call_latency,
+    BATCH_SIZE: _count_batches,
+}
+
+_GAUGES = {
+    REQUESTS_QUEUED: "queued",
+    CALLS_QUEUED: "queued",
+    REQUESTS_ONGOING: "ongoing",
+    CALLS_ONGOING: "ongoing",
+    OPEN_STREAMS: "streams",
+    OPEN_WEBSOCKETS: "websockets",
+    REPLICA_BUFFERED: "buffered",
+    REPLICAS_DESIRED: "desired",
+}
+"""The field of `DeploymentNumbers` that each gauge is added to."""
+
+
+def _copy(numbers: DeploymentNumbers) -> DeploymentNumbers:
+    return DeploymentNumbers(
+        numbers.requests,
+        numbers.errors,
+        numbers.latency,
+        numbers.latency_sum_s,
+        numbers.calls,
+        numbers.call_errors,
+        numbers.call_latency,
+        numbers.call_latency_sum_s,
+        numbers.batches,
+        numbers.batch_items,
+    )
+
+
+def _add_gauges(deployments: dict[str, DeploymentNumbers], process: _Process) -> None:
+    for name, attribute in _GAUGES.items():
+        for labels, value in process.gauges.get(name, ()):
+            numbers = deployments.setdefault(labels[0], DeploymentNumbers())
+            setattr(numbers, attribute, getattr(numbers, attribute) + int(value))
+    for labels, value in process.gauges.get(REPLICAS, ()):
+        deployments.setdefault(labels[0], DeploymentNumbers()).replicas[labels[1]] = int(value)
+    for labels, _ in process.gauges.get(REPLICAS_REASON, ()):
+        deployments.setdefault(labels[0], DeploymentNumbers()).reason = labels[1]
+
+
+def _process_numbers(process: _Process) -> ProcessNumbers:
+    def first(name: str) -> float:
+        values = process.gauges.get(name)
+        return values[0][1] if values else 0
+
+    return ProcessNumbers(
+        process.component,
+        process.replica_set,
+        int(first(MEMORY_BYTES)),
+        float(first(LOOP_LAG_SECONDS)),
+        int(first(REPLICA_ONGOING)),
+        int(first(REPLICA_STREAMS)),
+        int(first(REPLICA_WEBSOCKETS)),
+    )
