@@ -9,7 +9,7 @@ expressions of the app, so that the table and the app match a path in the same w
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from app_toolkit.config.models import Route
 from app_toolkit.core.identity import ReplicaSetKey, main_name
@@ -17,7 +17,18 @@ from app_toolkit.errors import NotFound
 
 RequestKind = Literal["http", "websocket"]
 
-_Entry = tuple[int, str, re.Pattern[str], frozenset[str] | None, str | None]
+Match = tuple[str | None, str]
+"""The ingress that owns a request, or None if no ingress has its route; and the path template of the route with the
+route prefix of the application, which is empty if no route matches."""
+
+
+class _Entry(NamedTuple):
+    position: int
+    kind: str
+    pattern: re.Pattern[str]
+    methods: frozenset[str] | None
+    path: str
+    match: Match
 
 
 class _Node:
@@ -37,38 +48,53 @@ class RouteTable:
     expressions of these routes decide, in the order of the app.
     """
 
-    def __init__(self, default: str, routes: Sequence[Route]) -> None:
+    def __init__(self, default: str, routes: Sequence[Route], prefix: str = "/") -> None:
+        """`prefix`: the route prefix of the application, which path templates in a `Match` begin with."""
         self.default = default
+        self._unmatched: Match = default, ""
         self._root = _Node()
         self._owners = {default, *(route.owner for route in routes)}
+        #: The matches of the paths without parameters that were requested. Most requests of many apps have such a path.
+        self._literal: dict[tuple[str, str, str], Match] = {}
         for position, route in enumerate(routes):
             node = self._root
             for segment in _literal_segments(route.kind, route.path):
                 node = node.below.setdefault(segment, _Node())
             allowed = None if route.methods is None else frozenset(route.methods)
-            node.entries.append((position, route.kind, re.compile(route.pattern), allowed, route.owner))
+            template = route.path if prefix == "/" else prefix + route.path
+            match = route.owner, template
+            node.entries.append(_Entry(position, route.kind, re.compile(route.pattern), allowed, route.path, match))
 
     @property
     def owners(self) -> set[str]:
-        """Every ingress that `owner` can return."""
+        """Every ingress that `match` can return."""
         return {owner for owner in self._owners if owner is not None}
 
-    def owner(self, kind: RequestKind, method: str, path: str) -> str | None:
-        """Return the ingress that owns a request; None: no ingress, although the code of an ingress has a route for it.
+    def match(self, kind: RequestKind, method: str, path: str) -> Match:
+        """Return the owner and the route of a request. Without a route, the default ingress owns it.
 
         `path` must be decoded and without the route prefix of the application.
         """
-        if len(self._owners) == 1:
-            return self.default
-        partial: tuple[int, str | None] | None = None
-        for position, route_kind, pattern, methods, owner in self._candidates(path):
-            if route_kind not in (kind, "both") or pattern.match(path) is None:
+        key = kind, method, path
+        known = self._literal.get(key)
+        if known is not None:
+            return known
+        partial: Match | None = None
+        for entry in self._candidates(path):
+            if entry.kind not in (kind, "both") or entry.pattern.match(path) is None:
                 continue
+            methods = entry.methods
             if methods is None or kind == "websocket" or method in methods:
-                return owner
+                if path == entry.path and methods is not None:  # at most one key for each route and method
+                    self._literal[key] = entry.match
+                return entry.match
             if partial is None:
-                partial = position, owner
-        return self.default if partial is None else partial[1]
+                partial = entry.match
+        return self._unmatched if partial is None else partial
+
+    def owner(self, kind: RequestKind, method: str, path: str) -> str | None:
+        """Return the owner of a request, as of `match`."""
+        return self.default if len(self._owners) == 1 else self.match(kind, method, path)[0]
 
     def _candidates(self, path: str) -> list[_Entry]:
         node = self._root
@@ -83,7 +109,7 @@ class RouteTable:
                 found.append(node.entries)
         if len(found) == 1:
             return found[0]
-        return sorted((entry for entries in found for entry in entries), key=lambda entry: entry[0])
+        return sorted((entry for entries in found for entry in entries), key=lambda entry: entry.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +156,7 @@ class RouteLookup:
         #: Each has its route table, and its ingresses by their names.
         self._revisions: dict[str, list[tuple[RouteTable, dict[str, LiveIngress]]]] = {}
         for each in self.applications:
-            table = RouteTable(each.default, each.routes)
+            table = RouteTable(each.default, each.routes, each.prefix)
             ingresses = {owner: _live_ingress(each, owner) for owner in table.owners}
             self._revisions.setdefault(each.prefix, []).append((table, ingresses))
         #: Every replica set that `find` can return.
@@ -153,8 +179,10 @@ class RouteLookup:
         #: The live revisions whose requests are reported.
         self.compared = frozenset(each.name for each in self.applications if each.compared)
 
-    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
-        """Return the name of the replica set. Raises `NotFound` if no application owns the path.
+    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> tuple[str, str]:
+        """Return the name of the replica set, and the path template of the route, which is empty if no route matches.
+
+        Raises `NotFound` if no application owns the path.
 
         `choose`: is called only if several live revisions of the application can serve the request.
         """
@@ -162,17 +190,18 @@ class RouteLookup:
             below = strip_prefix(prefix, path)
             if below is None:
                 continue
-            able = [
-                ingresses[owner]
-                for table, ingresses in revisions
-                if (owner := table.owner(kind, method, below)) is not None
-            ]
+            able: list[tuple[LiveIngress, str]] = []
+            for table, ingresses in revisions:
+                owner, route = table.match(kind, method, below)
+                if owner is not None:
+                    able.append((ingresses[owner], route))
             if not able:
                 name = next(main_name(each.name) for each in self.applications if each.prefix == prefix)
                 raise NotFound(f"no deployment of application {name!r} serves {path[:200]!r}")
             if len(able) == 1:
-                return able[0].replica_set
-            return choose(able)
+                return able[0][0].replica_set, able[0][1]
+            chosen = choose([ingress for ingress, _ in able])
+            return next((chosen, route) for ingress, route in able if ingress.replica_set == chosen)
         raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
 
     def mirrors(self, method: str, path: str, serving: str) -> list[tuple[str, float]]:

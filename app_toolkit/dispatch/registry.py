@@ -111,8 +111,8 @@ class Registry(Generic[R]):
 
     # Lookups
 
-    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> str:
-        """Return the name of the replica set that serves a request, a key of `routers`.
+    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> tuple[str, str]:
+        """Return the name of the replica set that serves a request, a key of `routers`, and the template of its route.
 
         `choose`: chooses among live revisions. It is called only if there are several.
 

@@ -30,6 +30,7 @@ from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
 from app_toolkit.replica.admission.admitted_request import BODIES, RESPONSE_MESSAGES
 from app_toolkit.replica.admission.client import ClientMessages
+from app_toolkit.replica.admission.streams import is_stream
 from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.targets import Permit
@@ -76,7 +77,8 @@ class Embedded:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        await self._ingress(scope)(scope, receive, send)
+        ingress, route = self._ingress(scope)
+        await ingress(scope, receive, send, route)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app's own lifespan within that of the deployments that it uses, so that it may call them."""
@@ -114,14 +116,15 @@ class Embedded:
         finally:
             await stop()
 
-    def _ingress(self, scope: Scope) -> "Ingress":
+    def _ingress(self, scope: Scope) -> tuple["Ingress", str]:
+        """Return the ingress that serves a request, and the path template of its route."""
         ingresses = self.ingresses_by_loop.setdefault(asyncio.get_running_loop(), {})
-        name = self._owner(scope)
+        name, route = self._match(scope)
         if name not in ingresses:
             ingresses[name] = Ingress(name, self._app, self._configs[name], self._stream_log)
-        return ingresses[name]
+        return ingresses[name], route
 
-    def _owner(self, scope: Scope) -> str:
+    def _match(self, scope: Scope) -> tuple[str, str]:
         if self._table is None:
             self._table = self._make_table()
             IN_PROCESS.list_unapplied(self._configs.values(), ())
@@ -129,9 +132,9 @@ class Embedded:
         root_path: str = scope.get("root_path", "")
         if root_path and path.startswith(root_path):
             path = path[len(root_path) :]
-        owner = self._table.owner(scope["type"], scope.get("method", ""), path)
+        owner, route = self._table.match(scope["type"], scope.get("method", ""), path)
         assert owner is not None  # every route of the app is served here
-        return owner
+        return owner, route
 
 
 def embedded(
@@ -170,7 +173,8 @@ class Ingress(Local):
             override(self._context, config.reloadable_options.batch)
             weakref.finalize(self, forget, self._context).atexit = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, route: str = "") -> None:
+        """Serve a request. `route`: the path template of its route; empty: it has none."""
         request_id = _request_id(scope)
         scope["headers"] = [field for field in scope["headers"] if not is_internal(field[0])]
         ours = {"request_id": request_id}
@@ -187,11 +191,12 @@ class Ingress(Local):
         dispatcher: Dispatcher[Permit] = Dispatcher(RetainedRequest("this request", request_id, LATE), time.monotonic())
         status, size, outcome = 0, 0, CLIENT_GONE
         first_byte_s: float | None = None
+        chunk_at: float | None = None  # when the last chunk of a stream was sent
         outer = REPLICA.get()
         REPLICA.set(self._context)
 
         async def send_named(message: Message) -> None:
-            nonlocal status, size, outcome, first_byte_s
+            nonlocal status, size, outcome, first_byte_s, chunk_at
             if message["type"] in RESPONSE_MESSAGES:
                 status = message.get("status", SWITCHING_PROTOCOLS)
                 first_byte_s = time.monotonic() - dispatcher.began
@@ -200,10 +205,17 @@ class Ingress(Local):
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
                     headers.append((b"x-request-id", request_id.encode()))
                 message["headers"] = headers
+                if is_stream(scope, headers):
+                    chunk_at = 0.0
             elif message["type"] == "websocket.close" and not status:
                 status = FORBIDDEN  # the ASGI server responds
             await send(message)
             if message["type"] in BODIES:
+                if chunk_at is not None and message.get("body"):
+                    now = time.monotonic()
+                    if chunk_at:
+                        IN_PROCESS.count_gap(self.router.name, now - chunk_at)
+                    chunk_at = now
                 if scope.get("method") != "HEAD":
                     size += len(message.get("body", b""))
                 if not message.get("more_body", False):
@@ -241,7 +253,7 @@ class Ingress(Local):
             raise
         finally:
             REPLICA.set(outer)
-            self._record(scope, dispatcher, status, outcome, size, first_byte_s)
+            self._record(scope, dispatcher, status, outcome, size, first_byte_s, route)
 
     def _record(
         self,
@@ -251,6 +263,7 @@ class Ingress(Local):
         outcome: str,
         size: int,
         first_byte_s: float | None,
+        route: str,
     ) -> None:
         """Record the end of a request, as the proxy does (`Exchange._record`)."""
         client, now = scope.get("client"), time.monotonic()
@@ -285,6 +298,7 @@ class Ingress(Local):
                 first_byte_s,
                 attempt_s,
                 failed,
+                route,
             )
         )
 

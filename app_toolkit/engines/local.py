@@ -374,6 +374,11 @@ class InProcess:
         with self._counting:
             self.counters.add(record)
 
+    def count_gap(self, deployment: str, seconds: float) -> None:
+        """Count the time between two chunks of a streamed response."""
+        with self._counting:
+            self.counters.gaps(deployment).observe(seconds)
+
     def list_unapplied(self, ingresses: Iterable[DeploymentConfig], classes: Iterable[Deployable]) -> None:
         """Log in one line which options of these deployments have no effect in one process. List each only once."""
         lines = [_unapplied(each) for each in ingresses]

@@ -22,6 +22,7 @@ from app_toolkit.errors import (
     RequestError,
     ResponseUnreadable,
 )
+from app_toolkit.observability.counts import Histogram
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.proxy import builtin
 from app_toolkit.proxy.deadlines import Deadline
@@ -67,10 +68,12 @@ class Exchange:
         "_affinity",
         "_arriving",
         "_blocked",
+        "_chunk_at",
         "_client",
         "_connection",
         "_deadline",
         "_dispatcher",
+        "_gaps",
         "_holding",
         "_ingress_state",
         "_max_body",
@@ -78,6 +81,7 @@ class Exchange:
         "_proxy",
         "_refusal",
         "_response",
+        "_route",
         "_sampled",
         "_sessions",
         "_slow",
@@ -92,6 +96,7 @@ class Exchange:
         self.request = request
         self._dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, proxy.clock())
         self._ingress_state = proxy.unowned
+        self._route = ""  # the path template of its route
         self._max_body: int | None = None
         #: The sessions of the ingress, and the affinity key of the request. None: there are no sessions, or no key.
         self._sessions: Sessions | None = None
@@ -108,6 +113,9 @@ class Exchange:
         self._holding = False  # the body is held back until the replica sends a 100
         self._blocked = False  # the write buffer to the replica is full
         self._refusal: bytes | None = None
+        # Of a streamed response: the gaps between its chunks, and when the last one arrived. None: it is none.
+        self._gaps: Histogram | None = None
+        self._chunk_at = 0.0
         # Mirrors
         self._sampled = False  # it is decided which mirrors get copies
         #: The request as its copies are compared with it. None: there are no copies.
@@ -241,7 +249,7 @@ class Exchange:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         request, proxy = self.request, self._proxy
         kind: RequestKind = "websocket" if request.websocket else "http"
-        name = proxy.registry.find(kind, request.method.decode(), request.path, self._choose_revision)
+        name, self._route = proxy.registry.find(kind, request.method.decode(), request.path, self._choose_revision)
         router = proxy.registry.routers[name]
         self._ingress_state = proxy.ingress_state(name)
         self._dispatcher.assign(router, self._ingress_state.budget)
@@ -471,6 +479,7 @@ class Exchange:
         elif self._response.prepare(head):
             if head.stream is not None:
                 self._open(kept=head.stream == hop.KEPT)
+                self._gaps = self._proxy.counters.gaps(self._ingress_state.name)
             if head.stream == hop.LASTING:
                 self._forget_deadline()
             self._start()
@@ -482,6 +491,11 @@ class Exchange:
             self._start()
         if self._primary is not None:
             self._primary.received(data)
+        if self._gaps is not None:
+            now, before = self._proxy.clock(), self._chunk_at
+            if before:
+                self._gaps.observe(now - before)
+            self._chunk_at = now
         self._response.write(data)
 
     def ended(self, reusable: bool) -> None:
@@ -660,6 +674,7 @@ class Exchange:
                 first_byte_s,
                 attempt_s,
                 failed,
+                self._route,
             )
         )
 

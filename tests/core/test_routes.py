@@ -138,6 +138,35 @@ def route(method: str, path: str, owner: str | None) -> Route:
     return Route(kind="http", pattern=f"^{path}$", methods=(method,), path=path, owner=owner)
 
 
+def test_route_of_a_request_is_a_path_template_and_never_the_path() -> None:
+    rows = [
+        Route(kind="http", pattern="^/items/(?P<id>[^/]+)$", methods=("GET",), path="/items/{id}", owner="app"),
+        route("GET", "/items", "app"),
+        Route(kind="websocket", pattern="^/talk$", path="/talk", owner="app"),
+        Route(kind="both", pattern="^/static(?P<path>.*)$", path="/static", owner="app"),
+    ]
+    table = RouteTable("app", rows, "/shop")
+    for _ in range(2):  # the second time, some are remembered
+        assert table.match("http", "GET", "/items/7") == ("app", "/shop/items/{id}")
+        assert table.match("http", "GET", "/items") == ("app", "/shop/items")
+        assert table.match("http", "DELETE", "/items") == ("app", "/shop/items"), "the app responds with 405"
+        assert table.match("websocket", "", "/talk") == ("app", "/shop/talk")
+        assert table.match("http", "GET", "/static/a/b") == ("app", "/shop/static")
+        assert table.match("http", "GET", "/nowhere/7") == ("app", "")
+
+
+def test_lookup_returns_the_route_of_the_revision_that_was_chosen() -> None:
+    old = Route(kind="http", path="/{all:path}", pattern="^/(?P<all>.*)$", methods=("GET",), owner="web")
+    new = route("GET", "/cart", "web")
+    lookup = RouteLookup(
+        [RoutedApplication("shop", "/", "web", (old,)), RoutedApplication("shop@2", "/", "web", (new,))]
+    )
+    found = {
+        name: lookup.find("http", "GET", "/cart", lambda _, name=name: name) for name in ("shop/web", "shop@2/web")
+    }
+    assert found == {"shop/web": ("shop/web", "/{all:path}"), "shop@2/web": ("shop@2/web", "/cart")}
+
+
 def test_an_app_of_one_ingress_owns_everything() -> None:
     table = RouteTable("app", [route("GET", "/a", "app")])
     assert table.owner("http", "GET", "/nowhere") == "app"

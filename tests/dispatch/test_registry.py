@@ -72,7 +72,7 @@ async def test_a_new_route_has_its_replicas_at_once_and_keeps_its_router_until_n
 
     served = published.replica_set(published.replica("r", "tcp:127.0.0.1:1", node=HERE))
     update(1, {ROUTES: published.routes(published.application()), f"{REPLICAS}shop/web": served})
-    router = registry.routers[registry.find("http", "GET", "/", published.no_choice)]
+    router = registry.routers[registry.find("http", "GET", "/", published.no_choice)[0]]
     assert router.try_acquire() is not None
     update(2, {f"{REPLICAS}shop/model": served})
     assert registry.routers.keys() == {"shop/web"}, "no request of this process can go to the other replica set"
@@ -147,7 +147,7 @@ async def test_a_snapshot_that_cannot_be_applied_delays_no_other_and_is_not_ackn
     registry = Registry(Router, pool, HERE)
     values = {f"{REPLICAS}shop/web": {"replicas": 3}, ROUTES: published.routes(published.application())}
     assert not registry.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
-    assert registry.find("http", "GET", "/", published.no_choice) == "shop/web"
+    assert registry.find("http", "GET", "/", published.no_choice)[0] == "shop/web"
     [record] = caplog.records
     assert record.getMessage().startswith("the published value of 'replicas/shop/web' cannot be applied")
     served = published.replica_set(published.replica("r", "tcp:127.0.0.1:1", node=HERE))
