@@ -13,6 +13,7 @@ from app_toolkit.controller.desired_state import DesiredState
 from app_toolkit.controller.endpoints import EndpointPublisher
 from app_toolkit.controller.inbox import Inbox
 from app_toolkit.controller.leases import LEASE_S
+from app_toolkit.controller.metrics import ControllerMetrics
 from app_toolkit.controller.publisher import Publisher
 from app_toolkit.controller.replica_sets import ReplicaSets
 from app_toolkit.controller.scaling import Scaling
@@ -30,6 +31,7 @@ from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import REPLICAS, ROUTES, SPLITS, Launcher, Snapshot, Store, Version
 from app_toolkit.observability.event_log import EventLog, EventPage, LoggedEvent
+from app_toolkit.observability.metrics import Sample
 from app_toolkit.types import ReplicaId
 
 GAP_S = 5.0
@@ -74,6 +76,8 @@ class Controller:
         self._changes = Changes(clock)
         self._news = Changes(clock)
         self.event_log.records.subscribe(lambda _: self._news.notify())
+        self._metrics = ControllerMetrics()
+        self.event_log.records.subscribe(self._metrics.add)
         self.state_store = StateStore(store, self._end_replaced)
         self.desired = DesiredState(self.state_store, launcher.home, clock, self.event_log, self._respecify)
         self._scaling = Scaling(self.event_log)
@@ -119,6 +123,7 @@ class Controller:
         """Tick until the shutdown is complete or another controller has replaced this one."""
         try:
             while not self._ended.is_set():
+                began = self._clock.now()
                 try:
                     await self._tick()
                 except StaleEpoch as error:
@@ -130,6 +135,7 @@ class Controller:
                     self.event_log.append("", "TickFailed", cause=f"{type(error).__name__}: {error}")
                     await self._clock.sleep(RETRY_S)
                     continue
+                self._metrics.ticks.observe(self._clock.now() - began)
                 if not self._ended.is_set():
                     self._next = self._next_due()
                     await self.inbox.sleep(self._next)
@@ -394,6 +400,21 @@ class Controller:
             scaling=self._scaling.status(self._clock.now()),
             canaries=self._canaries.status(self.desired.rollouts, self._clock.now()),
         )
+
+    def samples(self) -> Iterator[Sample]:
+        """Return the samples of all metrics of the controller."""
+        return self._metrics.samples(
+            self.desired.rollouts, self._replica_sets.known, self._scaling.status(self._clock.now())
+        )
+
+    def metrics_state(self) -> Mapping[str, object]:
+        """Return the revisions and the processes that the aggregate of the metrics must know (`Snapshots`)."""
+        rollouts = self.desired.rollouts.values()
+        known = self._replica_sets.known.values()
+        return {
+            "revisions": {each.name: each.current_revision or each.revision for each in rollouts},
+            "processes": [replica.id for replica_set in known for replica in replica_set.record.replicas],
+        }
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
         """Wait until the number of the status is above `number`, and return the number and the status.

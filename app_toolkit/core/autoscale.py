@@ -28,6 +28,7 @@ long as it is called when it is due.
 from collections import deque
 from dataclasses import dataclass
 from math import ceil, floor, fsum, inf
+from typing import Literal
 
 from app_toolkit.config.models import AutoscalingConfig
 
@@ -66,6 +67,18 @@ class Decision:
     average: float
     needed: int
     """The number of replicas that are needed, regardless of the delays."""
+
+
+Reason = Literal["load", "min_replicas", "max_replicas", "upscale_delay", "downscale_delay"]
+
+
+def reason(target: int, needed: int, min_replicas: int, max_replicas: int) -> Reason:
+    """Return why the target is what it is. `needed`: the number of replicas that are needed, within the bounds."""
+    if needed != target:
+        return "upscale_delay" if needed > target else "downscale_delay"
+    if target == max_replicas != min_replicas:
+        return "max_replicas"
+    return "min_replicas" if target == min_replicas else "load"
 
 
 class Autoscaler:

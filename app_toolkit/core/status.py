@@ -329,7 +329,7 @@ def instance_status(
                 rollout.revision,
                 rollout.failure,
                 rollout.current_revision or 0,
-                _traffic(rollout, rollouts),
+                traffic_status(rollout, rollouts),
                 rollout.next_number,
                 _canary(rollout, canaries.get(rollout.name)),
                 tuple(SplitStatus(each.name, each.shares, each.mirrors) for each in spec.splits),
@@ -354,7 +354,8 @@ def instance_status(
     )
 
 
-def _traffic(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> tuple[TrafficStatus, ...]:
+def traffic_status(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> tuple[TrafficStatus, ...]:
+    """Return the traffic of each live revision, the main one first; empty: there is only that one."""
     if not rollout.candidates:
         return ()
     others = [

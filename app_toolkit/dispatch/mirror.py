@@ -20,14 +20,15 @@ Nothing here does I/O. The owner of a request or call sends the copy, and report
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from app_toolkit.config.models import Policy
 from app_toolkit.core.attempts import Result, result_of_refusal
 from app_toolkit.core.traffic import Difference, MirrorCounts, is_sampled
 from app_toolkit.dispatch.dispatcher import Permit, Router
+from app_toolkit.observability.metrics import MIRROR_COMPARED, MIRRORED, Sample
 
 MOST_REQUESTS = 64
 """The maximum number of mirrored requests of a process that have not ended."""
@@ -254,6 +255,14 @@ class Mirrors:
     def counts(self) -> dict[str, MirrorCounts]:
         """Return the counts by mirror. Thread-safe."""
         return dict(self._counts)
+
+    def samples(self, kind: Literal["request", "call"]) -> Iterator[Sample]:
+        """Yield the samples of the metrics of mirrors. Thread-safe."""
+        for mirror, counts in self.counts().items():
+            for result in ("completed", "failed", "dropped", "too_large"):
+                yield Sample(MIRRORED, (mirror, kind, result), [getattr(counts, result)])
+            for result in ("same", "different_status", "different_body"):
+                yield Sample(MIRROR_COMPARED, (mirror, kind, result), [getattr(counts, result)])
 
 
 def _limit(policy: Policy) -> int:

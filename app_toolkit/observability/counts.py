@@ -4,14 +4,18 @@ Nothing is formatted here: `Counters.samples` does that when somebody reads the 
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app_toolkit.core.canary import Requests, bucket_of
 from app_toolkit.core.identity import application_of
 from app_toolkit.errors import QueueFull, TooManyWebSockets
+from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.metrics import (
     AFFINITY,
+    BATCH_SECONDS,
+    BATCH_SIZE,
+    BATCH_WAIT_SECONDS,
     CALL_QUEUE_SECONDS,
     CALL_RETRIES,
     CALL_SECONDS,
@@ -26,6 +30,7 @@ from app_toolkit.observability.metrics import (
     REQUEST_SECONDS,
     REQUESTS,
     RESPONSE_BYTES,
+    SIZES,
     STREAM_GAP_SECONDS,
     Sample,
 )
@@ -215,6 +220,31 @@ def _samples_of_calls(name: str, method: str, counts: _Route) -> Iterator[Sample
     for outcome, number in by_outcome.items():
         yield Sample(CALLS, (name, method, outcome), [number])
     yield Sample(CALL_SECONDS, (name, method), [*counts.latency, counts.latency_s])
+
+
+class BatchCounts:
+    """The batches of a process that have ended, by the replica and the function that ran them."""
+
+    def __init__(self) -> None:
+        self._functions: dict[tuple[ReplicaContext | None, str], tuple[Histogram, Histogram, Histogram]] = {}
+
+    def add(self, replica: ReplicaContext | None, function: str, size: int, waited_s: float, ran_s: float) -> None:
+        """Count a batch of `size` items, whose first one has waited `waited_s`. The batch has run for `ran_s`."""
+        sizes, waits, runs = self._functions.get((replica, function)) or self._begin(replica, function)
+        sizes.observe(size)
+        waits.observe(waited_s)
+        runs.observe(ran_s)
+
+    def _begin(self, replica: ReplicaContext | None, function: str) -> tuple[Histogram, Histogram, Histogram]:
+        return self._functions.setdefault((replica, function), (Histogram(SIZES), Histogram(), Histogram()))
+
+    def samples(self, replica_set: Callable[[ReplicaContext | None], str]) -> Iterator[Sample]:
+        """Yield the samples of all metrics of batches. `replica_set`: returns the first label. Safe from any thread."""
+        for (replica, function), (sizes, waits, runs) in list(self._functions.items()):
+            labels = replica_set(replica), function
+            yield Sample(BATCH_SIZE, labels, sizes.numbers())
+            yield Sample(BATCH_WAIT_SECONDS, labels, waits.numbers())
+            yield Sample(BATCH_SECONDS, labels, runs.numbers())
 
 
 REFUSED = (QueueFull.reason, TooManyWebSockets.reason)

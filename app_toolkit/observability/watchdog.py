@@ -15,6 +15,7 @@ from types import FrameType
 import uvloop
 
 from app_toolkit.core.stalls import Blocked, StackFrame, Watched, blocking_line, is_debugging, is_starting
+from app_toolkit.observability.loop_lag import LoopLag
 
 logger = logging.getLogger("app_toolkit.watchdog")
 
@@ -38,6 +39,7 @@ class Watchdog:
         self._state = Watched()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._lag = LoopLag()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch an event loop that runs, or will run, on the calling thread."""
@@ -59,6 +61,12 @@ class Watchdog:
         with self._lock:
             seconds = self._state.blocked_s(time.monotonic())
         return Blocked(seconds, self._line()) if seconds > 0 else None
+
+    def lag_s(self) -> float:
+        """Return the longest recent delay of the loop in seconds, also one that has not ended. Safe from any thread."""
+        now = time.monotonic()
+        asked = self._state.asked
+        return max(self._lag.longest(now), 0.0 if asked is None else now - asked)
 
     # On the watchdog's own thread
 
@@ -106,6 +114,8 @@ class Watchdog:
         now = time.monotonic()
         with self._lock:
             state, self._state = self._state, Watched(responded=now)
+        if state.asked is not None:
+            self._lag.note(now, now - state.asked)
         if state.reported:
             logger.warning("the event loop of %s was blocked for %.1f s", self._name, state.blocked_s(now))
 

@@ -5,7 +5,8 @@ import contextlib
 import logging
 import resource
 import socket
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
@@ -19,6 +20,8 @@ from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.errors import StartupError
 from app_toolkit.observability.counts import Counts
+from app_toolkit.observability.loop_lag import LoopLag
+from app_toolkit.observability.metrics import CONNECTIONS, Sample
 from app_toolkit.proxy import tls
 from app_toolkit.proxy.arrival import AcceptedConnection, Capacity, ConnectionLimiter
 from app_toolkit.proxy.clients import Clients
@@ -102,6 +105,8 @@ class ProxyServer:
         self._limiter = ConnectionLimiter(
             proxy, self._new_client, self._state, capacity, self._timeouts, tls.context(options)
         )
+        #: The delays of the event loop.
+        self.lag = LoopLag()
         self._deadline: asyncio.TimerHandle | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -189,6 +194,11 @@ class ProxyServer:
             mirrors=self.proxy.mirroring.mirrors.counts(),
         )
 
+    def samples(self, name: str) -> Iterator[Sample]:
+        """Yield the samples of all metrics of this proxy. `name`: that of its process. Thread-safe."""
+        yield from self.proxy.samples()
+        yield Sample(CONNECTIONS, (name,), [len(self._state.connections)])
+
     def _arrive(self, **_uvicorns: Any) -> AcceptedConnection:
         return AcceptedConnection(self._limiter)
 
@@ -197,7 +207,10 @@ class ProxyServer:
 
     async def _keep_sweeping(self) -> None:
         while True:
+            due = time.monotonic() + SWEEP_S
             await asyncio.sleep(SWEEP_S)
+            now = time.monotonic()
+            self.lag.note(now, max(now - due, 0.0))
             try:
                 self.sweep(self.proxy.clock())
             except Exception:  # without the sweeper, no timeout would be enforced any more

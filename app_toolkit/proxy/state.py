@@ -4,7 +4,7 @@ import itertools
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from app_toolkit.config.affinity import KeySource
 from app_toolkit.core.reports import Compared, Loads
@@ -12,6 +12,13 @@ from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import ComparedRequests, Counters, Counts
+from app_toolkit.observability.metrics import (
+    OPEN_STREAMS,
+    OPEN_WEBSOCKETS,
+    REQUESTS_ONGOING,
+    REQUESTS_QUEUED,
+    Sample,
+)
 from app_toolkit.observability.records import NOT_OWNED, Record, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.proxy.clients import Clients
@@ -125,6 +132,17 @@ class ProxyState:
             if not followed:
                 self.records.unsubscribe(self._compared.add)
         return self._compared.copy() if followed else {}
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of all metrics of this proxy. Thread-safe."""
+        yield from self.counters.samples()
+        yield from self.mirroring.mirrors.samples("request")
+        for name, router in list(self.registry.routers.items()):
+            yield Sample(REQUESTS_QUEUED, (name,), [router.waiting])
+            yield Sample(REQUESTS_ONGOING, (name,), [router.ongoing])
+        for name, state in list(self._ingress_states.items()):
+            yield Sample(OPEN_STREAMS, (name,), [len(state.streams)])
+            yield Sample(OPEN_WEBSOCKETS, (name,), [len(state.websockets)])
 
     def counts(self) -> dict[str, Counts]:
         """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import uvloop
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import Watch
+from app_toolkit.observability.metrics import Sample
 from app_toolkit.observability.reports import Report
 from app_toolkit.proxy.server import ProxyServer, ProxyStatistics, bind
 from app_toolkit.proxy.sharing import SharedPort
@@ -134,6 +136,14 @@ class ProxyThread:
         if self._server is None:
             raise ReplicaGone("the proxy has not started")
         return self._server.statistics()
+
+    def samples(self, name: str) -> Iterable[Sample]:
+        """Return the samples of all metrics of this proxy. `name`: that of its process."""
+        return () if self._server is None else self._server.samples(name)
+
+    def lag_s(self) -> float | None:
+        """Return the longest recent delay of the event loop in seconds; None: the proxy has not started."""
+        return None if self._server is None else self._server.lag.longest(time.monotonic())
 
     async def _serve(self, listener: Any, ready: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
@@ -26,6 +26,13 @@ from app_toolkit.core.sessions import Pins
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext, use_session_pin
+from app_toolkit.observability.metrics import (
+    REPLICA_BUFFERED,
+    REPLICA_ONGOING,
+    REPLICA_STREAMS,
+    REPLICA_WEBSOCKETS,
+    Sample,
+)
 from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics, Reported
@@ -33,7 +40,7 @@ from app_toolkit.replica.http.arrival import UnauthenticatedConnection, Unauthen
 from app_toolkit.replica.http.connection import CallerConnection
 from app_toolkit.replica.http.reach import ask
 from app_toolkit.replica.http.websocket import BoundedWebSocket
-from app_toolkit.replica.objects.batching import override
+from app_toolkit.replica.objects.batching import BATCH_COUNTS, override
 from app_toolkit.replica.objects.calls import host_class
 from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.replica.objects.payload_store import PayloadStore
@@ -211,6 +218,20 @@ class ReplicaServer:
     def statistics(self) -> ReplicaStatistics:
         """Return the current statistics without asking the data loop. Raises `ReplicaGone` if that loop has ended."""
         return self._alive()[0].statistics()
+
+    def samples(self, replica_set: str) -> Iterator[Sample]:
+        """Yield the samples of all metrics of this replica, except those of its calls. `replica_set`: its name."""
+        yield from BATCH_COUNTS.samples(lambda _: replica_set)
+        if self.replica is not None:
+            found, labels = self.replica.statistics(), (replica_set, self.replica.name)
+            yield Sample(REPLICA_ONGOING, labels, [found.ongoing])
+            yield Sample(REPLICA_STREAMS, labels, [found.streams])
+            yield Sample(REPLICA_WEBSOCKETS, labels, [found.websockets])
+            yield Sample(REPLICA_BUFFERED, labels, [found.buffered])
+
+    def lag_s(self) -> float | None:
+        """Return the longest recent delay of the data loop in seconds; None: the replica has not started."""
+        return None if self._watchdog is None else self._watchdog.lag_s()
 
     def drain(self, timeout: float) -> bool:
         """Admit no more requests, and wait until the running ones have ended and their responses have been sent.

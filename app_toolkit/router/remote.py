@@ -8,7 +8,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -44,6 +44,7 @@ from app_toolkit.interfaces import (
 )
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
 from app_toolkit.observability.counts import Counters
+from app_toolkit.observability.metrics import CALL_STREAMS, CALLS_ONGOING, CALLS_QUEUED, Sample
 from app_toolkit.observability.records import Records
 from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.router.handle import ENDED
@@ -233,6 +234,15 @@ class RemoteDataPlane:
             )
             for key, each in list(self._clients.items())
         }
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of all metrics of the calls of this process. Thread-safe."""
+        yield from self.counters.samples()
+        yield from self.mirrored.mirrors.samples("call")
+        for name, load in self.call_loads().items():
+            yield Sample(CALLS_QUEUED, (name,), [load.waiting])
+            yield Sample(CALLS_ONGOING, (name,), [load.ongoing])
+            yield Sample(CALL_STREAMS, (name,), [load.streams])
 
     def _loads(self) -> Loads:
         reported = self.registry.reported

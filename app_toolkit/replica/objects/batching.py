@@ -32,6 +32,7 @@ from app_toolkit.core.batch import BatchSettings, Buffer, OverriddenBatch, is_ba
 from app_toolkit.core.methods import TAKES_MANY
 from app_toolkit.errors import BatchError, ConfigError
 from app_toolkit.observability.context import REPLICA, request_id
+from app_toolkit.observability.counts import BatchCounts
 from app_toolkit.replica.objects.signatures import shape_of
 from app_toolkit.replica.objects.threads import threads_of
 
@@ -265,12 +266,14 @@ def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
 class Item:
     """The part of one caller in a batch: its arguments and its result."""
 
-    __slots__ = ("batch", "buffer", "error", "news", "over", "request_id", "result", "steps", "values")
+    __slots__ = ("added", "batch", "buffer", "error", "news", "over", "request_id", "result", "steps", "values")
 
     def __init__(self, buffer: "Batches", values: tuple[Any, ...]) -> None:
         self.buffer = buffer
         self.values = values
         self.request_id = request_id()
+        self.added = 0.0
+        """When it was added to the buffer, on the clock of the event loop."""
         self.batch: Batch | None = None
         """The batch that has taken the item; None: it waits in the buffer."""
         self.news: asyncio.Future[None] | None = None
@@ -429,7 +432,7 @@ class Batches:
         self._start_due_batches(self.loop.time())
 
     def add(self, item: Item, size: int) -> None:
-        now = self.loop.time()
+        item.added = now = self.loop.time()
         self.buffer.add(item, size, now)
         self._start_due_batches(now)
 
@@ -466,6 +469,10 @@ BATCHES: WeakValueDictionary[tuple[int, int, int], Batches] = WeakValueDictionar
 Each entry refers to these three objects, so no other object can have one of the ids while the entry exists. Only the
 items and the batches of an entry keep it alive.
 """
+
+
+BATCH_COUNTS = BatchCounts()
+"""The batches of this process that have ended."""
 
 
 class Batch:
@@ -508,6 +515,7 @@ class Batch:
 
     async def _run(self) -> None:
         self._begun = True
+        began = self._batches.loop.time()
         for item in self._items:
             if item.over or item.leaving:
                 item.batch = None
@@ -529,6 +537,9 @@ class Batch:
         except Exception as error:
             for item in self._live:
                 item.end(error=_copy(error, batching.name))
+        finally:
+            waited_s, ran_s = began - self._items[0].added, self._batches.loop.time() - began
+            BATCH_COUNTS.add(REPLICA.get(), batching.name, len(self._items), waited_s, ran_s)
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         threads = threads_of(self._batches.hosted)
