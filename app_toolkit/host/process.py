@@ -1,4 +1,4 @@
-"""A replica or proxy process: the orders of the controller that it obeys, and its statistics.
+"""A replica, proxy or admin process: the orders of the controller that it obeys, and its statistics.
 
 An engine constructs one object on the main thread of a new process, because the signal handlers of user code can be
 installed only there. It calls the methods from several threads: a start, a reconfiguration, a drain and a stop may
@@ -21,15 +21,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from app_toolkit.admin.app import create_app
+from app_toolkit.admin.server import AdminThread
+from app_toolkit.client.client import Client
 from app_toolkit.config import settings
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import AdminOptions, HTTPOptions
 from app_toolkit.core.replica_state import Found
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import last_epoch, packed, packed_code
-from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.access import AccessLog, LogFile
+from app_toolkit.observability.aggregate import MetricsAggregate
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.logs import attach_fields, show_logs
 from app_toolkit.observability.tracebacks import shorten_paths
@@ -49,12 +53,12 @@ from app_toolkit.userapp.loading import users_traceback
 
 
 class ControlledProcess:
-    """The methods by which the controller controls a replica or a proxy.
+    """The methods by which the controller controls a replica, a proxy or the admin process.
 
     An order with an earlier epoch than that of a previous order raises `StaleEpoch`.
     """
 
-    server: ReplicaServer | ProxyThread
+    server: ReplicaServer | ProxyThread | AdminThread
 
     def __init__(self, name: ReplicaId, services: Services) -> None:
         self.name = name
@@ -70,7 +74,7 @@ class ControlledProcess:
 
     @property
     def live(self) -> ReloadableOptions | None:
-        """The reloadable options that a replica uses now; None: it is a proxy, or the options are not known."""
+        """The reloadable options that a replica uses now; None: it is no replica, or they are not known."""
         return None
 
     def heed(self, epoch: int) -> None:
@@ -122,7 +126,7 @@ class ControlledProcess:
         return self.location.result()
 
     def probe(self, timeout_s: float, epoch: int) -> int:
-        """Check that the process serves. Return the number of open connections of a replica; 0 for a proxy."""
+        """Check that the process serves. Return the number of open connections of a replica; 0 for others."""
         self.heed(epoch)
         try:
             found = self.server.probe(timeout_s)
@@ -167,6 +171,7 @@ class ReplicaProcess(ControlledProcess):
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
 
     def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+        settings.hide_admin_token()  # user code has no need of it
         show_logs(settings.log_level(), settings.log_format())
         attach_fields(ReplicaContext(spec.application, spec.deployment, spec.id))
         folder, store = self.services.folder.path, self.services.store
@@ -224,6 +229,29 @@ class ProxyProcess(ControlledProcess):
         if isinstance(options.access_log, str):
             return AccessLog(LogFile(Path(options.access_log), most=sys.maxsize).write)
         return AccessLog(LogFile(self.services.folder.folder(LOGS) / f"access-{self.name}.log").write)
+
+
+class AdminProcess(ControlledProcess):
+    server: AdminThread
+
+    def __init__(self, name: ReplicaId, services: Services, client: Client) -> None:
+        """`client`: sends the commands of the admin API."""
+        super().__init__(name, services)
+        self._client = client
+        self._metrics = MetricsAggregate()
+
+    def start(self, spec: AdminSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec))
+
+    def _serve(self, spec: AdminSpec) -> Location:
+        show_logs(settings.log_level(), settings.log_format())
+        app = create_app(self._client, self._metrics)
+        self.server = AdminThread(app, AdminOptions(**spec.options), spec.preferred_port)
+        return Location(self.server.start(), self.services.node)
+
+    def push_metrics(self, process: str, snapshot: bytes) -> None:
+        """Take the cumulative metrics of a process of the instance."""
+        self._metrics.push(process, snapshot)
 
 
 def _write_out(lines: str) -> None:

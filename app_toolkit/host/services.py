@@ -60,3 +60,10 @@ class Services(Protocol):
         Return whether the controller has taken all of them.
         """
         ...
+
+    async def push_metrics(self, process: str, snapshot: bytes) -> bool:
+        """Send the cumulative metrics of the process of this name to the admin process.
+
+        Return False if there is no admin process. It is awaited on any event loop.
+        """
+        ...

@@ -20,6 +20,7 @@ from app_toolkit.errors import CorruptValue
 from app_toolkit.host.store import create_secret
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.logs import show_logs
+from app_toolkit.types import ReplicaId
 
 R = TypeVar("R")
 
@@ -92,6 +93,10 @@ class _Controller:
 
     async def report(self, caller: str, loads: Loads, compared: Compared) -> bool:
         return (await self._ready).report(caller, loads, compared)
+
+    async def admin(self) -> tuple[ReplicaId | None, float]:
+        """Return the admin process, and the seconds after which a process asks again if there is none."""
+        return (await self._ready).admin()
 
 
 ControllerActor: Any = remote(num_cpus=0, max_restarts=-1, max_concurrency=10_000)(_Controller)
