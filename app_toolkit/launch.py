@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from app_toolkit.admin.security import check_exposure
 from app_toolkit.client.client import Client, Engine
 from app_toolkit.client.commands import Deploy, GetApplications
-from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.models import AdminOptions, ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core.applications import proxy_options
 from app_toolkit.core.diff import Change, Diff, difference, options_changed
@@ -50,6 +51,8 @@ class Changes:
     applications: Sequence[tuple[Deploy, Diff]]
     proxies: Sequence[Change]
     """The options of running proxies that change. The proxies restart if there are any."""
+    admin: Sequence[Change] = ()
+    """Those of the admin process, which restarts if there are any."""
 
     @property
     def commands(self) -> list[Deploy]:
@@ -63,6 +66,10 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
     """
     if address is None:
         addresses.check(http)
+        if http.admin:
+            check_exposure(http.admin_host)
+            if http.admin_port is not None:
+                addresses.check_port_is_free(http.admin_host, http.admin_port)
     else:
         engine.check(address)
 
@@ -82,11 +89,13 @@ def changes(client: Client | None, manifest: Manifest, only: Iterable[str] = ())
     all. It needs a client. Raises `ConfigError` if the application does not run or has no such deployment.
     """
     running, listening = ({}, None) if client is None else client.execute(GetApplications())
-    proxies = () if listening is None else options_changed(listening, proxy_options(listening, manifest.named))
+    changed = () if listening is None else options_changed(listening, proxy_options(listening, manifest.named))
+    admin = [change for change in changed if change.option in AdminOptions.model_fields]
+    proxies = [change for change in changed if change not in admin]
     if only and client is not None:
-        return Changes([client.partial_deploy(command, only) for command in manifest.commands()], proxies)
+        return Changes([client.partial_deploy(command, only) for command in manifest.commands()], proxies, admin)
     commands = [*manifest.logs(running), *manifest.commands()]
-    return Changes([(each, difference(running.get(each.spec.name), each.spec)) for each in commands], proxies)
+    return Changes([(each, difference(running.get(each.spec.name), each.spec)) for each in commands], proxies, admin)
 
 
 def apply(

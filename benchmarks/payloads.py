@@ -24,7 +24,7 @@ import ray
 
 from app_toolkit.client.commands import Deploy
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.engines.ray.client import RayClient
+from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.planning import plan
 from app_toolkit.userapp.loading import load
 from benchmarks.chaos.system import System
@@ -141,7 +141,7 @@ def serving() -> Iterator[tuple[httpx.Client, Mapping[str, int]]]:
     """Serve the app with its own Ray instance. Yield an HTTP client and the process IDs by name."""
     target = "payloads:app"
     app: Any = load(target, str(APPS))
-    client = RayClient.start(num_cpus=2)
+    client = start_instance(num_cpus=2)
     try:
         spec = plan(app, target=target, app_dir=str(APPS))
         revision = client.execute(Deploy(spec, HTTPOptions(port=0), owner=client.owner))

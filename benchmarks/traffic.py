@@ -23,7 +23,7 @@ import psutil
 from app_toolkit.client.commands import AddCandidate, Deploy, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.core.identity import candidate_name
-from app_toolkit.engines.ray.client import RayClient
+from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.planning import plan
 from app_toolkit.userapp.loading import load
 from benchmarks.ab import Spread, ratios
@@ -59,7 +59,7 @@ def serving() -> Iterator[tuple[str, psutil.Process]]:
     """Serve the applications with a Ray of their own. Yield the URL, and the process of the proxy."""
     sys.path.insert(0, str(APPS))
     app: Any = load("toolkit:app", str(APPS))
-    client = RayClient.start(num_cpus=4)
+    client = start_instance(num_cpus=4)
     try:
         for name in TITLES:
             revision = client.execute(Deploy(_spec(app, name), HTTPOptions(port=0), owner=client.owner))

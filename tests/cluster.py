@@ -17,6 +17,7 @@ from app_toolkit.client.commands import Delete, Deploy, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.client import RayClient
+from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import plan
 from app_toolkit.userapp.loading import load
@@ -52,7 +53,7 @@ class Cluster:
         return self.apply(spec, held=held)
 
     def apply(self, spec: ApplicationSpec, *, held: bool = True) -> "Served":
-        self.update(spec, HTTPOptions(port=0), held=held)
+        self.update(spec, HTTPOptions(port=0, admin=False), held=held)
         served = Served(self, spec)
         served.wait(lambda now: now["status"] in ("healthy", "failed", "rolled_back"))
         self.wait_for_the_proxy()
@@ -136,7 +137,7 @@ def running() -> Iterator[Cluster]:
     os.environ["RAY_allow_out_of_band_object_ref_serialization"] = "0"
     with tempfile.TemporaryDirectory() as folder:
         os.environ[LEDGER] = os.path.join(folder, "ledger")
-        client = RayClient.start(num_cpus=4)
+        client = start_instance(num_cpus=4)
         try:
             yield Cluster(client)
         finally:

@@ -73,11 +73,13 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
                 screen.say(f"application {command.spec.name}: a new revision beside the running one")
             else:
                 screen.difference(change, command.spec.route_prefix)
-        if changes.proxies and beside:
-            named = ", ".join(map(str, changes.proxies))
+        if beside and (changed := [*changes.proxies, *changes.admin]):
+            named = ", ".join(map(str, changed))
             raise ConfigError(f"a live revision cannot change options of the proxies: {named}; deploy these first")
         if changes.proxies:
             screen.say(f"proxies: will be restarted ({', '.join(map(str, changes.proxies))})")
+        if changes.admin:
+            screen.say(f"admin process: will be restarted ({', '.join(map(str, changes.admin))})")
         if options.dry_run:
             return
         if client is None:

@@ -145,6 +145,7 @@ DEFAULTS = {
     "max_requests_per_client": "no limit",
     "tag_source": "tags select nothing",
     "address": "a local Ray",
+    "admin_port": "8001, or any free port if that is in use",
 }
 """The meaning of the default None in the help, by option."""
 
@@ -157,6 +158,8 @@ def _option(name: str) -> Any:
     kinds = get_args(field.annotation) or (field.annotation,)
     kind: Any = next((each for each in (int, float) if each in kinds), str)
     flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
+    if field.annotation is bool:
+        kind, flags = bool, [f"{flags[0]}/{CommandLine.display_name(f'no_{name}')}"]
     metavar = "PATH|-|true|false" if name == "access_log" else None
     help = f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
     return Annotated[kind | None, typer.Option(*flags, help=help, metavar=metavar)]

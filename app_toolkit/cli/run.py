@@ -104,10 +104,13 @@ def _warn_of_few_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> None:
 def _deploy_and_serve(client: Client, manifest: Manifest, screen: Screen, interrupts: Interrupts) -> None:
     commands = launch.commands_with_lease(client, manifest)
     revisions = launch.apply(client, takewhile(lambda _: interrupts.not_interrupted(), commands))
-    names, serving = [*revisions], False
+    names, serving, dashboard = [*revisions], False, None
     with screen.progress() as show:
         for status in client.watch(interrupts.not_interrupted):
             show(rows(status, names))
+            if status.admin_url not in (None, dashboard):
+                dashboard = status.admin_url
+                screen.say(f"Dashboard at {dashboard}")
             if serving or interrupts.asked:
                 continue
             for name, revision in revisions.items():

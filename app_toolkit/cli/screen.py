@@ -13,7 +13,7 @@ from rich.text import Text
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, node_of
+from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, is_admin, node_of
 from app_toolkit.core.status import (
     FAILED,
     HEALTHY,
@@ -148,6 +148,10 @@ class Screen:
             self._targets(application)
         if not status.applications:
             self.say("no applications")
+        if status.admin_url is not None:
+            self.say(f"dashboard at {status.admin_url}")
+        elif status.admin is not None:
+            self.say(f"  {Row('admin', status.admin)}")
 
     def traffic(self, application: ApplicationStatus) -> None:
         """Show the live revisions of an application and their shares of the requests."""
@@ -229,7 +233,7 @@ class Screen:
             at = (now - timedelta(seconds=each.age_s)).isoformat(" ", "seconds")
             first, *rest = (each.cause or "").splitlines() or [""]
             what = "  ".join(filter(None, (at, each.subject or "instance", each.name, each.replica or "")))
-            if are_proxies(each.subject):
+            if are_proxies(each.subject) or is_admin(each.subject):
                 node = node_of(each.subject)
                 what = what.replace(node, node[:SHOWN_NODE])
             self.say(f"{what}: {_printable(first)}" if first else what)

@@ -620,7 +620,7 @@ _SWITCHES = dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True) | dict.fro
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml")
 
 
-class HTTPOptions(Model):
+class ProxyOptions(Model):
     """Options of the proxies: address, trusted peers, limits and timeouts for clients."""
 
     host: str = "127.0.0.1"
@@ -674,6 +674,21 @@ class HTTPOptions(Model):
     def _validate_networks(cls, listed: str) -> str:
         networks(listed)
         return listed
+
+
+class AdminOptions(Model):
+    """Options of the admin process, which serves the metrics, the admin API and the dashboard of an instance."""
+
+    admin: bool = True
+    """whether the instance has an admin process, with the metrics, the admin API and the dashboard"""
+    admin_host: str = "127.0.0.1"
+    """address of the admin process; one that other machines reach needs a token in APP_TOOLKIT_ADMIN_TOKEN"""
+    admin_port: Annotated[int | None, Field(ge=0, le=65_535)] = None
+    """port of the admin process; 0: any free port; null: 8001, or any free port if that is in use"""
+
+
+class HTTPOptions(AdminOptions, ProxyOptions):
+    """Options of all servers of an instance: the proxies and the admin process."""
 
 
 def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:

@@ -63,6 +63,20 @@ def redis_url() -> str | None:
     return os.environ.get(REDIS_URL) or None
 
 
+ADMIN_TOKEN = "APP_TOOLKIT_ADMIN_TOKEN"
+"""The environment variable with the token of the admin API."""
+
+
+def admin_token() -> str | None:
+    """Return the token of the admin API from the environment; None: it is not set."""
+    return os.environ.get(ADMIN_TOKEN) or None
+
+
+def hide_admin_token() -> None:
+    """Remove the token of the admin API from the environment of this process, and of those that it starts."""
+    os.environ.pop(ADMIN_TOKEN, None)
+
+
 def runtime_folder() -> Path:
     """Return the folder for the sockets, locks, logs and unpacked files of this user's processes on this machine."""
     return Path(os.environ.get(RUNTIME_DIR) or tempfile.gettempdir()) / f"app_toolkit-{os.geteuid()}"

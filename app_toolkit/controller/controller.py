@@ -21,10 +21,19 @@ from app_toolkit.controller.state_store import StateStore
 from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown, traffic
 from app_toolkit.core.applications import replica_set_names
 from app_toolkit.core.canary import CanaryPlan, CanaryRelease
-from app_toolkit.core.identity import application_of, are_proxies, candidate_of, main_name, node_of, replica_set_of
+from app_toolkit.core.identity import (
+    admin_of,
+    application_of,
+    are_proxies,
+    candidate_of,
+    is_admin,
+    main_name,
+    node_of,
+    replica_set_of,
+)
 from app_toolkit.core.publication import encode, route_snapshot, split_snapshots
 from app_toolkit.core.reconcile import Kill, Start
-from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
+from app_toolkit.core.replica_state import Event, Exited, Found, Phase, Started, Unrouted
 from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.core.rollout import Reverted, Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
@@ -44,6 +53,12 @@ ROUNDS = 3
 RECOVERY_S = 10.0
 """The maximum number of seconds for which replicas that were found after a restart delay the publication of their
 replica set."""
+
+ADMIN_DOWN_S = 5.0
+"""Seconds after which a process asks again for the admin process if that does not run."""
+
+ADMIN_OFF_S = 60.0
+"""The same if the admin process is switched off."""
 
 NOTHING: Compared = {}
 
@@ -113,6 +128,8 @@ class Controller:
         for name, ids in found.items():
             if are_proxies(name):
                 self.desired.proxies.found(node_of(name), recover_until)
+            elif is_admin(name):
+                self.desired.admin.start_by(now)
             self._replica_sets.find(name, ids, now)
         self.desired.begin(stored, now)
         self._scaling.adopt(self.desired.specs(), self._replica_sets.known, now)
@@ -416,6 +433,14 @@ class Controller:
             "processes": [replica.id for replica_set in known for replica in replica_set.record.replicas],
         }
 
+    def admin(self) -> tuple[ReplicaId | None, float]:
+        """Return the admin process, and the seconds after which a process asks again if there is none."""
+        if not self.desired.proxies.http.admin:
+            return None, ADMIN_OFF_S
+        there = self._replica_sets.known.get(admin_of(self.desired.admin.home))
+        replicas = () if there is None else there.record.replicas
+        return next((each.id for each in replicas if each.phase is Phase.RUNNING), None), ADMIN_DOWN_S
+
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
         """Wait until the number of the status is above `number`, and return the number and the status.
 
@@ -529,10 +554,14 @@ class Controller:
         """Apply an event of the engine to its replica set, and forget the load of a process that has ended."""
         if isinstance(event, Exited):
             self._forget(event.replica)
-        if not self._replica_sets.take(event, now) or not are_proxies(replica_set_of(event.replica)):
+        if not self._replica_sets.take(event, now):
             return
         if isinstance(event, (Started, Found)) and event.location is not None:
-            self.desired.proxies.learn(event.location.address)
+            name = replica_set_of(event.replica)
+            if are_proxies(name):
+                self.desired.proxies.learn(event.location.address)
+            elif is_admin(name):
+                self.desired.admin.learn(event.location.address)
 
     def _forget(self, caller: str) -> None:
         self.publisher.forget(caller)

@@ -7,6 +7,7 @@ from typing import Any
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.controller.admin import START_S, Admin
 from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
 from app_toolkit.controller.state_store import StateStore, StoredState
@@ -48,6 +49,7 @@ class DesiredState:
         self.rollouts: dict[str, Rollout] = {}
         """The rollout of each application, by name."""
         self.proxies = Proxies(home)
+        self.admin = Admin(home)
         self.leases = Leases()
         self.shutdown_step: ShutdownStep | None = None
         """The step of the shutdown; None: there is no shutdown."""
@@ -61,7 +63,7 @@ class DesiredState:
         self._stored_leases: dict[str, Any] = {}
         self._specs: dict[str, _Specs] = {}
         self._followed: dict[str, ReplicaSetSpec] = {}
-        """The specs of the proxies that `specs` returned last."""
+        """The specs of the proxies and of the admin process that `specs` returned last."""
         self._clock = clock
         self._event_log = event_log
         self._changed = changed
@@ -77,19 +79,24 @@ class DesiredState:
         self.in_progress = {name for name, each in stored.rollouts.items() if not each.is_settled}
         self._note_unwanted()
         if stored.http is not None:
-            self.proxies.move(stored.http)
+            self._move(stored.http)
         self._has_served = bool(stored.port or self.rollouts)  # a shutdown deletes the port from the state store
         self._is_http_chosen = self._has_served or stored.http is not None
+        if any(each.is_settled for each in self.rollouts.values()):
+            self.admin.start_by(now)
+        elif self._has_served:
+            self.admin.start_by(now + START_S)
         self.proxies.port = self._stored_port = stored.port
         self._stored_leases = stored.leases
         self.leases.read(stored.leases, now)
 
     def specs(self) -> dict[str, ReplicaSetSpec]:
         """Return the specs of the replica sets that are desired now, by name."""
-        self._followed = self.proxies.specs()
+        proxies, admin = self.proxies.specs(), self.admin.specs()
+        self._followed = {**proxies, **admin}
         self._specs = {name: self._specs_of(each) for name, each in self.rollouts.items()}
         deployments = {name: spec for each in self._specs.values() for name, spec in each.specs.items()}
-        return shutdown.desired(self.shutdown_step, deployments, self._followed if self._has_served else {})
+        return shutdown.desired(self.shutdown_step, deployments, proxies if self._has_served else {}, admin)
 
     def _specs_of(self, stands: Rollout) -> "_Specs":
         """Compute the replica sets of an application, or reuse those from before: computing them takes a while."""
@@ -111,8 +118,9 @@ class DesiredState:
 
     @property
     def due(self) -> float | None:
-        """When the next lease expires or the next node loses its proxies, if nothing happens before; None: never."""
-        expiring = [self.leases.due, *self._unwanted.values()] if self.shutdown_step is None else []
+        """When the next lease expires, the next node loses its proxies or the admin process starts, if nothing happens
+        before; None: never."""
+        expiring = [self.leases.due, self.admin.due, *self._unwanted.values()] if self.shutdown_step is None else []
         return min((at for at in (*expiring, self.proxies.due) if at is not None), default=None)
 
     # Commands. Each raises `StaleEpoch` if this controller was replaced.
@@ -151,8 +159,9 @@ class DesiredState:
             applications.check(spec, new, owner, there, old, self.leases.holder(spec.name))
             if new != old:
                 await self._state_store.put_http(new)
-                self.proxies.move(new)
+                self._move(new)
             self._is_http_chosen = self._has_served = True
+            self.admin.start_by(self._clock.now() + START_S)
             after = traffic.after(rollout.applied(last, spec))
             if owner is not None and last is None:
                 # First: without a stored lease, the application would stay forever.
@@ -166,6 +175,10 @@ class DesiredState:
             await self._delete_code()
             await self._state_store.check_epoch()  # a later controller may have read the store before this change
             return after.revision
+
+    def _move(self, http: HTTPOptions) -> None:
+        self.proxies.move(http)
+        self.admin.move(http)
 
     async def add_candidate(
         self,
@@ -374,6 +387,7 @@ class DesiredState:
         self._note_unwanted()
         if after.is_settled:
             self.in_progress.discard(after.name)
+            self.admin.start_by(self._clock.now())
         else:
             self.in_progress.add(after.name)
 
@@ -391,16 +405,18 @@ class DesiredState:
         )
 
     async def keep(self) -> None:
-        """Delete the applications of expired leases and the removed candidates, and store the leases and the port of
-        the proxies."""
+        """Delete the applications of expired leases and the removed candidates, store the leases and the port of the
+        proxies, and start the admin process if it is due."""
         if self.shutdown_step is None:
             await self._end_leases()
             await self._delete_candidates()
         if self.shutdown_step is None:
             await self._put_port()
+            if self.admin.is_newly_desired(self._clock.now()):
+                self._changed()
 
     def follow(self, occupied: Collection[NodeId], active: Mapping[NodeId, int], now: float) -> None:
-        """Choose the nodes that have proxies.
+        """Choose the nodes that have proxies, and take over the ports that processes have chosen.
 
         Parameters:
             occupied: The nodes that have replicas.
@@ -408,7 +424,7 @@ class DesiredState:
             now: The time on the clock of the controller.
         """
         self.proxies.follow(occupied, active, now)
-        if self.proxies.specs() != self._followed:
+        if {**self.proxies.specs(), **self.admin.specs()} != self._followed:
             self._changed()
 
     def continue_shutdown(self, step: ShutdownStep) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from app_toolkit.controller.publisher import Publisher
 from app_toolkit.core import publication, replica_sets
-from app_toolkit.core.identity import are_proxies, replica_set_of
+from app_toolkit.core.identity import application_of, replica_set_of
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.interfaces import REPLICAS, Version
@@ -34,7 +34,7 @@ class EndpointPublisher:
 
     def publish(self, name: str, replica_set: ReplicaSet, now: float) -> bool:
         """Publish the endpoints of a replica set if they have changed. Return whether any replica was removed."""
-        if are_proxies(name):
+        if application_of(name) is None:
             return False
         replicas = replica_set.record.replicas
         if self._recover_until is not None and replica_sets.recovering({name: replica_set}):

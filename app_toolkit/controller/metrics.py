@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from app_toolkit.core import autoscale
-from app_toolkit.core.identity import application_of, candidate_of, main_name
+from app_toolkit.core.identity import ADMIN, PROXIES, application_of, candidate_of, main_name
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.core.status import ScalingStatus, traffic_status
@@ -113,10 +113,6 @@ def _samples_of_traffic(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> It
 
 def _application(subject: str) -> str:
     """Return the application of a record, without the revision of a candidate; `-` for the proxies and the instance."""
-    if application_of(subject) is None and (not subject or ("@" in subject and not _is_candidate(subject))):
+    if not subject or subject.startswith((PROXIES, ADMIN)):
         return NONE
     return main_name(application_of(subject) or subject)
-
-
-def _is_candidate(subject: str) -> bool:
-    return subject.partition("@")[2].isdigit()

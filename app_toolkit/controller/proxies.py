@@ -5,7 +5,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import HTTPOptions, ProxyOptions
 from app_toolkit.core.identity import proxies_of
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.interfaces import ProxySpec
@@ -35,8 +35,10 @@ class Proxies:
         self._active: dict[NodeId, int] = {}
 
     def move(self, http: HTTPOptions) -> None:
-        """Set the options. The proxies then listen on another port if these allow any free port."""
-        self.http, self.port = http, 0
+        """Set the options. If those of the proxies have changed and allow any free port, the port changes, too."""
+        if _own(http) != _own(self.http):
+            self.port = 0
+        self.http = http
 
     def learn(self, address: Address) -> None:
         """Store the port of a proxy that has started at this address."""
@@ -83,7 +85,7 @@ class Proxies:
         return replica_sets
 
     def _spec(self, node: NodeId, target: int) -> ReplicaSetSpec:
-        options: dict[str, Any] = self.http.model_dump()
+        options = _own(self.http)
         return ReplicaSetSpec(
             name=proxies_of(node),
             template_hash=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
@@ -92,3 +94,7 @@ class Proxies:
             apart=True,  # old and new proxies use the same port, and may have different options for sharing it
             routed=False,  # clients do not watch snapshots, so a proxy drains at once
         )
+
+
+def _own(http: HTTPOptions) -> dict[str, Any]:
+    return http.model_dump(include=set(ProxyOptions.model_fields))

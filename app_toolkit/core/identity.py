@@ -1,8 +1,8 @@
 """The names of replica sets and replicas. Only this module builds and parses them.
 
-A replica set has the replicas of one deployment, `APPLICATION/DEPLOYMENT`, or the proxies of one node, `proxy@NODE`. A
-replica is `REPLICA_SET-EPOCH-NUMBER`, with a dot instead of the slash. Names of applications and deployments contain
-neither slashes nor dots nor `@`.
+A replica set has the replicas of one deployment, `APPLICATION/DEPLOYMENT`, the proxies of one node, `proxy@NODE`, or
+the admin process of the instance, `admin@NODE`. A replica is `REPLICA_SET-EPOCH-NUMBER`, with a dot instead of the
+slash. Names of applications and deployments contain neither slashes nor dots nor `@`.
 
 A candidate, which is a live revision of an application beside its main revision, has the deployments and replica sets
 of an application of its own, `APPLICATION@REVISION`.
@@ -14,6 +14,9 @@ from app_toolkit.types import NodeId, ReplicaId
 
 PROXIES = "proxy@"
 """The prefix of the names of replica sets of proxies."""
+
+ADMIN = "admin@"
+"""The prefix of the name of the replica set of the admin process."""
 
 
 class ReplicaSetKey(NamedTuple):
@@ -40,7 +43,10 @@ def split_name(application: str, split: str) -> str:
 
 
 def application_of(replica_set: str) -> str | None:
-    """Return the application that a replica set belongs to; None for proxies, and for callers that are no replicas."""
+    """Return the application that a replica set belongs to.
+
+    None for proxies, for the admin process, and for callers that are no replicas.
+    """
     application, slash, _ = replica_set.partition("/")
     return application if slash else None
 
@@ -76,9 +82,18 @@ def are_proxies(replica_set: str) -> bool:
     return replica_set.startswith(PROXIES) and "/" not in replica_set
 
 
-def node_of(proxies: str) -> NodeId:
-    """Return the node of a replica set of proxies."""
-    return NodeId(proxies.removeprefix(PROXIES))
+def admin_of(node: NodeId) -> str:
+    """Return the name of the replica set of the admin process on a node."""
+    return f"{ADMIN}{node}"
+
+
+def is_admin(replica_set: str) -> bool:
+    return replica_set.startswith(ADMIN) and "/" not in replica_set
+
+
+def node_of(replica_set: str) -> NodeId:
+    """Return the node of a replica set of proxies or of the admin process."""
+    return NodeId(replica_set.partition("@")[2])
 
 
 def replica_id(replica_set: str, epoch: int, number: int) -> ReplicaId:

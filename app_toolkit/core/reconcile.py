@@ -1,8 +1,8 @@
 """Plans the actions that move a replica set towards its spec.
 
 `plan` is a pure function of the spec, the record and the time. A restarted controller therefore plans what the
-controller before it would have planned. A *replica set* is the set of replicas of one deployment, or of the proxies of
-one node; `core.identity` has their names.
+controller before it would have planned. A *replica set* is the set of replicas of one deployment, of the proxies of one
+node, or of the admin process; `core.identity` has their names.
 
 * New replicas start before old ones are retired, as many at a time as `max_surge` allows. An old replica is retired
   only if a new one is ready. The controller never lets fewer replicas serve than the target less `max_unavailable`.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from app_toolkit.config.models import AutoscalingConfig, Policy
 from app_toolkit.core import restarts
-from app_toolkit.core.identity import are_proxies, replica_id
+from app_toolkit.core.identity import are_proxies, is_admin, replica_id
 from app_toolkit.core.replica_state import (
     DrainSent,
     Event,
@@ -34,7 +34,7 @@ from app_toolkit.core.replica_state import (
     StopSent,
     apply,
 )
-from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec, Resources
+from app_toolkit.interfaces import AdminSpec, ProxySpec, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.types import NodeId, ReplicaId
 
 ANSWER_S = 2.0
@@ -70,7 +70,7 @@ sooner."""
 class Start:
     """Start a process with the name `spec.id`. Answered by `Unplaceable`, `Placed`, `Started` or `Exited`."""
 
-    spec: ReplicaSpec | ProxySpec
+    spec: ReplicaSpec | ProxySpec | AdminSpec
     resources: Resources
     replica_set: str
     template_hash: str
@@ -146,9 +146,9 @@ class ReplicaSetSpec:
     name: str
     template_hash: str
     target: int
-    template: ReplicaSpec | ProxySpec
+    template: ReplicaSpec | ProxySpec | AdminSpec
     policy: Policy | None = None
-    """The options for its callers; None for proxies, which have no callers."""
+    """The options for its callers; None for proxies and the admin process, which have no callers."""
     idempotent: tuple[str, ...] = ()
     """The methods of a class that callers may call again if a replica is lost."""
     resources: Resources = field(default_factory=Resources)
@@ -179,7 +179,7 @@ class ReplicaSetSpec:
 
     @property
     def live(self) -> ReloadableOptions | None:
-        """The reloadable options that each replica should have applied; None for proxies."""
+        """The reloadable options that each replica should have applied; None for proxies and the admin process."""
         return _live(self.template)
 
     @property
@@ -215,7 +215,7 @@ def _hundredths(amount: int | str, target: int) -> int:
     return amount * 100 if isinstance(amount, int) else int(amount.removesuffix("%")) * target
 
 
-def _live(spec: ReplicaSpec | ProxySpec) -> ReloadableOptions | None:
+def _live(spec: ReplicaSpec | ProxySpec | AdminSpec) -> ReloadableOptions | None:
     return spec.live if isinstance(spec, ReplicaSpec) else None
 
 
@@ -563,5 +563,8 @@ def orphan_spec(record: ReplicaSetRecord) -> ReplicaSetSpec:
     if are_proxies(record.name):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
         return ReplicaSetSpec(record.name, "", 0, proxy, apart=True, routed=False)
+    if is_admin(record.name):
+        admin = AdminSpec(ReplicaId(""), {}, NodeId(""), 0)
+        return ReplicaSetSpec(record.name, "", 0, admin, apart=True, routed=False)
     replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", ReloadableOptions(0), 0.0)
     return ReplicaSetSpec(record.name, "", 0, replica)

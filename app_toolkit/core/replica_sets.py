@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app_toolkit.core.identity import are_proxies, node_of
+from app_toolkit.core.identity import application_of, are_proxies, node_of
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.types import NodeId
@@ -95,7 +95,7 @@ def occupied(replica_sets: Mapping[str, ReplicaSet]) -> set[NodeId]:
     return {
         replica.location.node
         for name, replica_set in replica_sets.items()
-        if not are_proxies(name)
+        if application_of(name) is not None
         for replica in replica_set.record.replicas
         if replica.location is not None and replica.phase in (Phase.RUNNING, Phase.DRAINING)
     }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from app_toolkit.core.identity import are_proxies
+from app_toolkit.core.identity import application_of, are_proxies
 from app_toolkit.core.reconcile import (
     ANSWER_S,
     KILL_RETRY_S,
@@ -24,7 +24,7 @@ class ShutdownStep(Enum):
     REPLICAS = auto()
     """The replicas end. They close the WebSockets that still pass through the proxies."""
     PROXIES = auto()
-    """The proxies end."""
+    """The proxies and the admin process end."""
 
 
 def step(replica_sets: Mapping[str, ReplicaSet]) -> ShutdownStep:
@@ -37,16 +37,29 @@ def step(replica_sets: Mapping[str, ReplicaSet]) -> ShutdownStep:
     ]
     if any(proxy.phase is not Phase.STOPPING for proxy in proxies):
         return ShutdownStep.REQUESTS
-    return ShutdownStep.PROXIES if all(map(are_proxies, replica_sets)) else ShutdownStep.REPLICAS
+    has_replicas = any(application_of(name) is not None for name in replica_sets)
+    return ShutdownStep.REPLICAS if has_replicas else ShutdownStep.PROXIES
 
 
 def desired(
-    step: ShutdownStep | None, deployments: Mapping[str, ReplicaSetSpec], proxies: Mapping[str, ReplicaSetSpec]
+    step: ShutdownStep | None,
+    deployments: Mapping[str, ReplicaSetSpec],
+    proxies: Mapping[str, ReplicaSetSpec],
+    admin: Mapping[str, ReplicaSetSpec],
 ) -> dict[str, ReplicaSetSpec]:
-    """Return the replica sets that are desired in a step. None: there is no shutdown, and all of them are desired."""
-    if step is None:
-        return {**deployments, **proxies}
-    return dict(deployments) if step is ShutdownStep.REQUESTS else {}
+    """Return the replica sets that are desired in a step. None: there is no shutdown, and all of them are desired.
+
+    The admin process takes the last metrics of the others, so it ends last.
+    """
+    match step:
+        case None:
+            return {**deployments, **proxies, **admin}
+        case ShutdownStep.REQUESTS:
+            return {**deployments, **admin}
+        case ShutdownStep.REPLICAS:
+            return dict(admin)
+        case ShutdownStep.PROXIES:
+            return {}
 
 
 def proxies_linger(step: ShutdownStep | None) -> bool:
@@ -65,7 +78,7 @@ def longest(replica_sets: Mapping[str, ReplicaSet]) -> float:
         lasts = graceful + max(graceful, STOP_S) + 3 * ANSWER_S + KILL_RETRY_S
         if any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
             lasts += spec.startup_timeout_s
-        if are_proxies(name):
+        if application_of(name) is None:
             proxies = max(proxies, lasts)
         else:
             others = max(others, UNROUTE_S + lasts)

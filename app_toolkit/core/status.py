@@ -6,7 +6,13 @@ from dataclasses import dataclass, field, replace
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import replica_set_names
 from app_toolkit.core.canary import Requests
-from app_toolkit.core.identity import application_of, are_proxies, candidate_name, proxies_of
+from app_toolkit.core.identity import (
+    admin_of,
+    application_of,
+    are_proxies,
+    candidate_name,
+    proxies_of,
+)
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
@@ -263,6 +269,15 @@ class InstanceStatus:
     """Replica sets that are not in the current revision of any application."""
     stopping: bool = False
     """Whether the instance is being shut down."""
+    admin: ReplicaSetStatus | None = None
+    """The admin process; None: there is none. It does not count for `status`."""
+
+    @property
+    def admin_url(self) -> str | None:
+        """The URL of the admin process, `http://HOST:PORT`; None while it does not run."""
+        replicas = () if self.admin is None else self.admin.replicas
+        address = next((each.address for each in replicas if each.phase == Phase.RUNNING.value), None)
+        return None if address is None else f"http://{address.partition(':')[2]}"
 
     @property
     def url(self) -> str | None:
@@ -341,7 +356,7 @@ def instance_status(
         by_name[name] for name in sorted(filter(are_proxies, by_name), key=lambda name: (name != first, name))
     )
     shown = {replica_set.name for each in of_applications for replica_set in each.deployments}
-    leaving = tuple(by_name[name] for name in replica_sets if name not in shown and not are_proxies(name))
+    leaving = tuple(by_name[name] for name in replica_sets if name not in shown and application_of(name) is not None)
     statuses = [each.status for several in (of_applications, proxies, leaving) for each in several]
     return InstanceStatus(
         epoch=epoch,
@@ -351,6 +366,7 @@ def instance_status(
         proxies=proxies,
         leaving=leaving,
         stopping=stopping,
+        admin=by_name.get(admin_of(home)),
     )
 
 

@@ -24,7 +24,7 @@ from app_toolkit.core.replica_state import (
     Started,
     Unplaceable,
 )
-from app_toolkit.interfaces import Emit, Location, ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.interfaces import AdminSpec, Emit, Location, ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 HOME = NodeId("home")
@@ -39,7 +39,7 @@ PLACE_AGAIN_S = 10.0
 
 @dataclass(slots=True)
 class Process:
-    """The actual state of one replica or proxy."""
+    """The actual state of one replica, of a proxy or of the admin process."""
 
     order: Start
     placed: bool = False
@@ -49,7 +49,7 @@ class Process:
     location: Location | None = None
     """Where the process serves; None until it is placed."""
     live: ReloadableOptions | None = None
-    """The options that the replica uses; None: it is a proxy, or its last reconfiguration failed."""
+    """The options that a replica uses; None: it is no replica, or its last reconfiguration failed."""
     running_since: float | None = None
     """When the process began to serve; None: it has not."""
 
@@ -180,7 +180,7 @@ class World:
             self._emit_event(Unplaceable(id, asks, free, for_ever=self.room == 0))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
-        if isinstance(spec, ProxySpec) and spec.node not in self.nodes:
+        if isinstance(spec, ProxySpec | AdminSpec) and spec.node not in self.nodes:
             self._end(id, f"there is no node {spec.node}")
             return
         process.location = self._location_for(process.order)
@@ -203,6 +203,9 @@ class World:
         if isinstance(spec, ProxySpec):
             port = spec.options["port"] or next(self._ports)
             return Location(Address(f"tcp:{spec.options['host']}:{port}"), spec.node)
+        if isinstance(spec, AdminSpec):
+            port = spec.options["admin_port"] or spec.preferred_port or next(self._ports)
+            return Location(Address(f"tcp:{spec.options['admin_host']}:{port}"), spec.node)
         busy = [process.location.node for process in self.processes.values() if process.location is not None]
         node = min(self._open_nodes(order), key=busy.count)
         remote = Address(f"tcp:{node}:{next(self._ports)}") if len(self.nodes) > 1 else None

@@ -1,4 +1,4 @@
-"""A replica or proxy process: the orders of the controller that it obeys, and its statistics.
+"""A replica, proxy or admin process: the orders of the controller that it obeys, and its statistics.
 
 An engine constructs one object on the main thread of a new process, because the signal handlers of user code can be
 installed only there. It calls the methods from several threads: a start, a reconfiguration, a drain and a stop may
@@ -13,7 +13,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -21,18 +21,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from app_toolkit.admin.app import create_app
+from app_toolkit.admin.server import AdminThread
+from app_toolkit.client.client import Client
 from app_toolkit.config import settings
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import AdminOptions, HTTPOptions
 from app_toolkit.core.replica_state import Found
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import last_epoch, packed, packed_code
-from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.access import AccessLog, LogFile
+from app_toolkit.observability.aggregate import MetricsAggregate
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.logs import attach_fields, show_logs
+from app_toolkit.observability.metrics import Sample, Source
+from app_toolkit.observability.process import ProcessUse
+from app_toolkit.observability.pushing import MetricsPush, MetricsThread, Push
+from app_toolkit.observability.snapshots import Snapshots
 from app_toolkit.observability.tracebacks import shorten_paths
+from app_toolkit.observability.user_metrics import UserRegistry
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica import breakpoints
@@ -49,12 +58,12 @@ from app_toolkit.userapp.loading import users_traceback
 
 
 class ControlledProcess:
-    """The methods by which the controller controls a replica or a proxy.
+    """The methods by which the controller controls a replica, a proxy or the admin process.
 
     An order with an earlier epoch than that of a previous order raises `StaleEpoch`.
     """
 
-    server: ReplicaServer | ProxyThread
+    server: ReplicaServer | ProxyThread | AdminThread
 
     def __init__(self, name: ReplicaId, services: Services) -> None:
         self.name = name
@@ -67,10 +76,11 @@ class ControlledProcess:
         self.replica_set: str | None = None
         self.template_hash = ""
         self.location: Future[Location] = Future()
+        self._metrics: MetricsThread | None = None
 
     @property
     def live(self) -> ReloadableOptions | None:
-        """The reloadable options that a replica uses now; None: it is a proxy, or the options are not known."""
+        """The reloadable options that a replica uses now; None: it is no replica, or they are not known."""
         return None
 
     def heed(self, epoch: int) -> None:
@@ -118,11 +128,13 @@ class ControlledProcess:
                 gc.freeze()
                 self.phase = "running"
                 self.running_since = time.monotonic()
+                self._metrics = MetricsThread(MetricsPush(self.name, self.snapshots(), self.push))
+                self._metrics.start()
                 self.location.set_result(location)
         return self.location.result()
 
     def probe(self, timeout_s: float, epoch: int) -> int:
-        """Check that the process serves. Return the number of open connections of a replica; 0 for a proxy."""
+        """Check that the process serves. Return the number of open connections of a replica; 0 for others."""
         self.heed(epoch)
         try:
             found = self.server.probe(timeout_s)
@@ -141,6 +153,17 @@ class ControlledProcess:
         self.heed(epoch)
         self.phase = "stopping"
         self.server.stop(timeout_s)
+        if self._metrics is not None:
+            self._metrics.stop()
+
+    def snapshots(self) -> Snapshots:
+        """Return the pushes of the metrics of this process, once it serves."""
+        raise NotImplementedError
+
+    @property
+    def push(self) -> Push:
+        """What pushes the metrics of this process."""
+        return self.services.push_metrics
 
     def statistics(self) -> Any:
         """Return the current statistics, or None if this process does not serve yet or any more."""
@@ -167,6 +190,7 @@ class ReplicaProcess(ControlledProcess):
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
 
     def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+        settings.hide_admin_token()  # user code has no need of it
         show_logs(settings.log_level(), settings.log_format())
         attach_fields(ReplicaContext(spec.application, spec.deployment, spec.id))
         folder, store = self.services.folder.path, self.services.store
@@ -185,6 +209,12 @@ class ReplicaProcess(ControlledProcess):
             here, secret, Address(f"unix:{file}.sock"), remote_host, around, packed_code(store, here.code)
         )
         return Location(local, self.services.node, self.server.remote_address)
+
+    def snapshots(self) -> Snapshots:
+        assert self.replica_set is not None, "the process serves"
+        use = ProcessUse("replica", self.replica_set, self.name, self.server.lag_s)
+        sources: list[Source] = [partial(self.server.samples, self.replica_set), _samples_of_calls]
+        return Snapshots("replica", self.replica_set, sources, [use.samples], UserRegistry().collect)
 
     def reconfigure(self, live: ReloadableOptions, timeout_s: float, epoch: int) -> None:
         self.heed(epoch)
@@ -216,6 +246,10 @@ class ProxyProcess(ControlledProcess):
         )
         return Location(self.server.start(), here)
 
+    def snapshots(self) -> Snapshots:
+        use = ProcessUse("proxy", "", self.name, self.server.lag_s)
+        return Snapshots("proxy", "", [partial(self.server.samples, self.name)], [use.samples])
+
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:
             return None
@@ -224,6 +258,46 @@ class ProxyProcess(ControlledProcess):
         if isinstance(options.access_log, str):
             return AccessLog(LogFile(Path(options.access_log), most=sys.maxsize).write)
         return AccessLog(LogFile(self.services.folder.folder(LOGS) / f"access-{self.name}.log").write)
+
+
+class AdminProcess(ControlledProcess):
+    server: AdminThread
+
+    def __init__(self, name: ReplicaId, services: Services, client: Client) -> None:
+        """`client`: sends the commands of the admin API."""
+        super().__init__(name, services)
+        self._client = client
+        self._aggregate = MetricsAggregate()
+
+    def start(self, spec: AdminSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec))
+
+    def _serve(self, spec: AdminSpec) -> Location:
+        show_logs(settings.log_level(), settings.log_format())
+        app = create_app(self._client, self._aggregate)
+        self.server = AdminThread(app, AdminOptions(**spec.options), spec.preferred_port)
+        return Location(self.server.start(), self.services.node)
+
+    def push_metrics(self, process: str, snapshot: bytes) -> bool:
+        """Take the metrics of a process of the instance. Return False if it must push again."""
+        return self._aggregate.push(process, snapshot)
+
+    def snapshots(self) -> Snapshots:
+        use = ProcessUse("admin", "", self.name, lambda: None)
+        return Snapshots("admin", "", [], [use.samples])
+
+    @property
+    def push(self) -> Push:
+        async def push(process: str, snapshot: bytes) -> bool:
+            return self._aggregate.push(process, snapshot)
+
+        return push
+
+
+def _samples_of_calls() -> Iterable[Sample]:
+    """Return the samples of the calls of this process."""
+    plane = handle.data_plane()
+    return plane.samples() if isinstance(plane, RemoteDataPlane) else ()
 
 
 def _write_out(lines: str) -> None:

@@ -60,3 +60,10 @@ class Services(Protocol):
         Return whether the controller has taken all of them.
         """
         ...
+
+    async def push_metrics(self, process: str, snapshot: bytes) -> bool:
+        """Send the metrics of the process of this name (`observability/snapshots.py`) to the admin process.
+
+        Return False if there is no admin process, or it has not taken them. It is awaited on any event loop.
+        """
+        ...

@@ -14,9 +14,6 @@ log = logging.getLogger("app_toolkit.metrics")
 Push = Callable[[str, bytes], Awaitable[bool]]
 """Sends the push of the process of this name. Returns whether it was taken."""
 
-LONGEST_PAUSE_S = 10.0
-"""Maximum number of seconds between two attempts while no push is taken, because there is no admin process."""
-
 LAST_S = 1.0
 """Seconds that the last push of a process may take."""
 
@@ -31,15 +28,12 @@ class MetricsPush:
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Push while something changes, until `stopped` is set, and once more then."""
-        pause_s = PUSH_S
         while not stopped.is_set():
             try:
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(PUSH_S):
                     await stopped.wait()
-                break
             except TimeoutError:
-                taken = await self._push_once()
-            pause_s = PUSH_S if taken else min(2 * pause_s, LONGEST_PAUSE_S)
+                await self._push_once()
         try:
             async with asyncio.timeout(LAST_S):
                 if not self._snapshots.is_acknowledged:
@@ -48,18 +42,14 @@ class MetricsPush:
         except TimeoutError:
             pass  # there is no admin process
 
-    async def _push_once(self, *, last: bool = False) -> bool:
-        """Push if it is due. Return False if the push was not taken."""
+    async def _push_once(self, *, last: bool = False) -> None:
+        """Push if it is due."""
         try:
             snapshot = self._snapshots.next(time.monotonic(), last=last)
-            if snapshot is None:
-                return True
-            if await self._push(self._name, snapshot):
+            if snapshot is not None and await self._push(self._name, snapshot):
                 self._snapshots.acknowledge()
-                return True
         except Exception:  # a failure must not affect requests
             log.exception("the metrics of %s could not be pushed", self._name)
-        return False
 
 
 class MetricsThread:

@@ -90,6 +90,9 @@ EACH = {
     "ssl_keyfile": ("/k.pem", "/k.pem"),
     "ssl_certfile": ("/c.pem", "/c.pem"),
     "access_log": ("false", False),
+    "admin": ("false", False),
+    "admin_host": ("::1", "::1"),
+    "admin_port": ("9001", 9001),
 }
 
 
@@ -103,7 +106,7 @@ def test_an_option_has_one_name_in_every_place(
 ) -> None:
     written, meant = EACH[name]
     flag = "--" + name.replace("_", "-")
-    line = ["--no-access-log"] if meant is False else [flag, written]
+    line = [f"--no-{name.replace('_', '-')}"] if meant is False else [flag, written]
     assert getattr(options_of(*line).http, name) == meant
     (project / "pyproject.toml").write_text(f"[tool.app_toolkit]\n{name} = {json.dumps(meant)}\n")
     assert getattr(options_of().http, name) == meant

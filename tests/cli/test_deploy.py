@@ -580,6 +580,7 @@ def test_proxies_change_only_the_options_that_are_named_and_a_platforms_port_is_
     taken: list[DeployOptions] = []
     monkeypatch.setattr(command_line, "deploy_on_cluster", lambda options, *_: taken.append(options))
     monkeypatch.chdir(app.parent)
+    monkeypatch.delenv("APP_TOOLKIT_ADMIN")
     monkeypatch.setenv("PORT", "9001")
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     assert command(None, "deploy", "shop.py", *said) == 0

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from app_toolkit.clock import ManualClock
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions, Route
 from app_toolkit.controller.controller import Controller
-from app_toolkit.core.identity import proxies_of
+from app_toolkit.core.identity import admin_of, application_of, proxies_of, replica_set_of
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import ControlError
@@ -14,6 +14,7 @@ from app_toolkit.errors import ControlError
 SHOP = "shop/shop"
 CHAT = "shop/chat"
 PROXY = proxies_of(HOME)
+ADMIN = admin_of(HOME)
 
 
 def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_node=None, **options):
@@ -130,8 +131,8 @@ class Harness:
         ]
 
     def replicas(self):
-        """All processes that are no proxies."""
-        return [id for id in self.world.processes if id not in self.proxies()]
+        """All processes of deployments."""
+        return [id for id in self.world.processes if application_of(replica_set_of(id)) is not None]
 
     def nodes(self):
         return {process.location.node for process in self.world.processes.values() if process.location is not None}

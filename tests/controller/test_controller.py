@@ -23,7 +23,7 @@ from app_toolkit.core.replica_state import Drained, Exited, Found, Reconfigured,
 from app_toolkit.engines.simulated import HOME
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.types import NodeId
-from tests.controller.harness import CHAT, PROXY, SHOP, application, harness
+from tests.controller.harness import ADMIN, CHAT, PROXY, SHOP, application, harness
 
 pytestmark = pytest.mark.anyio
 
@@ -165,7 +165,7 @@ async def test_an_application_that_is_deleted_is_retired_and_another_one_left_al
         await h.controller.delete("shop")
         assert {replica_set.name for replica_set in h.controller.status().leaving} == {SHOP, CHAT}
         await h.until(lambda: not h.controller.status().leaving)
-        assert set(h.world.processes) == {*others, *h.world.of(PROXY)}
+        assert set(h.replicas()) == {*others}
         await h.until(lambda: "replicas/shop/chat" not in h.proxy.view)
         assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["other"]
         assert not h.performed(Kill)
@@ -286,15 +286,18 @@ async def test_a_controller_that_comes_back_keeps_the_proxies_of_every_node():
 
 async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
     async with harness(deployed=application()) as h:
-        proxies = set(h.world.of(PROXY))
+        await h.until(lambda: h.world.of(ADMIN, "running"))
+        proxies, admin = set(h.world.of(PROXY)), set(h.world.of(ADMIN))
         shutdown = asyncio.create_task(h.controller.shutdown())
         await h.until(shutdown.done, within_s=40)
         assert h.world.processes == {}
         assert not h.performed(Kill)
         event_log = [(entry.name, entry.replica in proxies) for entry in h.controller.event_log.entries()]
         assert event_log.index(("Drained", True)) < event_log.index(("Retire", False)), "they serve until no proxy asks"
-        last = len(event_log) - 1 - event_log[::-1].index(("Exited", False))
-        assert last < event_log.index(("Stop", True)), "what passes through a proxy ends before it does"
+        ends = [entry.replica for entry in h.controller.event_log.entries() if entry.name in ("Exited", "Stop")]
+        replicas = [replica for replica in ends if replica not in proxies | admin]
+        assert ends[: len(replicas)] == replicas, "what passes through a proxy ends before it does"
+        assert admin < {*ends}
         assert h.performed(Stop)
         await h.until(h.run.done)
         assert await h.store.keys("applications/") == []

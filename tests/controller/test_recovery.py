@@ -149,7 +149,7 @@ async def test_wherever_in_an_update_the_controller_dies_no_fewer_serve():
             assert cpus in ([0.1, 0.1], [0.5, 0.5]) if applied is None else cpus == [0.5, 0.5]
             assert Counter(start.template_hash for start in h.performed(Start, CHAT)).most_common(1)[0][1] == 2
             if not died:
-                assert writes > 3
+                assert writes >= 3
                 return
 
 

@@ -1,11 +1,11 @@
 """Applications and replica sets for the tests of decisions about several of them."""
 
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
-from app_toolkit.core.identity import proxies_of
+from app_toolkit.core.identity import admin_of, are_proxies, is_admin, node_of, proxies_of
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import ReplicaRecord
-from app_toolkit.interfaces import Location, ProxySpec
+from app_toolkit.interfaces import AdminSpec, Location, ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import LIVE, replica_set_spec
 
@@ -34,6 +34,11 @@ def proxies_spec(node=HOME, target=1):
     )
 
 
+def admin_spec(node=HOME):
+    template = AdminSpec(ReplicaId(""), {}, node, 8001)
+    return ReplicaSetSpec(admin_of(node), "a1", 1, template, apart=True, routed=False, graceful_shutdown_timeout_s=3.0)
+
+
 def replica(replica_set, number, phase, node=None, template_hash="v1", **facts):
     id = ReplicaId(f"{replica_set.replace('/', '.')}-1-{number}")
     location = None if node is None else Location(Address(f"unix:/{id}"), node)
@@ -43,7 +48,10 @@ def replica(replica_set, number, phase, node=None, template_hash="v1", **facts):
 def replica_set(name, *phases, node=None, **facts):
     """Replicas in these phases, of a replica set of that name which is desired."""
     replicas = tuple(replica(name, number, phase, node) for number, phase in enumerate(phases, 1))
-    spec = (
-        proxies_spec(NodeId(name[6:])) if name.startswith("proxy@") else replica_set_spec(name=name, target=len(phases))
-    )
+    if are_proxies(name):
+        spec = proxies_spec(node_of(name))
+    elif is_admin(name):
+        spec = admin_spec(node_of(name))
+    else:
+        spec = replica_set_spec(name=name, target=len(phases))
     return ReplicaSet(ReplicaSetRecord(name, replicas, starts=len(phases)), **{"spec": spec, "desired": True, **facts})

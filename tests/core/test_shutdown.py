@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.core.identity import are_proxies, proxies_of
+from app_toolkit.core.identity import admin_of, application_of, are_proxies, is_admin, proxies_of
 from app_toolkit.core.reconcile import (
     Drain,
     Kill,
@@ -31,6 +31,7 @@ from app_toolkit.types import Address
 from tests.core.specs import HOME, NEXT, proxies_spec, replica_set
 
 PROXY = proxies_of(HOME)
+ADMIN = admin_of(HOME)
 RUN, END = Phase.RUNNING, Phase.STOPPING
 
 
@@ -43,6 +44,8 @@ RUN, END = Phase.RUNNING, Phase.STOPPING
         ("they have died", {"shop/web": [RUN]}, ShutdownStep.REPLICAS),
         ("a group without a replica is not forgotten yet", {PROXY: [END], "shop/web": []}, ShutdownStep.REPLICAS),
         ("nothing is left to pass through them", {PROXY: [END]}, ShutdownStep.PROXIES),
+        ("only the admin process is left", {ADMIN: [RUN]}, ShutdownStep.PROXIES),
+        ("the admin process runs, and replicas", {ADMIN: [RUN], "shop/web": [RUN]}, ShutdownStep.REPLICAS),
         ("nothing is left", {}, ShutdownStep.PROXIES),
     ],
 )
@@ -52,9 +55,11 @@ def test_a_step_begins_when_the_one_before_is_done(why, replica_sets, expected):
 
 def test_each_step_desires_fewer_replica_sets():
     web, proxies = {"shop/web": replica_set("shop/web", RUN).spec}, {PROXY: proxies_spec()}
-    assert desired(None, web, proxies) == web | proxies
-    assert desired(ShutdownStep.REQUESTS, web, proxies) == web
-    assert desired(ShutdownStep.REPLICAS, web, proxies) == desired(ShutdownStep.PROXIES, web, proxies) == {}
+    admin = {ADMIN: replica_set(ADMIN, RUN).spec}
+    assert desired(None, web, proxies, admin) == web | proxies | admin
+    assert desired(ShutdownStep.REQUESTS, web, proxies, admin) == web | admin
+    assert desired(ShutdownStep.REPLICAS, web, proxies, admin) == admin
+    assert desired(ShutdownStep.PROXIES, web, proxies, admin) == {}
     assert [proxies_linger(each) for each in (None, *ShutdownStep)] == [False, True, True, False]
 
 
@@ -72,7 +77,8 @@ class Leaving:
         self.mail, self.numbers = [], itertools.count()
         self.lost = set()
         self.shutdown_step = ShutdownStep.REQUESTS
-        self.deployments = {name: each.spec for name, each in replica_sets.items() if not are_proxies(name)}
+        self.deployments = {name: each.spec for name, each in replica_sets.items() if application_of(name) is not None}
+        self.admin = {name: each.spec for name, each in replica_sets.items() if is_admin(name)}
         self.steps = []
 
     def say(self, event, within_s, *, surely=False):
@@ -93,7 +99,8 @@ class Leaving:
                 self.say(Drained(id), timeout_s)
             case Stop(_, timeout_s):
                 if are_proxies(name) and was is not None and was.phase is END:
-                    assert all(map(are_proxies, self.replica_sets)), "something may still pass through it"
+                    left = [each for each in self.replica_sets if application_of(each) is not None]
+                    assert not left, "something may still pass through it"
                 self.say(Exited(id), timeout_s)
             case Kill():
                 self.say(Exited(id, "killed"), 0.1, surely=id in self.lost)
@@ -116,7 +123,7 @@ class Leaving:
         self.hear()
         self.shutdown_step = step(self.replica_sets)
         self.steps.append(self.shutdown_step.value)
-        left = desired(self.shutdown_step, self.deployments, {})
+        left = desired(self.shutdown_step, self.deployments, {}, self.admin)
         self.replica_sets = specified(
             self.replica_sets, left, starts=9, proxies_linger=proxies_linger(self.shutdown_step)
         )
@@ -142,7 +149,7 @@ class Leaving:
 def test_in_any_world_all_are_gone_in_time_and_in_their_order(seed, spoken):
     rng = Random(seed)
     phases = [RUN, RUN, Phase.STARTING, Phase.DRAINING, END, *([] if spoken else [Phase.RECOVERING])]
-    names = rng.sample([PROXY, proxies_of(NEXT), "shop/web", "shop/model", "other/web"], rng.randint(1, 5))
+    names = rng.sample([PROXY, ADMIN, proxies_of(NEXT), "shop/web", "shop/model", "other/web"], rng.randint(1, 6))
     world = Leaving(rng, {name: replica_set(name, *rng.choices(phases, k=rng.randint(1, 3))) for name in names})
     until = longest(world.replica_sets)
     for _ in range(10_000):

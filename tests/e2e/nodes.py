@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 from app_toolkit.client.commands import Delete, Deploy, GetStatus
 from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, RayActorOptions
 from app_toolkit.engines.ray.actors import NAMESPACE
-from app_toolkit.engines.ray.client import RayClient
+from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.planning import plan
 from app_toolkit.userapp.loading import load
 
@@ -42,7 +42,7 @@ class Nodes:
             include_dashboard=False,
         )
         # Before there are others: nodes of one machine have one address, and we are to be on the first.
-        self.client = RayClient.start(address=self.cluster.address)
+        self.client = start_instance(address=self.cluster.address)
         self.others = [self.cluster.add_node(num_cpus=2, object_store_memory=memory) for _ in range(nodes - 1)]
         self.cluster.wait_for_nodes()
 
@@ -66,7 +66,9 @@ class Nodes:
             max_replicas_per_node=most,
         )
         spec = spec.model_copy(update={"deployments": (IngressSpec(config=config),)})
-        self.client.execute(Deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies), owner=self.client.owner))
+        self.client.execute(
+            Deploy(spec, HTTPOptions(port=0, proxies_per_node=proxies, admin=False), owner=self.client.owner)
+        )
 
     def delete(self, name: str) -> None:
         self.client.execute(Delete(name))

@@ -50,12 +50,12 @@ def members(session: int) -> list[psutil.Process]:
 
 UNREACHABLE = """
 from types import SimpleNamespace
-from app_toolkit.engines.ray import client
+from app_toolkit.engines.ray import starting
 
-client.LocalRay = lambda num_cpus, parent: SimpleNamespace(address="127.0.0.1:1", close=lambda: print("stopped"))
+starting.LocalRay = lambda num_cpus, parent: SimpleNamespace(address="127.0.0.1:1", close=lambda: print("stopped"))
 try:
-    client.RayClient.start(num_cpus=1)
-except client.ConfigError as error:
+    starting.start_instance(num_cpus=1)
+except starting.ConfigError as error:
     print(error)
 """
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -62,7 +63,7 @@ ANSWER_S = 30.0
 """Seconds that the controller has to answer this check."""
 
 
-class _Supervised:
+class Supervised:
     """The methods by which the launcher finds out whether the process runs."""
 
     def here(self) -> int:
@@ -75,7 +76,7 @@ class _Supervised:
         threading.Event().wait()
 
 
-class _Replica(_Supervised, ReplicaProcess):
+class _Replica(Supervised, ReplicaProcess):
     def __init__(self, name: ReplicaId) -> None:
         super().__init__(name, RayServices())
 
@@ -98,7 +99,7 @@ class _Replica(_Supervised, ReplicaProcess):
         return None if pieces is None else [Lent(piece) for piece in pieces]
 
 
-class _Proxy(_Supervised, ProxyProcess):
+class _Proxy(Supervised, ProxyProcess):
     def __init__(self, name: ReplicaId) -> None:
         super().__init__(name, RayServices())
 
@@ -118,6 +119,10 @@ class RayServices:
 
     def __init__(self) -> None:
         self.store = RayStore()
+        self._admin: Any = None
+        """The actor of the admin process; None: not known."""
+        self._ask_admin_at = 0.0
+        """When this process may ask for the admin process again, on its monotonic clock."""
         self._controller: Any = None
         """The controller's actor. It is looked up once, because the lookup blocks the event loop; it remains valid when
         Ray restarts the actor. None: not looked up yet."""
@@ -170,6 +175,25 @@ class RayServices:
         except (RayError, ControlError, ValueError):  # no controller runs, or the controller ends
             return False
         return heard
+
+    async def push_metrics(self, process: str, snapshot: bytes) -> bool:
+        try:
+            admin = self._admin
+            if admin is None:
+                if time.monotonic() < self._ask_admin_at:
+                    return False
+                self._ask_admin_at = time.monotonic() + WATCH_AGAIN_S
+                controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
+                name, again_s = await controller.admin.remote()
+                if name is None:
+                    self._ask_admin_at = time.monotonic() + again_s
+                    return False
+                admin = self._admin = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
+            taken: bool = await admin.push_metrics.remote(process, snapshot)
+        except (RayError, ControlError, ValueError):  # the admin process or the controller ends, or does not run
+            self._admin = None
+            return False
+        return taken
 
 
 def revive(controller: Any) -> None:

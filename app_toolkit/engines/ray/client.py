@@ -12,21 +12,17 @@ from typing import Any, Self, TypeVar
 import ray
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
-from app_toolkit.config import settings
 from app_toolkit.core.status import Load
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.ray import cluster
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, RayServices, revive
-from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.local import LocalRay
-from app_toolkit.engines.ray.token import make_token, restrict_token
+from app_toolkit.engines.ray.token import restrict_token
 from app_toolkit.errors import ConfigError, CorruptValue, InstanceEnded, StaleEpoch, ToolkitError
-from app_toolkit.host.runtime_folder import check_runtime_folder
 
 R = TypeVar("R")
 
@@ -48,7 +44,8 @@ LOAD_S = 2.0
 class RayClient(Client):
     """A connection to one instance: a controller with its proxies and replicas.
 
-    * `start`, `connect` and `find` make this process a driver of the cluster, until `close` or the end of a `with`.
+    * `start_instance`, `connect` and `find` make this process a driver of the cluster, until `close` or the end of a
+      `with`.
     * Applications that are deployed with the lease of this client are deleted once this process has ended, or has not
       renewed the lease for 30 s.
     * A local Ray ends with the connection. A cluster that was joined is not changed.
@@ -62,42 +59,6 @@ class RayClient(Client):
         self._joined = joined
         self._lease_thread: threading.Thread | None = None
         self._lease_released = threading.Event()
-
-    @classmethod
-    def start(cls, *, address: str | None = None, num_cpus: float | None = None, with_lease: bool = True) -> Self:
-        """Join the cluster at `address`, or start a local Ray with `num_cpus` logical CPUs, and take a lease.
-
-        If this process is a driver already, use its cluster. `with_lease=False`: take no lease, so that the instance
-        continues when this process has ended. Raises `ConfigError` if there is no cluster at the address, or Ray cannot
-        be started.
-        """
-        local = None
-        if address is None and not is_driver():
-            local = _start_ray(num_cpus)
-            address = local.address
-        joined = False
-        try:
-            joined = _join(address, shows_output=with_lease) if local is None else _join_own(local)
-            # The first proxy runs on the node of the controller, so this node is preferred: users expect the proxy at
-            # the address that this process shows.
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            controller = ControllerActor.options(
-                name=CONTROLLER,
-                namespace=NAMESPACE,
-                lifetime="detached",
-                get_if_exists=True,
-                scheduling_strategy=here,
-            ).remote()
-            client = cls(controller, local, joined=joined)
-            if with_lease:
-                client.acquire_lease()
-        except BaseException:
-            if joined:
-                ray.shutdown()
-            if local is not None:
-                local.close()
-            raise
-        return client
 
     @classmethod
     def connect(cls, address: str | None = None) -> Self:
@@ -115,7 +76,7 @@ class RayClient(Client):
     @classmethod
     def find(cls, address: str | None = None) -> Self | None:
         """Connect as `connect` does. Return None if there is no instance. Raises `ConfigError` without a cluster."""
-        joined = _join(address or "auto")
+        joined = join(address or "auto")
         try:
             return cls(ray.get_actor(CONTROLLER, namespace=NAMESPACE), joined=joined)
         except ValueError:
@@ -267,32 +228,14 @@ def is_driver() -> bool:
     return bool(ray.is_initialized())
 
 
-def _start_ray(num_cpus: float | None) -> LocalRay:
-    check_runtime_folder()
-    try:
-        make_token()
-    except OSError as error:
-        raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
-    _use_token()
-    return LocalRay(num_cpus, settings.ray_folder())
-
-
-def _use_token() -> None:
+def use_token() -> None:
     """Make Ray send the access token, if there is one, to every cluster. By default Ray does so only for `auto`."""
     restrict_token()
     logging.getLogger("ray").setLevel(logging.ERROR)
     maybe_enable_token_auth_if_token_available()
 
 
-def _join_own(local: LocalRay) -> bool:
-    """Make this process a driver of its local Ray. The error says that it is this Ray that cannot be joined."""
-    try:
-        return _join(local.address, advice="it was stopped again")
-    except ConfigError as error:
-        raise ConfigError(f"the local Ray has started, but this process cannot join it: {error}") from error.__cause__
-
-
-def _join(address: str | None, *, shows_output: bool = False, advice: str = cluster.ADVICE) -> bool:
+def join(address: str | None, *, shows_output: bool = False, advice: str = cluster.ADVICE) -> bool:
     """Make this process a driver. Return False if it was one before. `address` None: it must be one already.
 
     `shows_output`: show the output of replicas here. `advice`: what to do if no cluster answers.
@@ -306,7 +249,7 @@ def _join(address: str | None, *, shows_output: bool = False, advice: str = clus
         return False
     assert address is not None
     address = cluster.find(address, advice)
-    _use_token()
+    use_token()
     try:
         ray.init(address=address, namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=shows_output)
     except (ConnectionError, RuntimeError) as error:

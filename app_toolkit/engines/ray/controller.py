@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -13,13 +14,18 @@ from app_toolkit.clock import SystemClock
 from app_toolkit.config import settings
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Compared, Loads
-from app_toolkit.engines.ray.actors import remote
+from app_toolkit.engines.ray.actors import RayServices, remote
 from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import CorruptValue
 from app_toolkit.host.store import create_secret
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.logs import show_logs
+from app_toolkit.observability.loop_lag import LoopLag
+from app_toolkit.observability.process import ProcessUse
+from app_toolkit.observability.pushing import MetricsPush
+from app_toolkit.observability.snapshots import PUSH_S, Snapshots
+from app_toolkit.types import ReplicaId
 
 R = TypeVar("R")
 
@@ -37,6 +43,7 @@ class _Controller:
 
     def __init__(self) -> None:
         show_logs(settings.log_level(), settings.log_format())
+        self._lag = LoopLag()
         # Runs on the actor's own loop. Ray also calls this after each restart, without any other call.
         self._begin()
 
@@ -60,11 +67,23 @@ class _Controller:
             await asyncio.sleep(AGAIN_S)
             os._exit(1)  # Ray restarts the process, which may then reach the store
         self._ready.set_result(controller)
+        pushing = self._push(controller).run(asyncio.Event())
+        beside = [asyncio.create_task(pushing), asyncio.create_task(self._lag.measure())]
         await controller.run()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         if controller.replaced:
             os._exit(0)  # the actor itself continues in another process
         # The instance has shut down, so Ray must not restart the controller.
         await asyncio.to_thread(ray.kill, ray.get_runtime_context().current_actor, no_restart=True)
+
+    def _push(self, controller: Controller) -> MetricsPush:
+        use = ProcessUse("controller", "", "controller", lambda: self._lag.longest(time.monotonic()))
+        snapshots = Snapshots(
+            "controller", "", [controller.samples], [use.samples], state=controller.metrics_state, heartbeat_s=PUSH_S
+        )
+        return MetricsPush("controller", snapshots, RayServices().push_metrics)
 
     async def execute(self, command: Command[R]) -> R:
         """Perform a command of a client (see `client/commands.py`), and return its result."""
@@ -92,6 +111,10 @@ class _Controller:
 
     async def report(self, caller: str, loads: Loads, compared: Compared) -> bool:
         return (await self._ready).report(caller, loads, compared)
+
+    async def admin(self) -> tuple[ReplicaId | None, float]:
+        """Return the admin process, and the seconds after which a process asks again if there is none."""
+        return (await self._ready).admin()
 
 
 ControllerActor: Any = remote(num_cpus=0, max_restarts=-1, max_concurrency=10_000)(_Controller)

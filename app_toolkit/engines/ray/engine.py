@@ -14,7 +14,7 @@ class RayEngine(Engine):
     def preload(self) -> None:
         settings.set_plain_logs(colour=sys.stdout.isatty())
         settings.set_normal_priority()
-        import app_toolkit.engines.ray.client  # noqa: F401
+        import app_toolkit.engines.ray.starting  # noqa: F401
 
     def is_joined(self) -> bool:
         from app_toolkit.engines.ray.client import is_driver
@@ -22,9 +22,9 @@ class RayEngine(Engine):
         return is_driver()
 
     def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
-        from app_toolkit.engines.ray.client import RayClient
+        from app_toolkit.engines.ray.starting import start_instance
 
-        return RayClient.start(address=address, num_cpus=num_cpus, with_lease=with_lease)
+        return start_instance(address=address, num_cpus=num_cpus, with_lease=with_lease)
 
     def find(self, address: str | None) -> Client | None:
         from app_toolkit.engines.ray.client import RayClient

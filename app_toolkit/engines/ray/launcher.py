@@ -33,8 +33,9 @@ from app_toolkit.core.replica_state import (
     Unplaceable,
 )
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
+from app_toolkit.engines.ray.admin import AdminActor
 from app_toolkit.errors import NotWell, StaleEpoch, Unresponsive
-from app_toolkit.interfaces import Emit, Location, ProxySpec, ReloadableOptions, Resources
+from app_toolkit.interfaces import AdminSpec, Emit, Location, ProxySpec, ReloadableOptions, Resources
 from app_toolkit.types import NodeId, ReplicaId
 
 Handle = Any
@@ -164,10 +165,11 @@ class RayLauncher:
             "lifetime": "detached",
             "get_if_exists": True,
         }
-        if isinstance(action.spec, ProxySpec):
-            # A proxy serves the clients of its node, so it never runs on another one.
+        if isinstance(action.spec, ProxySpec | AdminSpec):
+            # A proxy serves the clients of its node, and users expect the admin process on that of the controller.
             there = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)
-            return ProxyActor.options(**options, scheduling_strategy=there).remote(action.spec.id)
+            actor = ProxyActor if isinstance(action.spec, ProxySpec) else AdminActor
+            return actor.options(**options, scheduling_strategy=there).remote(action.spec.id)
         return ReplicaActor.options(**options, **_actor_options(action)).remote(action.spec.id)
 
     async def _report_if_unplaceable(self, action: Start, handle: Handle) -> None:

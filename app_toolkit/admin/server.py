@@ -1,0 +1,154 @@
+"""The HTTP server of the admin process: uvicorn on a thread, which other threads control."""
+
+import asyncio
+import logging
+import socket
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from app_toolkit.admin.security import check_exposure
+from app_toolkit.config.models import AdminOptions
+from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
+from app_toolkit.types import Address
+
+logger = logging.getLogger("app_toolkit.admin")
+
+BACKLOG = 128
+"""Connections that may wait until the server accepts them."""
+
+CONNECTIONS = 256
+"""Connections and requests at the same time. Further requests get 503."""
+
+ENDING_S = 1
+"""Seconds that requests may take to end when the server stops. Streams end then."""
+
+
+class AdminThread:
+    """Serves the app of the admin process on a thread of its own. Call its methods from other threads.
+
+    A server can be started only once.
+    """
+
+    def __init__(self, app: FastAPI, options: AdminOptions, preferred_port: int) -> None:
+        """`preferred_port`: the port if the options name none, and it is free."""
+        self._options = options
+        self._preferred_port = preferred_port
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=ENDING_S,
+        )
+        self._server = _Server(config)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> Address:
+        """Bind, and serve. Return the address.
+
+        Raises `ConfigError` if other machines could reach the server without a token, and `StartupError` if the
+        address cannot be bound.
+        """
+        check_exposure(self._options.admin_host)
+        listener = bind(self._options, self._preferred_port)
+        port = listener.getsockname()[1]
+
+        def run() -> None:
+            try:
+                with asyncio.Runner() as runner:
+                    self._loop = runner.get_loop()
+                    runner.run(self._server.serve([listener]))
+            except BaseException as error:  # no other code handles an error of this thread
+                if self._server.ready.done():
+                    logger.critical("the event loop of the admin process ended", exc_info=error)
+                else:
+                    self._server.ready.set_exception(error)
+            finally:
+                listener.close()
+
+        self._thread = threading.Thread(target=run, name="app-toolkit admin", daemon=True)
+        self._thread.start()
+        self._server.ready.result()
+        host = self._options.admin_host
+        return Address(f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}")
+
+    def probe(self, timeout_s: float) -> None:
+        """Check that the event loop answers. Raises `Unresponsive`, and `ReplicaGone` if it has ended."""
+
+        async def answer() -> None:
+            pass
+
+        question = answer()
+        try:
+            assert self._loop is not None
+            asked = asyncio.run_coroutine_threadsafe(question, self._loop)
+        except RuntimeError:
+            question.close()
+            raise ReplicaGone("the event loop of the admin process has ended") from None
+        try:
+            asked.result(timeout_s)
+        except TimeoutError:
+            asked.cancel()
+            why = f"the event loop of the admin process did not answer within {timeout_s:g} s"
+            raise Unresponsive(why, None) from None
+
+    def drain(self, timeout_s: float) -> None:
+        """Do nothing: the server accepts requests until it stops."""
+
+    def stop(self, timeout_s: float) -> None:
+        """End the streams, and stop within `timeout_s` seconds."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def statistics(self) -> None:
+        """Return None: the admin process has no statistics."""
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready: Future[None] = Future()
+        """Completed when the server accepts connections."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set_result(None)
+
+
+def bind(options: AdminOptions, preferred_port: int) -> socket.socket:
+    """Return a socket that listens on the address of the options.
+
+    If they name no port, use `preferred_port`, or any free port if that is in use. Raises `StartupError` if the address
+    cannot be bound.
+    """
+    host, port = options.admin_host, options.admin_port
+    ports = [port] if port else [preferred_port, 0]
+    reason: Any = None
+    for each in ports:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, each, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = socket.socket(family, kind, protocol)
+        except OSError as error:
+            raise StartupError(f"admin_host = {host!r} has no address: {error.strerror}") from None
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            listener.close()
+            reason = error.strerror
+        else:
+            return listener
+    raise StartupError(f"the admin process cannot listen on port {ports[0]} of {host}: {reason}")

@@ -1,0 +1,33 @@
+"""The actor of the admin process."""
+
+from typing import Any
+
+import ray
+
+from app_toolkit.engines.ray.actors import CONTROL, CONTROLLER, NAMESPACE, RayServices, Supervised, on, remote
+from app_toolkit.engines.ray.client import RayClient
+from app_toolkit.host.process import AdminProcess
+from app_toolkit.types import ReplicaId
+
+PUSHES = 2
+"""Threads that take the metrics of processes. They are separate from the control threads, so that many processes do not
+delay a probe."""
+
+
+class _Admin(Supervised, AdminProcess):
+    def __init__(self, name: ReplicaId) -> None:
+        controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+        super().__init__(name, RayServices(), RayClient(controller, joined=False))
+
+    def __repr__(self) -> str:
+        """Return a short name for the output: that of the actor contains the whole ID of its node."""
+        return "admin"
+
+    @on("metrics")
+    def push_metrics(self, process: str, snapshot: bytes) -> bool:
+        return super().push_metrics(process, snapshot)
+
+
+AdminActor: Any = remote(
+    max_restarts=0, num_cpus=0, max_concurrency=CONTROL, concurrency_groups={"life": 1, "metrics": PUSHES}
+)(_Admin)
