@@ -20,6 +20,7 @@ from app_toolkit.client.commands import (
     BeginRelease,
     Delete,
     GetCallee,
+    GetEvents,
     GetStatus,
     PauseRelease,
     Promote,
@@ -40,6 +41,7 @@ from app_toolkit.engines import select
 from app_toolkit.errors import ConfigError, InstanceEnded, Superseded, TargetError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.launch import Manifest
+from app_toolkit.observability.event_log import LoggedEvent
 from app_toolkit.planning import plan, plan_bound, stream_log_warnings, with_files, with_sources
 from app_toolkit.router import handle as handles
 from app_toolkit.router.handle import Handle
@@ -386,6 +388,16 @@ def status(*, address: str | None = None) -> InstanceStatus:
     """Return the status of the instance. `address`: as of `deploy`. Raises `ConfigError` if no instance runs."""
     with _client(address) as client:
         return client.execute(GetStatus())
+
+
+def events(subject: str | None = None, *, last: int | None = None, address: str | None = None) -> Sequence[LoggedEvent]:
+    """Return what the controller has done, and what has happened to replicas, from its event log, oldest first.
+
+    `subject`: only events of this `APPLICATION` or `APPLICATION/DEPLOYMENT`; None: all. `last`: at most so many, the
+    newest ones; None: all that the log keeps. `address`: as of `deploy`. Raises `ConfigError` if no instance runs.
+    """
+    with _client(address) as client:
+        return client.execute(GetEvents(subject, last)).events
 
 
 def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:

@@ -55,6 +55,10 @@ def test_deployed_application_stays_until_it_is_deleted(cluster: Cluster) -> Non
     app_toolkit.rollback("counter")
     (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
     assert counter.deployments[0].target == 1
+    events = [each.name for each in app_toolkit.events("counter")]
+    assert events[0] == "Applied"
+    assert {"Start", "Started"} <= set(events)
+    assert [each.name for each in app_toolkit.events("counter", last=2)] == events[-2:]
     app_toolkit.delete("counter")
     assert "counter" not in names()
     with pytest.raises(ConfigError, match="there is no application 'counter'"):
@@ -126,8 +130,8 @@ async def test_another_call_does_not_wait_until_an_application_is_up(
 def test_async_form_takes_the_same_arguments() -> None:
     public = {name for name, each in vars(aio).items() if inspect.iscoroutinefunction(each)}
     assert public == {
-        *("run", "deploy", "scale", "set_traffic", "promote", "abort", "rollback", "delete", "status", "get_handle"),
-        *("rollout", "pause_rollout", "resume_rollout", "shutdown"),
+        *("run", "deploy", "scale", "set_traffic", "promote", "abort", "rollback", "delete", "status", "events"),
+        *("rollout", "pause_rollout", "resume_rollout", "get_handle", "shutdown"),
     }
     for name in public:
         takes, other = (inspect.signature(getattr(module, name)).parameters for module in (aio, running))

@@ -33,6 +33,7 @@ from app_toolkit.core.attempts import (
 )
 from app_toolkit.errors import DeadlineExceeded, NotRead, ReplicaGone, ResponseUnreadable
 from app_toolkit.interfaces import Endpoint
+from app_toolkit.observability.records import FailedAttempt
 from app_toolkit.types import ReplicaId, Retry
 
 
@@ -173,6 +174,10 @@ class RetainedRequest:
         return DeadlineExceeded(self.late_message.format(request=self.name, deployment=deployment))
 
 
+StageTimes = tuple[float, float | None, float | None, tuple[FailedAttempt, ...]]
+"""The last fields of a `Record`: `queued_s`, `first_byte_s`, `attempt_s` and `failed`."""
+
+
 class Dispatcher(Generic[P]):
     """Dispatches one request or call to the replicas of one deployment.
 
@@ -184,7 +189,22 @@ class Dispatcher(Generic[P]):
     Times are in seconds on one monotonic clock.
     """
 
-    __slots__ = ("affinity", "attempts", "began", "budget", "permit", "replica", "request", "router", "stage")
+    __slots__ = (
+        "_attempt_began",
+        "_failed",
+        "_queued_s",
+        "_response_began",
+        "_waiting_since",
+        "affinity",
+        "attempts",
+        "began",
+        "budget",
+        "permit",
+        "replica",
+        "request",
+        "router",
+        "stage",
+    )
 
     def __init__(self, request: Dispatchable, now: float, deadline: float | None = None) -> None:
         """`deadline`: when the request must have ended. None: it has no deadline, or sets it later."""
@@ -201,6 +221,12 @@ class Dispatcher(Generic[P]):
         #: The router and the retry budget of the deployment. Set by `assign`.
         self.router: Router
         self.budget: RetryBudget | None = None
+        # The times of the stages.
+        self._queued_s = 0.0
+        self._waiting_since: float | None = None
+        self._attempt_began: float | None = None
+        self._response_began: float | None = None
+        self._failed: tuple[FailedAttempt, ...] = ()
 
     def assign(self, router: Router, budget: RetryBudget | None) -> None:
         """Set the deployment that serves the request. `budget`: pays for a retry; None: no retries."""
@@ -213,6 +239,7 @@ class Dispatcher(Generic[P]):
 
     def acquire(
         self,
+        now: float,
         prefer: ReplicaId | None = None,
         streamed: bool = False,
         stays: bool = False,
@@ -220,20 +247,29 @@ class Dispatcher(Generic[P]):
     ) -> P | None:
         """Begin an attempt: acquire a permit, avoiding the replicas that have failed for this request.
 
-        Return None if the request has to wait for a permit. Then report it by `granted`. The parameters are those of
-        `Router.try_acquire`.
+        Return None if the request has to wait for a permit. Then report it by `granted`. The other parameters are those
+        of `Router.try_acquire`.
         """
         self._enter(Stage.WAITING)
         permit: P | None = self.router.try_acquire(self.attempts.avoid, prefer, streamed, stays, affinity)
-        if permit is not None:
-            self.granted(permit)
+        if permit is None:
+            self._waiting_since = now
+        else:
+            self._begin_attempt(permit, now)
         return permit
 
-    def granted(self, permit: P) -> None:
-        """Take the permit. The next action is to connect to its replica."""
+    def granted(self, permit: P, now: float) -> None:
+        """Take the permit for which the request has waited. The next action is to connect to its replica."""
         if self.stage is not Stage.WAITING:
             self.router.release(permit)
+        self._begin_attempt(permit, now)
+        if self._waiting_since is not None:
+            self._queued_s += now - self._waiting_since
+            self._waiting_since = None
+
+    def _begin_attempt(self, permit: P, now: float) -> None:
         self._enter(Stage.CONNECTING)
+        self._attempt_began = now
         self.permit = permit
         self.replica = permit.endpoint.id
         self.affinity = permit.affinity
@@ -243,9 +279,10 @@ class Dispatcher(Generic[P]):
         """Note that the request is sent now. From now on it may run."""
         self._enter(Stage.SENT)
 
-    def response_started(self) -> None:
+    def response_started(self, now: float) -> None:
         """Note that the response begins. From now on, the request is not attempted again."""
         self._enter(Stage.RESPONDING)
+        self._response_began = now
 
     def refused(self, word: str, now: float) -> Action | Exception:
         """End an attempt that the replica refused. `word`: the reason that it gave (`hop.Refusal`).
@@ -283,7 +320,19 @@ class Dispatcher(Generic[P]):
         if permit is not None:
             self.router.release(permit)
 
-    # Decisions
+    # Results
+
+    def stage_times(self, now: float) -> StageTimes:
+        """Return how long the stages took until now, for the record of the request."""
+        began, queued_s, response, attempt = self.began, self._queued_s, self._response_began, self._attempt_began
+        if self._waiting_since is not None:
+            queued_s += now - self._waiting_since
+        return (
+            queued_s,
+            None if response is None else response - began,
+            None if attempt is None else attempt - began,
+            self._failed,
+        )
 
     def explain(self, error: Exception) -> Exception:
         """Return the error of a request that the router has failed, or that its owner fails."""
@@ -309,6 +358,8 @@ class Dispatcher(Generic[P]):
             suspect=permit.endpoint.may_have_failed_with(request.request_id),
         )
         router.ended(permit, result)
+        if (began := self._attempt_began) is not None:
+            self._failed += (FailedAttempt(self.replica, began - self.began, now - began, result.name.lower()),)
         step = self.attempts.after(attempt, now, router.policy.max_queue_wait_s, self.budget)
         self._enter(Stage.IDLE if isinstance(step, Action) else Stage.FAILED)
         return step if isinstance(step, Action) else self._error(step, word, cause)

@@ -19,14 +19,13 @@ class RecordedCall:
     As for a request, an exception of the user's method is a complete response: its outcome is `OK`.
     """
 
-    __slots__ = ("_arrived", "_deployment", "_dispatcher", "_records")
+    __slots__ = ("_deployment", "_dispatcher", "_records")
 
     def __init__(self, records: Records[Record], dispatcher: Dispatcher[Any], deployment: str) -> None:
         """`deployment`: its name in the record."""
         self._records = records
         self._dispatcher = dispatcher
         self._deployment = deployment
-        self._arrived = time.monotonic()
 
     def __enter__(self) -> None: ...
 
@@ -40,11 +39,11 @@ class RecordedCall:
             outcome, status = CLIENT_GONE, CLIENT_CLOSED_REQUEST
         elif error is not None:
             status = FAILED
-        request = dispatcher.request
+        request, now = dispatcher.request, time.monotonic()
         self._records.add(
             Record(
-                self._arrived,
-                time.monotonic() - self._arrived,
+                dispatcher.began,
+                now - dispatcher.began,
                 "call",
                 self._deployment,
                 dispatcher.replica,
@@ -52,7 +51,11 @@ class RecordedCall:
                 outcome,
                 request.name.encode(),
                 request.request_id.encode("latin-1", "replace"),
-                status=status,
-                affinity=dispatcher.affinity,
+                b"- 0",
+                b"",
+                status,
+                0,
+                dispatcher.affinity,
+                *dispatcher.stage_times(now),
             )
         )

@@ -184,15 +184,17 @@ class Ingress(Local):
                 break
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         loop = asyncio.get_running_loop()
-        dispatcher: Dispatcher[Permit] = Dispatcher(RetainedRequest("this request", request_id, LATE), loop.time())
+        dispatcher: Dispatcher[Permit] = Dispatcher(RetainedRequest("this request", request_id, LATE), time.monotonic())
         status, size, outcome = 0, 0, CLIENT_GONE
+        first_byte_s: float | None = None
         outer = REPLICA.get()
         REPLICA.set(self._context)
 
         async def send_named(message: Message) -> None:
-            nonlocal status, size, outcome
+            nonlocal status, size, outcome, first_byte_s
             if message["type"] in RESPONSE_MESSAGES:
                 status = message.get("status", SWITCHING_PROTOCOLS)
+                first_byte_s = time.monotonic() - dispatcher.began
                 self._responses.note(loop.time())
                 headers = list(message.get("headers", ()))
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
@@ -239,22 +241,34 @@ class Ingress(Local):
             raise
         finally:
             REPLICA.set(outer)
-            self._record(scope, dispatcher, status, outcome, size)
+            self._record(scope, dispatcher, status, outcome, size, first_byte_s)
 
-    def _record(self, scope: Scope, dispatcher: Dispatcher[Permit], status: int, outcome: str, size: int) -> None:
+    def _record(
+        self,
+        scope: Scope,
+        dispatcher: Dispatcher[Permit],
+        status: int,
+        outcome: str,
+        size: int,
+        first_byte_s: float | None,
+    ) -> None:
         """Record the end of a request, as the proxy does (`Exchange._record`)."""
-        client = scope.get("client")
+        client, now = scope.get("client"), time.monotonic()
+        queued_s, _, attempt_s, failed = dispatcher.stage_times(now)
         replica, tries = dispatcher.replica, dispatcher.attempts.count
         if scope["type"] == "websocket":  # it needs no permit, and waits for none
             replica, tries = ReplicaId(self.replica.name), 1
+            attempt_s = 0.0
         if status == SWITCHING_PROTOCOLS:
             outcome = OK
         elif outcome == CLIENT_GONE:
             status = CLIENT_CLOSED_REQUEST
+        if first_byte_s is None and outcome != CLIENT_GONE:  # the toolkit or the ASGI server responds now
+            first_byte_s = now - dispatcher.began
         IN_PROCESS.records.add(
             Record(
                 dispatcher.began,
-                time.monotonic() - dispatcher.began,
+                now - dispatcher.began,
                 "websocket" if status == SWITCHING_PROTOCOLS else "http",
                 self.router.name,
                 replica,
@@ -267,6 +281,10 @@ class Ingress(Local):
                 status,
                 size,
                 dispatcher.affinity,
+                queued_s,
+                first_byte_s,
+                attempt_s,
+                failed,
             )
         )
 

@@ -6,6 +6,7 @@ import logging
 import random
 import sys
 import threading
+import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -111,25 +112,26 @@ class Local:
 
         `send`: takes the messages of the response, with the permit. `name`: names the request in warnings.
         """
-        now = asyncio.get_running_loop().time
         dispatcher.assign(self.router, None)
+        now = dispatcher.began
         try:
             while True:
-                permit = dispatcher.acquire(affinity=affinity)
+                permit = dispatcher.acquire(now, affinity=affinity)
                 if permit is None:
                     permit, receive = await self._wait(dispatcher, receive, affinity)
                     if permit is None:
                         return None
-                    dispatcher.granted(permit)
+                    dispatcher.granted(permit, time.monotonic())
                 permit.request = name
                 deadline = dispatcher.attempts.deadline
-                left = None if deadline is None else deadline - now()
+                left = None if deadline is None else deadline - time.monotonic()
                 caller = CALLER if permit.redeem() else None
                 dispatcher.sent()
                 try:
                     return await self.replica.admit(scope, receive, partial(send, permit), left, caller=caller)
                 except ReplicaBusy:
-                    step = dispatcher.refused("busy", now())
+                    now = time.monotonic()
+                    step = dispatcher.refused("busy", now)
                 if isinstance(step, Exception):
                     raise step
         finally:
@@ -313,7 +315,7 @@ class Deployed(Local):
             await self.start()
 
     def _dispatcher(self, call: Call) -> Dispatcher[Permit]:
-        since = self.loop.time()
+        since = time.monotonic()
         until = deadlines.until(since, (call.timeout_s, self.router.policy.request_timeout_s), DEADLINE.get())
         request = RetainedRequest(call.method, REQUEST_ID.get() or uuid.uuid4().hex, LATE)
         return Dispatcher(request, since, until)
@@ -321,7 +323,8 @@ class Deployed(Local):
     async def _run(self, call: Call, dispatcher: Dispatcher[Permit], result: LocalResult) -> None:
         """Run a call with a permit. Raises a `RequestError` if the call did not run to its end."""
         until = dispatcher.attempts.deadline
-        response, scope = _ReplicaResponse(self.router), _scope(call, dispatcher.request.request_id, result)
+        response = _ReplicaResponse(self.router, dispatcher)
+        scope = _scope(call, dispatcher.request.request_id, result)
         options: Any = {"name": call.method, "affinity": call.affinity}
         try:
             async with asyncio.timeout_at(until):
@@ -493,11 +496,15 @@ class _ReplicaResponse:
 
     status = 200
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, dispatcher: Dispatcher[Permit] | None = None) -> None:
+        """`dispatcher`: that of the call. None: a copy of a call has none."""
         self._router = router
+        self._dispatcher = dispatcher
 
     async def send(self, permit: Permit, message: Message) -> None:
         if message["type"] == "http.response.start":
+            if self._dispatcher is not None:
+                self._dispatcher.response_started(time.monotonic())
             self.status = message["status"]
             for name, value in message["headers"]:
                 if name == hop.STREAM:

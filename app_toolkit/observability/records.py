@@ -26,6 +26,18 @@ CLIENT_CLOSED_REQUEST = 499
 """The status in a record if the client disconnects before the response is complete. It is never sent."""
 
 
+class FailedAttempt(NamedTuple):
+    """An attempt that has ended without a response."""
+
+    replica: str
+    began_s: float
+    """From `Record.arrived` to its beginning."""
+    seconds: float
+    """From its beginning to its end."""
+    result: str
+    """`core.attempts.Result` in lowercase, such as `busy` or `lost`."""
+
+
 class Record(NamedTuple):
     """A request or a call that has ended, or a refused connection.
 
@@ -63,6 +75,15 @@ class Record(NamedTuple):
     affinity: str | None = None
     """What became of its affinity key, or of the preference of its routing policy, in the last attempt
     (`core.affinity.Outcome`). None: it had none."""
+    # The stages
+    queued_s: float = 0.0
+    """How long it waited for a permit in the queue of the router, before all attempts together."""
+    first_byte_s: float | None = None
+    """From `arrived` to the start of the response. None: no response began."""
+    attempt_s: float | None = None
+    """From `arrived` to the beginning of the last attempt, which has a permit. None: there was no attempt."""
+    failed: tuple[FailedAttempt, ...] = ()
+    """The attempts that ended without a response, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

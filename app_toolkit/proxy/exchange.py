@@ -157,7 +157,7 @@ class Exchange:
             self._dispatcher.end()
             self._respond(own, OK)
         elif request.complete or request.websocket or request.expects:
-            self._ask()
+            self._ask(self._dispatcher.began)
         elif request.held:
             self._ask_after(MEASURE_S)
 
@@ -311,9 +311,9 @@ class Exchange:
     def _body_is_here(self) -> None:
         """Ask for a permit, because enough of the body has arrived or the proxy stops waiting for it."""
         self._forget_arrival()
-        dispatcher = self._dispatcher
+        dispatcher, now = self._dispatcher, self._proxy.clock()
         if dispatcher.attempts.count == 0:
-            dispatcher.attempts.since = self._proxy.clock()
+            dispatcher.attempts.since = now
         # Its ingress may have been removed while the body arrived.
         if dispatcher.router is not self._proxy.registry.routers.get(self._ingress_state.name):
             try:
@@ -321,15 +321,15 @@ class Exchange:
             except RequestError as error:
                 self.fail(error)
                 return
-        self._ask()
+        self._ask(now)
 
-    def _ask(self) -> None:
+    def _ask(self, now: float) -> None:
         """Acquire a permit, or wait for one."""
         client, dispatcher = self._client, self._dispatcher
         shared = bool(self.request.forwarded)
         sessions = self._sessions is not None
         preferred = self._ingress_state.preferred(client.served, client.peers, shared=shared, sessions=sessions)
-        permit = dispatcher.acquire(*preferred, self._affinity)
+        permit = dispatcher.acquire(now, *preferred, self._affinity)
         if permit is not None:
             self._connect(permit)
         else:
@@ -364,7 +364,7 @@ class Exchange:
                 if permit is None:
                     self._wait_for_permit()
                     return
-        self._dispatcher.granted(permit)
+        self._dispatcher.granted(permit, self._proxy.clock())
         self._connect(permit)
 
     # An attempt
@@ -387,7 +387,8 @@ class Exchange:
 
     def _unreached(self, gone: ReplicaGone) -> None:
         if self._dispatcher.stage is Stage.CONNECTING:
-            self._attempt_ended(self._dispatcher.lost(gone, self._proxy.clock()), gone)
+            now = self._proxy.clock()
+            self._attempt_ended(self._dispatcher.lost(gone, now), now, gone)
 
     def _send(self, connection: PooledConnection, permit: RoutePermit) -> None:
         request, client, proxy = self.request, self._client, self._proxy
@@ -429,9 +430,10 @@ class Exchange:
             self._client.regulate()
 
     def _attempt_refused(self, word: bytes) -> None:
-        self._attempt_ended(self._dispatcher.refused(word.decode("latin-1"), self._proxy.clock()))
+        now = self._proxy.clock()
+        self._attempt_ended(self._dispatcher.refused(word.decode("latin-1"), now), now)
 
-    def _attempt_ended(self, step: Action | Exception, error: ReplicaGone | None = None) -> None:
+    def _attempt_ended(self, step: Action | Exception, now: float, error: ReplicaGone | None = None) -> None:
         """Begin another attempt, or fail, after one that ended before any response was sent to the client."""
         self._response.take_back()
         if isinstance(step, Exception):
@@ -448,7 +450,7 @@ class Exchange:
         if step is Action.DELAY:
             self._ask_after(DELAY_S)
         else:
-            self._ask()
+            self._ask(now)
 
     # For the replica's connection
 
@@ -511,8 +513,8 @@ class Exchange:
             permit = self._dispatcher.permit
             if permit is not None and not isinstance(error, ResponseUnreadable):
                 self._proxy.pool.distrust(permit.endpoint.address)
-            step = self._dispatcher.lost(error, self._proxy.clock(), head_only=self._holding)
-            self._attempt_ended(step, error)
+            now = self._proxy.clock()
+            self._attempt_ended(self._dispatcher.lost(error, now, head_only=self._holding), now, error)
 
     def writing_paused(self, paused: bool) -> None:
         self._blocked = paused
@@ -522,7 +524,7 @@ class Exchange:
 
     def _start(self) -> None:
         """Begin to send the response to the client. From now on, the request cannot be retried."""
-        self._dispatcher.response_started()
+        self._dispatcher.response_started(self._proxy.clock())
         # An app that responds before it reads the body sends no 100.
         if self._holding:
             self._release_body()
@@ -545,7 +547,7 @@ class Exchange:
         if not self.request.websocket:
             self.fail(BadResponse("the app switched protocols, but the request did not ask for an upgrade"))
             return
-        self._dispatcher.response_started()
+        self._dispatcher.response_started(self._proxy.clock())
         self._tunnel = True
         self._open()
         self._forget_deadline()
@@ -631,6 +633,9 @@ class Exchange:
         proxy, request, response, dispatcher = self._proxy, self.request, self._response, self._dispatcher
         head, ingress_state = response.response_head, self._ingress_state
         now = proxy.clock()
+        queued_s, first_byte_s, attempt_s, failed = dispatcher.stage_times(now)
+        if first_byte_s is None and outcome != CLIENT_GONE:  # the proxy itself responds now
+            first_byte_s = now - dispatcher.began
         if proxy.clients is not None:
             proxy.clients.leave(self._client.host, self)
         if head is not None and outcome == OK:
@@ -651,6 +656,10 @@ class Exchange:
                 status,
                 response.size,
                 dispatcher.affinity,
+                queued_s,
+                first_byte_s,
+                attempt_s,
+                failed,
             )
         )
 

@@ -7,6 +7,7 @@ import math
 import random
 import secrets
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -356,7 +357,7 @@ class RemoteDeploymentClient:
         request_id = REQUEST_ID.get() or self._data_plane.mint_id()
         idempotent = partial(self._is_idempotent, call.method)
         request = RetainedRequest(call.method, request_id, LATE, idempotent, call.retry)
-        now = self.loop.time()
+        now = time.monotonic()
         allowed = call.timeout_s, self.router.policy.request_timeout_s
         return Dispatcher(request, now, deadlines.until(now, allowed, DEADLINE.get()))
 
@@ -384,9 +385,10 @@ class RemoteDeploymentClient:
         dispatcher.assign(self.router, self._budget)
         policy = self.router.policy.routing_policy
         affinity = call.affinity if policy is None or call.affinity is not None else self._routed(call, policy)
+        now = dispatcher.began
         try:
             while True:
-                permit = await self._permit(call, dispatcher, affinity)
+                permit = await self._permit(call, dispatcher, affinity, now)
                 address = permit.endpoint.address
                 try:
                     connection = self._pool.take(address) or await self._dial(address)
@@ -395,13 +397,15 @@ class RemoteDeploymentClient:
                 except Refused as refused:
                     if refused.holdings is not None:
                         self.router.report(permit, refused.holdings, moved=True)
-                    step = dispatcher.refused(str(refused), self.loop.time())
+                    now = time.monotonic()
+                    step = dispatcher.refused(str(refused), now)
                 except ReplicaGone as gone:
                     if dispatcher.stage is Stage.SENT:
                         self._pool.distrust(address)
-                    step = dispatcher.lost(gone, self.loop.time())
+                    now = time.monotonic()
+                    step = dispatcher.lost(gone, now)
                 else:
-                    dispatcher.response_started()
+                    dispatcher.response_started(time.monotonic())
                     if sent.stream is not None:
                         self.router.stream(permit, sent.stream)
                     if sent.holdings is not None:
@@ -419,8 +423,10 @@ class RemoteDeploymentClient:
             self._routing = option, routing_policy(option, self.name)
         return self._routing[1].routed(call)
 
-    async def _permit(self, call: Call, dispatcher: Dispatcher[Permit], affinity: Preference | None) -> Permit:
-        permit, attempts = dispatcher.acquire(affinity=affinity), dispatcher.attempts
+    async def _permit(
+        self, call: Call, dispatcher: Dispatcher[Permit], affinity: Preference | None, now: float
+    ) -> Permit:
+        permit, attempts = dispatcher.acquire(now, affinity=affinity), dispatcher.attempts
         if permit is None:
             try:
                 permit = await self.router.acquire(
@@ -428,7 +434,7 @@ class RemoteDeploymentClient:
                 )
             except NOT_TAKEN as error:
                 raise dispatcher.explain(error) from None
-            dispatcher.granted(permit)
+            dispatcher.granted(permit, time.monotonic())
         permit.request = call.method
         return permit
 

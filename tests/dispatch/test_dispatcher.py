@@ -26,6 +26,7 @@ from app_toolkit.errors import (
     TooManyWebSockets,
 )
 from app_toolkit.interfaces import Endpoint
+from app_toolkit.observability.records import FailedAttempt
 from app_toolkit.types import Address, ReplicaId
 
 GONE = ReplicaGone("the connection broke")
@@ -83,13 +84,13 @@ def dispatcher(
     new.assign(router or Router(), RetryBudget())
     if stage is Stage.WAITING:
         new.router.full = True  # type: ignore[attr-defined]
-        assert new.acquire() is None
+        assert new.acquire(0.0) is None
     if stage in (Stage.CONNECTING, Stage.SENT, Stage.RESPONDING, Stage.FAILED):
-        assert new.acquire() is new.permit is not None
+        assert new.acquire(0.0) is new.permit is not None
     if stage in (Stage.SENT, Stage.RESPONDING, Stage.FAILED):
         new.sent()
     if stage is Stage.RESPONDING:
-        new.response_started()
+        new.response_started(0.0)
     if stage is Stage.FAILED:
         assert isinstance(new.refused("secret", 0.0), ReplicaLost)
     if stage is Stage.DONE:
@@ -101,10 +102,10 @@ def dispatcher(
 # The stages
 
 EVENTS: dict[str, tuple[Callable[[Dispatcher[Permit]], object], dict[Stage, Stage]]] = {
-    "acquire": (lambda each: each.acquire(), {Stage.IDLE: Stage.CONNECTING}),
-    "granted": (lambda each: each.granted(each.router.permit()), {Stage.WAITING: Stage.CONNECTING}),  # type: ignore[attr-defined]
+    "acquire": (lambda each: each.acquire(1.0), {Stage.IDLE: Stage.CONNECTING}),
+    "granted": (lambda each: each.granted(each.router.permit(), 1.0), {Stage.WAITING: Stage.CONNECTING}),  # type: ignore[attr-defined]
     "sent": (lambda each: each.sent(), {Stage.CONNECTING: Stage.SENT}),
-    "response_started": (lambda each: each.response_started(), {Stage.SENT: Stage.RESPONDING}),
+    "response_started": (lambda each: each.response_started(1.0), {Stage.SENT: Stage.RESPONDING}),
     "unreached": (lambda each: each.lost(GONE, 1.0), {Stage.CONNECTING: Stage.IDLE, Stage.SENT: Stage.FAILED}),
     "busy": (lambda each: each.refused("busy", 1.0), {Stage.SENT: Stage.IDLE}),
     "unknown": (lambda each: each.refused("secret", 1.0), {Stage.SENT: Stage.FAILED}),
@@ -167,7 +168,7 @@ def test_a_refused_request_is_sent_again_whether_or_not_it_may_run_twice(
     router = Router()
     each = dispatcher(Stage.SENT, router, idempotent=False)
     assert each.refused(word, 1.0) is action
-    each.acquire()
+    each.acquire(1.0)
     assert router.avoided == [(), avoided]
 
 
@@ -226,7 +227,7 @@ def test_a_websocket_that_every_replica_refuses_fails() -> None:
     each = dispatcher(router=Router(replicas=["a", "b"]))
     found: list[Action | Exception] = []
     while not found or isinstance(found[-1], Action):
-        each.acquire()
+        each.acquire(1.0)
         each.sent()
         found.append(each.refused("websockets", 1.0))
     assert isinstance(found.pop(), TooManyWebSockets)
@@ -239,6 +240,36 @@ def test_after_a_loss_no_error_says_that_the_request_did_not_run() -> None:
     assert str(each.explain(NoReplica("the router is closed"))) == (
         "a replica was lost with this GET, and then the router is closed; the outcome is unknown"
     )
+
+
+# The times of the stages
+
+
+def test_the_stages_of_a_request_that_waits_and_is_retried_add_up() -> None:
+    router = Router(full=True)
+    each = dispatcher(router=router, retry="all")
+    each.acquire(1.0)
+    each.granted(router.permit(), 3.0)
+    each.sent()
+    assert each.lost(GONE, 4.5) is Action.RETRY
+    each.acquire(4.5)
+    assert each.stage_times(5.0) == (2.5, None, 3.0, (FailedAttempt("a", 3.0, 1.5, "lost"),)), "it waits again"
+    each.granted(router.permit(("a",)), 6.0)
+    each.sent()
+    each.response_started(7.0)
+    each.end()
+    assert each.stage_times(9.0) == (3.5, 7.0, 6.0, (FailedAttempt("a", 3.0, 1.5, "lost"),))
+
+
+def test_a_request_that_finds_a_free_replica_does_not_wait() -> None:
+    each = dispatcher(Stage.RESPONDING)
+    assert each.stage_times(9.0) == (0.0, 0.0, 0.0, ())
+
+
+def test_a_request_that_leaves_the_queue_has_waited_and_has_no_attempt() -> None:
+    each = dispatcher(Stage.WAITING)
+    each.end()
+    assert each.stage_times(9.0) == (9.0, None, None, ())
 
 
 def test_a_suspect_is_not_retried() -> None:
@@ -306,7 +337,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: not self.done and self.each.stage is Stage.WAITING)
     @rule()
     def grant(self) -> None:
-        self.each.granted(self.router.permit(self.each.attempts.avoid))
+        self.each.granted(self.router.permit(self.each.attempts.avoid), self.now)
         self.stages.append(self.each.stage)
 
     @precondition(lambda self: not self.done)
@@ -314,7 +345,7 @@ class Histories(RuleBasedStateMachine):
     def grant_unasked(self) -> None:
         if self.each.stage is not Stage.WAITING:
             with pytest.raises(IllegalStage):
-                self.each.granted(self.router.permit())
+                self.each.granted(self.router.permit(), self.now)
 
     @rule(seconds=st.sampled_from((0.1, 1.5, 20.0)))
     def wait(self, seconds: float) -> None:

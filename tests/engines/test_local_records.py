@@ -12,10 +12,11 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
-from app_toolkit.engines.embedded import embedded
+from app_toolkit.engines.embedded import Embedded, embedded
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import QueueFull
 from app_toolkit.observability.records import Record
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -94,7 +95,35 @@ async def test_request_is_recorded_when_it_ends(
     assert (record.replica, record.tries, record.size) == (replica, tries, len(response.content))
     assert (record.method, record.path, record.id) == (method.encode(), path.encode(), b"it")
     assert record.peers == b"192.0.2.7 50123"
-    assert record.seconds >= 0
+    assert record.first_byte_s is not None
+    assert record.seconds >= record.first_byte_s >= (record.attempt_s or 0) >= 0
+    assert (record.attempt_s is None) is (tries == 0)
+
+
+async def test_the_record_of_a_request_has_the_times_of_its_stages(records: list[Record]) -> None:
+    app = FastAPI()
+    entered, proceed = asyncio.Event(), asyncio.Event()
+
+    @app.get("/{name}")
+    async def get(name: str) -> None:
+        entered.set()
+        await proceed.wait()
+
+    served = embedded(app, DeploymentConfig(name="web", max_ongoing_requests=1))
+    assert isinstance(served, Embedded)
+    transport = httpx.ASGITransport(served)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
+        first = asyncio.create_task(http.get("/first"))
+        await entered.wait()
+        second = asyncio.create_task(http.get("/second"))
+        router = served.ingresses_by_loop[asyncio.get_running_loop()]["web"].router
+        await until(lambda: router.waiting == 1)
+        proceed.set()
+        await asyncio.gather(first, second)
+    one, two = sorted(records, key=lambda record: record.path)
+    assert one.queued_s == 0
+    assert one.attempt_s == 0
+    assert 0 < two.queued_s <= (two.attempt_s or 0) <= (two.first_byte_s or 0) <= two.seconds
 
 
 @pytest.mark.parametrize(
