@@ -14,6 +14,7 @@ from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_bac
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.core.diff import Diff, Effect
 from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, is_admin, node_of
+from app_toolkit.core.logs import LogPage
 from app_toolkit.core.status import (
     FAILED,
     HEALTHY,
@@ -30,6 +31,7 @@ from app_toolkit.core.status import (
 from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.errors import ToolkitError
 from app_toolkit.observability.event_log import LoggedEvent
+from app_toolkit.observability.log_formats import shown
 
 COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
 
@@ -238,6 +240,13 @@ class Screen:
                 what = what.replace(node, node[:SHOWN_NODE])
             self.say(f"{what}: {_printable(first)}" if first else what)
             self._traceback(map(_printable, rest))
+
+    def logs(self, page: LogPage, *, as_json: bool = False) -> None:
+        """Show log records, as text or as lines of JSON, and on standard error, which nodes are missing."""
+        for record in page.records:
+            print(record.line if as_json else shown(record), flush=True)
+        for address in page.missing:
+            print(f"The logs of node {address} are missing: no proxy answers there.", file=sys.stderr)
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}

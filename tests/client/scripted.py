@@ -1,5 +1,6 @@
 """A client whose status follows a script."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from app_toolkit.client.commands import (
     Rollback,
     Scale,
 )
+from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.engines.ray.engine import RayEngine
@@ -57,6 +59,11 @@ class OneInstance(Client, Engine):
     def load(self) -> dict[str, Load]:
         return {}
 
+    def logs(
+        self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
+    ) -> LogPage:
+        raise AssertionError("nobody reads the logs")
+
     def leave(self) -> None:
         raise AssertionError("nothing was deployed with a lease")
 
@@ -79,7 +86,7 @@ class Scripted(OneInstance):
     revision = 1
     """The revision number that each command brings."""
 
-    def __init__(self, *script: InstanceStatus | EventPage | Exception) -> None:
+    def __init__(self, *script: InstanceStatus | EventPage | LogPage | Exception) -> None:
         self.script = iter(script)
         self.did: list[object] = []
 
@@ -106,6 +113,16 @@ class Scripted(OneInstance):
                 return self.revision
             case _:
                 self.did.append(command)
+
+    def logs(
+        self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
+    ) -> LogPage:
+        self.did.append((query, last, after))
+        step: Any = next(self.script)
+        if isinstance(step, Exception):
+            raise step
+        assert isinstance(step, LogPage)
+        return step
 
     def close(self) -> None:
         self.did.append("close")

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import ray
@@ -15,6 +16,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
+from app_toolkit.core.identity import node_of
+from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery, NodeLogs, page
 from app_toolkit.core.status import Load
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.engines.driver import LoopDriver
@@ -36,6 +39,9 @@ BACK_S = 60.0
 
 RETRY_INTERVAL_S = 0.2
 """Seconds between two attempts to send a command to a controller that restarts."""
+
+LOGS_S = 15.0
+"""Seconds that a proxy may take to search the log files of its node."""
 
 LOAD_S = 2.0
 """Seconds that processes may take to report their load."""
@@ -148,6 +154,28 @@ class RayClient(Client):
 
         return {name: load(name) for name in replica_sets}
 
+    def logs(
+        self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
+    ) -> LogPage:
+        proxies = {node_of(each.name): each.replicas for each in self.execute(GetStatus()).proxies}
+        nodes: Any = ray
+        addresses: dict[str, str] = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes.nodes()}
+        # Nodes with the same address are on the same host, and have the same files.
+        asked: dict[str, list[str]] = {}
+        for node, replicas in proxies.items():
+            asked.setdefault(addresses.get(node, node), []).extend(each.id for each in replicas)
+        before = after or {}
+        found: dict[str, NodeLogs] = {}
+        for turn in range(max(map(len, asked.values()), default=0)):  # another one, if the first does not answer
+            left = {address: ids[turn] for address, ids in asked.items() if address not in found and turn < len(ids)}
+            arguments: dict[str, tuple[Any, ...]] = {
+                id: (query, last, None if after is None else before.get(address, {})) for address, id in left.items()
+            }
+            answers = _ask_all("read_logs", [*arguments], arguments, LOGS_S)
+            found |= {address: answers[id] for address, id in left.items() if id in answers}
+        missing = sorted(address for address in asked if address not in found)
+        return page(found, last if after is None else None, missing, before)
+
     def leave(self) -> None:
         if self._local is not None:
             self.shutdown()
@@ -207,14 +235,22 @@ class RayDriver(LoopDriver):
             super()._forget()
 
 
-def _ask_all(question: str, processes: Sequence[str]) -> dict[str, Any]:
-    """Call a method of these processes, and return the results that arrive within `LOAD_S`, by process."""
+def _ask_all(
+    question: str,
+    processes: Sequence[str],
+    arguments: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
+    timeout_s: float = LOAD_S,
+) -> dict[str, Any]:
+    """Call a method of these processes, and return the results that arrive within `timeout_s`, by process.
+
+    `arguments`: those of the calls, by process; by default there are none.
+    """
     asked = {}
     for process in processes:
         with suppress(ValueError):  # the process has ended
             actor: Any = ray.get_actor(process, namespace=NAMESPACE)
-            asked[process] = getattr(actor, question).remote()
-    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOAD_S) if asked else ([], [])
+            asked[process] = getattr(actor, question).remote(*arguments.get(process, ()))
+    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
     results = {}
     for process, reference in asked.items():
         if reference in ready:

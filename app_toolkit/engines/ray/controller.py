@@ -10,16 +10,15 @@ import ray
 
 from app_toolkit.client.commands import Command, Shutdown
 from app_toolkit.clock import SystemClock
-from app_toolkit.config import settings
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Compared, Loads
-from app_toolkit.engines.ray.actors import remote
+from app_toolkit.engines.ray.actors import CONTROLLER, log_folder, remote
 from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import CorruptValue
+from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.store import create_secret
 from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.observability.logs import show_logs
 from app_toolkit.types import ReplicaId
 
 R = TypeVar("R")
@@ -37,7 +36,7 @@ class _Controller:
     """
 
     def __init__(self) -> None:
-        show_logs(settings.log_level(), settings.log_format())
+        begin_logs(log_folder(), process_context(CONTROLLER), f"{CONTROLLER}-{os.getpid()}")
         # Runs on the actor's own loop. Ray also calls this after each restart, without any other call.
         self._begin()
 
