@@ -25,6 +25,7 @@ from app_toolkit.core import partial
 from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
 from app_toolkit.interfaces import Callee
@@ -62,6 +63,14 @@ class Client(ABC):
     @abstractmethod
     def load(self) -> Mapping[str, Load]:
         """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`."""
+
+    @abstractmethod
+    def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
+        """Return the slowest requests of the last minutes with their slow calls, the slowest first.
+
+        `name`: an application, or `APPLICATION/DEPLOYMENT` for the requests and calls of a deployment; None: the
+        requests of all applications. `last`: at most so many.
+        """
 
     @abstractmethod
     def leave(self) -> None:

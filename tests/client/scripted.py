@@ -16,6 +16,7 @@ from app_toolkit.client.commands import (
     Scale,
 )
 from app_toolkit.core.rollout import Reverted
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.engines.ray.engine import RayEngine
 from app_toolkit.observability.event_log import EventPage
@@ -56,6 +57,9 @@ class OneInstance(Client, Engine):
 
     def load(self) -> dict[str, Load]:
         return {}
+
+    def slow(self, name: str | None, last: int) -> list[SlowRequest]:
+        return []
 
     def leave(self) -> None:
         raise AssertionError("nothing was deployed with a lease")

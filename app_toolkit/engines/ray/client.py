@@ -5,7 +5,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
@@ -17,7 +17,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
 from app_toolkit.config import settings
-from app_toolkit.core.status import Load
+from app_toolkit.core.slow import SlowRequest, slowest, with_calls
+from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.ray import cluster
@@ -154,7 +155,7 @@ class RayClient(Client):
     def load(self) -> Mapping[str, Load]:
         """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`, without processes that do not answer."""
         status = self.execute(GetStatus())
-        proxies = [replica.id for replica_set in status.proxies for replica in replica_set.replicas]
+        proxies = _proxies(status)
         replica_sets = {
             replica_set.name: [replica.id for replica in replica_set.replicas]
             for application in status.applications
@@ -186,6 +187,20 @@ class RayClient(Client):
             )
 
         return {name: load(name) for name in replica_sets}
+
+    def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
+        """As of `Client.slow`, without processes that do not answer."""
+        status = self.execute(GetStatus())
+        replicas = [
+            replica.id
+            for application in status.applications
+            for replica_set in application.deployments
+            for replica in replica_set.replicas
+        ]
+        asked = _ask_all("slow_requests", [*_proxies(status), *replicas], name, last)
+        requests = slowest(_all(asked), last)
+        made = _ask_all("calls_of", replicas, {each.request_id for each in requests if each.kind != "call"})
+        return with_calls(requests, _all(made))
 
     def leave(self) -> None:
         if self._local is not None:
@@ -246,13 +261,21 @@ class RayDriver(LoopDriver):
             super()._forget()
 
 
-def _ask_all(question: str, processes: Sequence[str]) -> dict[str, Any]:
+def _proxies(status: InstanceStatus) -> list[str]:
+    return [replica.id for replica_set in status.proxies for replica in replica_set.replicas]
+
+
+def _all(found: Mapping[str, Iterable[SlowRequest]]) -> list[SlowRequest]:
+    return [each for requests in found.values() for each in requests]
+
+
+def _ask_all(question: str, processes: Sequence[str], *arguments: Any) -> dict[str, Any]:
     """Call a method of these processes, and return the results that arrive within `LOAD_S`, by process."""
     asked = {}
     for process in processes:
         with suppress(ValueError):  # the process has ended
             actor: Any = ray.get_actor(process, namespace=NAMESPACE)
-            asked[process] = getattr(actor, question).remote()
+            asked[process] = getattr(actor, question).remote(*arguments)
     ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOAD_S) if asked else ([], [])
     results = {}
     for process, reference in asked.items():
