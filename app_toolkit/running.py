@@ -90,6 +90,7 @@ class RunKeywords(TypedDict, total=False):
     max_connections: int | None
     max_requests_per_client: int | None
     tag_source: str | None
+    server_timing: bool
     forwarded_allow_ips: str
     ssl_keyfile: str | None
     ssl_certfile: str | None

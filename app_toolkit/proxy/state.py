@@ -67,6 +67,8 @@ class ProxyState:
         self.clients: Clients | None = None
         #: Where requests name the tag of a live revision. None: nowhere.
         self.tag_source: KeySource | None = None
+        #: Whether responses have a Server-Timing field.
+        self.server_timing = False
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
         self.draw: Callable[[], float] = random.random
         #: The copies of requests that mirrors get.
