@@ -1,5 +1,5 @@
-"""The command line: `app-toolkit new | run | dev | plan | deploy | status | events | logs | scale | rollback | delete |
-shutdown`, and `traffic | rollout | promote | abort` for live revisions.
+"""The command line: `app-toolkit new | run | dev | plan | deploy | status | events | logs | slow | scale | rollback |
+delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
 """
 
 import inspect
@@ -53,6 +53,7 @@ from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import candidate_name
 from app_toolkit.core.logs import MOST_RECORDS, LogQuery
+from app_toolkit.core.slow import MOST_SHOWN
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
 from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
@@ -504,6 +505,34 @@ def logs(
                 screen.logs(page, as_json=as_json)
         except InstanceEnded as error:
             screen.say(f"The logs ended: {error}.")
+
+
+@app.command()
+@app.command()
+def slow(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="APP[/DEPLOYMENT]",
+            help="Only requests for this application, or requests and calls for this deployment. "
+            "[default: all requests]",
+        ),
+    ] = None,
+    *,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, max=MOST_SHOWN, help="Show at most so many.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each request as one line of JSON.")] = False,
+    address: RunningAddress = None,
+) -> None:
+    """Show the slowest requests of the last ten minutes on a cluster, and where their time went."""
+    screen = Screen()
+    with _connected(context) as client:
+        found = client.slow(name, last)
+    if as_json:
+        for each in found:
+            print(json.dumps(asdict(each)))
+    else:
+        screen.slow(found)
 
 
 @app.command()

@@ -26,6 +26,7 @@ from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
 from app_toolkit.interfaces import Callee
@@ -74,6 +75,14 @@ class Client(ABC):
             query: Selects the records.
             last: Without `after`: at most so many records, the newest ones.
             after: The positions of the page before: only records that were written since. None: there was none.
+        """
+
+    @abstractmethod
+    def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
+        """Return the slowest requests of the last minutes with their slow calls, the slowest first.
+
+        `name`: an application, or `APPLICATION/DEPLOYMENT` for the requests and calls of a deployment; None: the
+        requests of all applications. `last`: at most so many.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -29,6 +29,7 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import AdminOptions, HTTPOptions
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.replica_state import Found
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
 from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.runtime_folder import LOGS
@@ -40,6 +41,7 @@ from app_toolkit.observability.aggregate import MetricsAggregate
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.log_file import LogFile
 from app_toolkit.observability.log_folder import LogFolder
+from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
@@ -159,6 +161,22 @@ class ControlledProcess:
         except ReplicaGone:
             return None
 
+    @property
+    def slow(self) -> SlowRequests | None:
+        """The slowest requests that this process has received, or calls that it has made; None: it does not serve."""
+        return None
+
+    def slow_requests(self, name: str | None, last: int) -> list[SlowRequest]:
+        """Return at most `last` of the slowest requests, or calls that handles have made.
+
+        `name`: as of `Client.slow`.
+        """
+        return [] if self.slow is None else self.slow.slowest(name, last)
+
+    def calls_of(self, request_ids: Collection[str]) -> list[SlowRequest]:
+        """Return the slow calls that handles have made for these requests."""
+        return [] if self.slow is None else self.slow.calls_of(request_ids)
+
 
 class ReplicaProcess(ControlledProcess):
     server: ReplicaServer
@@ -204,6 +222,11 @@ class ReplicaProcess(ControlledProcess):
         plane = handle.data_plane()
         return plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
 
+    @property
+    def slow(self) -> SlowRequests | None:
+        plane = handle.data_plane()
+        return plane.slow if isinstance(plane, RemoteDataPlane) else None
+
 
 class ProxyProcess(ControlledProcess):
     server: ProxyThread
@@ -235,6 +258,10 @@ class ProxyProcess(ControlledProcess):
             return NodeLogs()
         with closing(LogFolder(folder)) as opened:
             return opened.read(query, last, after)
+
+    @property
+    def slow(self) -> SlowRequests | None:
+        return None if self.phase == "starting" else self.server.slow
 
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:

@@ -15,6 +15,7 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import Watch
 from app_toolkit.observability.reports import Report
+from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.proxy.server import ProxyServer, ProxyStatistics, bind
 from app_toolkit.proxy.sharing import SharedPort
 from app_toolkit.proxy.state import ProxyState
@@ -134,6 +135,11 @@ class ProxyThread:
         if self._server is None:
             raise ReplicaGone("the proxy has not started")
         return self._server.statistics()
+
+    @property
+    def slow(self) -> SlowRequests | None:
+        """The slowest requests of the last minutes; None: the edge has not started. Safe from any thread."""
+        return None if self._server is None else self._server.proxy.slow
 
     async def _serve(self, listener: Any, ready: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()

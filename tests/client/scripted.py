@@ -18,6 +18,7 @@ from app_toolkit.client.commands import (
 )
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.engines.ray.engine import RayEngine
 from app_toolkit.observability.event_log import EventPage
@@ -63,6 +64,9 @@ class OneInstance(Client, Engine):
         self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
     ) -> LogPage:
         raise AssertionError("nobody reads the logs")
+
+    def slow(self, name: str | None, last: int) -> list[SlowRequest]:
+        return []
 
     def leave(self) -> None:
         raise AssertionError("nothing was deployed with a lease")

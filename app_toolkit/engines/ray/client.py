@@ -5,9 +5,8 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import ray
@@ -18,7 +17,8 @@ from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
 from app_toolkit.core.identity import node_of
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery, NodeLogs, page
-from app_toolkit.core.status import Load
+from app_toolkit.core.slow import SlowRequest, slowest, with_calls
+from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.ray import cluster
@@ -121,7 +121,7 @@ class RayClient(Client):
     def load(self) -> Mapping[str, Load]:
         """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`, without processes that do not answer."""
         status = self.execute(GetStatus())
-        proxies = [replica.id for replica_set in status.proxies for replica in replica_set.replicas]
+        proxies = _proxies(status)
         replica_sets = {
             replica_set.name: [replica.id for replica in replica_set.replicas]
             for application in status.applications
@@ -175,6 +175,20 @@ class RayClient(Client):
             found |= {address: answers[id] for address, id in left.items() if id in answers}
         missing = sorted(address for address in asked if address not in found)
         return page(found, last if after is None else None, missing, before)
+
+    def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
+        """As of `Client.slow`, without processes that do not answer."""
+        status = self.execute(GetStatus())
+        replicas = [
+            replica.id
+            for application in status.applications
+            for replica_set in application.deployments
+            for replica in replica_set.replicas
+        ]
+        asked = _ask_all("slow_requests", [*_proxies(status), *replicas], (name, last))
+        requests = slowest(_all(asked), last)
+        made = _ask_all("calls_of", replicas, ({each.request_id for each in requests if each.kind != "call"},))
+        return with_calls(requests, _all(made))
 
     def leave(self) -> None:
         if self._local is not None:
@@ -235,21 +249,31 @@ class RayDriver(LoopDriver):
             super()._forget()
 
 
+def _proxies(status: InstanceStatus) -> list[str]:
+    return [replica.id for replica_set in status.proxies for replica in replica_set.replicas]
+
+
+def _all(found: Mapping[str, Iterable[SlowRequest]]) -> list[SlowRequest]:
+    return [each for requests in found.values() for each in requests]
+
+
 def _ask_all(
     question: str,
     processes: Sequence[str],
-    arguments: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
+    arguments: tuple[Any, ...] | Mapping[str, tuple[Any, ...]] = (),
     timeout_s: float = LOAD_S,
 ) -> dict[str, Any]:
     """Call a method of these processes, and return the results that arrive within `timeout_s`, by process.
 
-    `arguments`: those of the calls, by process; by default there are none.
+    `arguments`: those of all calls, or those of each by process.
     """
     asked = {}
     for process in processes:
         with suppress(ValueError):  # the process has ended
             actor: Any = ray.get_actor(process, namespace=NAMESPACE)
-            asked[process] = getattr(actor, question).remote(*arguments.get(process, ()))
+            asked[process] = getattr(actor, question).remote(
+                *(arguments if isinstance(arguments, tuple) else arguments[process])
+            )
     ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
     results = {}
     for process, reference in asked.items():
