@@ -49,6 +49,7 @@ from app_toolkit.running import (
     scale,
     set_traffic,
     shutdown,
+    slow,
     status,
 )
 from app_toolkit.split import Split, split
@@ -105,6 +106,7 @@ __all__ = [
     "session_id",
     "set_traffic",
     "shutdown",
+    "slow",
     "split",
     "status",
     "trace_context",

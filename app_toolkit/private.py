@@ -40,18 +40,40 @@ def folder(path: Path) -> Path:
     return real
 
 
-def open_file(path: Path, flags: int) -> int:
+def open_folder(path: Path) -> int:
+    """Open a folder in a folder that others may write to. Create it with mode 0700 unless it exists.
+
+    Return its descriptor. Another user can rename the folder, but what is opened by the descriptor stays this user's
+    own. Raises `InsecurePath` if it is not a folder of this user, or others can access it. Raises `OSError`.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:  # or a symbolic link
+        raise InsecurePath(f"{path} is not a folder") from None
+    found = os.fstat(opened)
+    if found.st_uid != os.geteuid() or found.st_mode & OTHERS:
+        os.close(opened)
+        raise InsecurePath(
+            f"the folder {path} of user {found.st_uid} has mode {stat.S_IMODE(found.st_mode):04o}, and must belong to "
+            f"user {os.geteuid()} with mode 0700"
+        )
+    return opened
+
+
+def open_file(path: Path, flags: int, *, dir_fd: int | None = None) -> int:
     """Open a regular file of this user that no other user can open. Create it unless it exists. Return the descriptor.
 
     A file that other users may read or write, as an umask of 0022 or 0002 leaves it, gets mode 0600. Symbolic links are
     not followed. Raises `InsecurePath` for a link, for a file of another user, and for a file with a second hard link.
-    Raises `OSError`.
+    Raises `OSError`. `dir_fd`: the descriptor of the folder that a relative path begins at.
     """
     try:
         # `O_NONBLOCK`: otherwise a named pipe that another user has created here would block the call.
-        file = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        file = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=dir_fd)
     except OSError as error:
-        if path.is_symlink():
+        if dir_fd is None and path.is_symlink():
             raise InsecurePath(f"{path} is a symbolic link, and must be a regular file") from None
         raise error
     try:

@@ -35,6 +35,7 @@ from app_toolkit.config.options import LOG_OPTIONS, Options, PlanOptions, Traffi
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
 from app_toolkit.config.settings import log_format, log_level, read_settings, set_logs
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.deployment import Bound, NamedDeployment, of_function, pack
 from app_toolkit.engines import select
@@ -89,6 +90,7 @@ class RunKeywords(TypedDict, total=False):
     max_connections: int | None
     max_requests_per_client: int | None
     tag_source: str | None
+    server_timing: bool
     forwarded_allow_ips: str
     ssl_keyfile: str | None
     ssl_certfile: str | None
@@ -398,6 +400,17 @@ def events(subject: str | None = None, *, last: int | None = None, address: str 
     """
     with _client(address) as client:
         return client.execute(GetEvents(subject, last)).events
+
+
+def slow(name: str | None = None, *, last: int = 20, address: str | None = None) -> Sequence[SlowRequest]:
+    """Return the slowest requests of the last ten minutes, the slowest first, with their stages and their slow calls.
+
+    `name`: an `APPLICATION`, or `APPLICATION/DEPLOYMENT` for the requests and calls of one deployment; None: the
+    requests of all applications. `last`: at most so many. `address`: as of `deploy`. Raises `ConfigError` if no
+    instance runs.
+    """
+    with _client(address) as client:
+        return client.slow(name, last)
 
 
 def get_handle(application: str, deployment: str, *, address: str | None = None) -> Any:

@@ -131,7 +131,7 @@ def test_async_form_takes_the_same_arguments() -> None:
     public = {name for name, each in vars(aio).items() if inspect.iscoroutinefunction(each)}
     assert public == {
         *("run", "deploy", "scale", "set_traffic", "promote", "abort", "rollback", "delete", "status", "events"),
-        *("rollout", "pause_rollout", "resume_rollout", "get_handle", "shutdown"),
+        *("slow", "rollout", "pause_rollout", "resume_rollout", "get_handle", "shutdown"),
     }
     for name in public:
         takes, other = (inspect.signature(getattr(module, name)).parameters for module in (aio, running))

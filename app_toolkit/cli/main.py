@@ -1,5 +1,5 @@
-"""The command line: `app-toolkit new | run | dev | plan | deploy | status | events | scale | rollback | delete |
-shutdown`, and `traffic | rollout | promote | abort` for live revisions.
+"""The command line: `app-toolkit new | run | dev | plan | deploy | status | events | logs | slow | scale | rollback |
+delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
 """
 
 import inspect
@@ -52,6 +52,8 @@ from app_toolkit.config.settings import read_variables, set_logs
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import candidate_name
+from app_toolkit.core.logs import MOST_RECORDS, LogQuery
+from app_toolkit.core.slow import MOST_SHOWN
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
 from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
@@ -202,6 +204,14 @@ WaitTimeoutS = Annotated[
     float, typer.Option(help="How long --wait waits, in seconds. The operation itself continues after that.", min=0)
 ]
 RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")]
+
+
+class Level(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+    critical = "critical"
 
 
 class Format(StrEnum):
@@ -443,6 +453,86 @@ def events(
                     screen.events(found)
         except InstanceEnded as error:
             screen.say(f"The events ended: {error}.")
+
+
+@app.command()
+def logs(
+    context: typer.Context,
+    subject: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="APP[/DEPLOYMENT]",
+            help="Only records of the replicas of this application or deployment. [default: of all processes]",
+        ),
+    ] = None,
+    *,
+    request_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only records of this request, in all deployments and threads.")
+    ] = None,
+    level: Annotated[Level | None, typer.Option(help="Only records of this level and above.")] = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only records of this replica, also if it has ended, or of this proxy."),
+    ] = None,
+    proxies: Annotated[bool, typer.Option("--proxies", help="Only records of proxies.")] = False,
+    controller: Annotated[bool, typer.Option("--controller", help="Only records of the controller.")] = False,
+    last: Annotated[
+        int,
+        typer.Option("--last", "-n", min=1, max=MOST_RECORDS, help="Show at most so many records, the newest ones."),
+    ] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Also show new records, until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each record as one line of JSON.")] = False,
+    address: RunningAddress = None,
+) -> None:
+    """Show the log records of replicas, and what they print, from all nodes."""
+    if proxies and controller:
+        raise ConfigError("--proxies and --controller exclude each other")
+    if subject is not None and (proxies or controller):
+        raise ConfigError(f"{subject} names replicas, so --proxies and --controller would show nothing")
+    application, _, deployment = (subject or "").partition("/")
+    query = LogQuery(
+        application=application or None,
+        deployment=deployment or None,
+        kind="proxies" if proxies else "controller" if controller else None,
+        replica=replica,
+        request_id=request_id,
+        level=level,
+    )
+    screen = Screen()
+    with _connected(context) as client, Interrupts() as interrupts:
+        try:
+            for page in client.follow_logs(query, last, lambda: follow and interrupts.not_interrupted()):
+                screen.logs(page, as_json=as_json)
+        except InstanceEnded as error:
+            screen.say(f"The logs ended: {error}.")
+
+
+@app.command()
+@app.command()
+def slow(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="APP[/DEPLOYMENT]",
+            help="Only requests for this application, or requests and calls for this deployment. "
+            "[default: all requests]",
+        ),
+    ] = None,
+    *,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, max=MOST_SHOWN, help="Show at most so many.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each request as one line of JSON.")] = False,
+    address: RunningAddress = None,
+) -> None:
+    """Show the slowest requests of the last ten minutes on a cluster, and where their time went."""
+    screen = Screen()
+    with _connected(context) as client:
+        found = client.slow(name, last)
+    if as_json:
+        for each in found:
+            print(json.dumps(asdict(each)))
+    else:
+        screen.slow(found)
 
 
 @app.command()

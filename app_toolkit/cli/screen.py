@@ -14,6 +14,8 @@ from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_bac
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.core.diff import Diff, Effect
 from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, is_admin, node_of
+from app_toolkit.core.logs import LogPage
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import (
     FAILED,
     HEALTHY,
@@ -30,6 +32,8 @@ from app_toolkit.core.status import (
 from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.errors import ToolkitError
 from app_toolkit.observability.event_log import LoggedEvent
+from app_toolkit.observability.log_formats import shown
+from app_toolkit.observability.records import OK
 
 COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
 
@@ -239,6 +243,25 @@ class Screen:
             self.say(f"{what}: {_printable(first)}" if first else what)
             self._traceback(map(_printable, rest))
 
+    def logs(self, page: LogPage, *, as_json: bool = False) -> None:
+        """Show log records, as text or as lines of JSON, and on standard error, which nodes are missing."""
+        for record in page.records:
+            print(record.line if as_json else shown(record), flush=True)
+        for address in page.missing:
+            print(f"The logs of node {address} are missing: no proxy answers there.", file=sys.stderr)
+
+    def slow(self, requests: Sequence[SlowRequest]) -> None:
+        """Show slow requests with their stages in milliseconds, a line for each request and call."""
+        if not requests:
+            self.say("no requests have ended in the last ten minutes")
+            return
+        lines: list[tuple[str, ...]] = []
+        for request in requests:
+            lines.append(_slow_line(request))
+            lines += [_slow_line(call, indent="  ") for call in request.calls]
+        stages = ("body", "queue", "failed attempts", "app", "response")
+        self._rows(("began", "request", "for", "status", "ms", *stages, "replica", "request id"), lines)
+
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}
         for replica in replica_set.replicas:
@@ -304,6 +327,28 @@ class Screen:
 def _printable(line: str) -> str:
     """Return a line whose control characters are escaped. A message of user code may have any."""
     return "".join(each if each.isprintable() or each == "\t" else ascii(each)[1:-1] for each in line)
+
+
+def _slow_line(request: SlowRequest, indent: str = "") -> tuple[str, ...]:
+    what = f"call {request.method}" if request.kind == "call" else f"{request.method} {request.path}"
+    attempts = [f"{each.result} {_ms(each.seconds)}" for each in request.attempts]
+    stages = (request.body_s, request.queued_s), (request.app_s, request.response_s)
+    return (
+        datetime.fromtimestamp(request.at).isoformat(" ", "milliseconds"),
+        indent + _printable(what),
+        request.deployment,
+        str(request.status) if request.outcome == OK else f"{request.status} {request.outcome}",
+        _ms(request.seconds),
+        *map(_ms, stages[0]),
+        ", ".join(attempts),
+        *map(_ms, stages[1]),
+        request.replica,
+        request.request_id,
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1_000 * seconds:,.1f}"
 
 
 def _where(application: ApplicationStatus, url: str | None) -> str:

@@ -24,7 +24,9 @@ from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core import partial
 from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
 from app_toolkit.interfaces import Callee
@@ -62,6 +64,26 @@ class Client(ABC):
     @abstractmethod
     def load(self) -> Mapping[str, Load]:
         """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`."""
+
+    @abstractmethod
+    def logs(
+        self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
+    ) -> LogPage:
+        """Return log records of all nodes, in the order of their time, with at most `MOST_PAGE_BYTES` together.
+
+        Parameters:
+            query: Selects the records.
+            last: Without `after`: at most so many records, the newest ones.
+            after: The positions of the page before: only records that were written since. None: there was none.
+        """
+
+    @abstractmethod
+    def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
+        """Return the slowest requests of the last minutes with their slow calls, the slowest first.
+
+        `name`: an application, or `APPLICATION/DEPLOYMENT` for the requests and calls of a deployment; None: the
+        requests of all applications. `last`: at most so many.
+        """
 
     @abstractmethod
     def leave(self) -> None:
@@ -150,6 +172,20 @@ class Client(ABC):
             page = self.execute(GetEvents(subject, None, page.epoch, page.number, WATCH_POLL_S))
             if page.events:
                 yield page.events
+
+    def follow_logs(self, query: LogQuery, last: int, goes_on: Callable[[], bool] = lambda: False) -> Iterator[LogPage]:
+        """Yield the newest log records, and then new ones as long as `goes_on` returns True.
+
+        Raises `InstanceEnded` when the instance is shut down.
+        """
+        page = self.logs(query, last)
+        yield page
+        while goes_on():
+            if not page.more or page.missing:
+                time.sleep(WATCH_POLL_S)
+            page = self.logs(query, after=page.positions)
+            if page.records:
+                yield page
 
     def wait_until_serving(
         self,

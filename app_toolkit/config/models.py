@@ -643,6 +643,8 @@ class ProxyOptions(Model):
     """maximum concurrent requests and WebSockets per client address and proxy; further ones get 429"""
     tag_source: Annotated[str | None, AfterValidator(_tag_source)] = None
     """where a request names the tag of a live revision: header:NAME, query:NAME or cookie:NAME; None: nowhere"""
+    server_timing: bool = False
+    """whether responses have a Server-Timing field: the time in the queue, and that of the app"""
     forwarded_allow_ips: str = "127.0.0.1,::1"
     """addresses and networks whose X-Forwarded-* fields are trusted, separated by commas; *: all"""
     ssl_keyfile: str | None = None

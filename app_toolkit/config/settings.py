@@ -77,6 +77,11 @@ def hide_admin_token() -> None:
     os.environ.pop(ADMIN_TOKEN, None)
 
 
+def server_timing() -> bool:
+    """Return whether responses of an app in one process have a Server-Timing field. The default is no."""
+    return os.environ.get("APP_TOOLKIT_SERVER_TIMING", "").lower() in ("1", "true", "on", "yes")
+
+
 def runtime_folder() -> Path:
     """Return the folder for the sockets, locks, logs and unpacked files of this user's processes on this machine."""
     return Path(os.environ.get(RUNTIME_DIR) or tempfile.gettempdir()) / f"app_toolkit-{os.geteuid()}"

@@ -31,6 +31,7 @@ from app_toolkit.core.attempts import (
     is_repeatable,
     result_of_refusal,
 )
+from app_toolkit.core.server_timing import server_timing
 from app_toolkit.errors import DeadlineExceeded, NotRead, ReplicaGone, ResponseUnreadable
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.observability.records import FailedAttempt
@@ -333,6 +334,10 @@ class Dispatcher(Generic[P]):
             None if attempt is None else attempt - began,
             self._failed,
         )
+
+    def server_timing(self, now: float) -> bytes:
+        """Return the value of the Server-Timing field of a response that begins now."""
+        return server_timing(self._queued_s, 0.0 if self._attempt_began is None else now - self._attempt_began)
 
     def explain(self, error: Exception) -> Exception:
         """Return the error of a request that the router has failed, or that its owner fails."""

@@ -15,10 +15,12 @@ from weakref import WeakKeyDictionary
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
+from app_toolkit.config import settings
 from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
+from app_toolkit.core.server_timing import SERVER_TIMING
 from app_toolkit.core.trace import trace_of
 from app_toolkit.core.traffic import SHARD_KEY, shard_key
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
@@ -168,6 +170,7 @@ class Ingress(Local):
         super().__init__(name, app, config)
         self._stream_log = stream_log
         self._responses = Recent()
+        self._server_timing = settings.server_timing()
         self._context = context_of(name)
         if config.batch:
             override(self._context, config.reloadable_options.batch)
@@ -204,6 +207,8 @@ class Ingress(Local):
                 headers = list(message.get("headers", ()))
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
                     headers.append((b"x-request-id", request_id.encode()))
+                if self._server_timing:
+                    headers.append((SERVER_TIMING, dispatcher.server_timing(time.monotonic())))
                 message["headers"] = headers
                 if is_stream(scope, headers):
                     chunk_at = 0.0

@@ -27,6 +27,7 @@ from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaConte
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.logs import attach_fields
 from app_toolkit.observability.records import Record, Records
+from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.admission.wait_queue import Position
 from app_toolkit.replica.objects.calls import Calls, ResultReceiver
@@ -359,6 +360,8 @@ class InProcess:
         self._homes: list[asyncio.AbstractEventLoop] = []
         self._own: OwnLoop | None = None
         self.counters = Counters()
+        #: The slowest requests and calls of the last minutes.
+        self.slow = SlowRequests()
         self._counting = threading.Lock()
         #: The records of the requests and calls that have ended. Each event loop adds those that end on it.
         self.records = Records(self._count)
@@ -373,6 +376,7 @@ class InProcess:
     def _count(self, record: Record) -> None:
         with self._counting:
             self.counters.add(record)
+            self.slow.add(record)
 
     def count_gap(self, deployment: str, seconds: float) -> None:
         """Count the time between two chunks of a streamed response."""

@@ -13,8 +13,9 @@ import gc
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -26,19 +27,24 @@ from app_toolkit.admin.server import AdminThread
 from app_toolkit.client.client import Client
 from app_toolkit.config import settings
 from app_toolkit.config.models import AdminOptions, HTTPOptions
+from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.replica_state import Found
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
+from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import last_epoch, packed, packed_code
 from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec
-from app_toolkit.observability.access import AccessLog, LogFile
+from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.aggregate import MetricsAggregate
 from app_toolkit.observability.context import ReplicaContext
-from app_toolkit.observability.logs import attach_fields, show_logs
+from app_toolkit.observability.log_file import LogFile
+from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.metrics import Sample, Source
 from app_toolkit.observability.process import ProcessUse
 from app_toolkit.observability.pushing import MetricsPush, MetricsThread, Push
+from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.observability.snapshots import Snapshots
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.observability.user_metrics import UserRegistry
@@ -174,6 +180,22 @@ class ControlledProcess:
         except ReplicaGone:
             return None
 
+    @property
+    def slow(self) -> SlowRequests | None:
+        """The slowest requests that this process has received, or calls that it has made; None: it does not serve."""
+        return None
+
+    def slow_requests(self, name: str | None, last: int) -> list[SlowRequest]:
+        """Return at most `last` of the slowest requests, or calls that handles have made.
+
+        `name`: as of `Client.slow`.
+        """
+        return [] if self.slow is None else self.slow.slowest(name, last)
+
+    def calls_of(self, request_ids: Collection[str]) -> list[SlowRequest]:
+        """Return the slow calls that handles have made for these requests."""
+        return [] if self.slow is None else self.slow.calls_of(request_ids)
+
 
 class ReplicaProcess(ControlledProcess):
     server: ReplicaServer
@@ -191,8 +213,8 @@ class ReplicaProcess(ControlledProcess):
 
     def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
         settings.hide_admin_token()  # user code has no need of it
-        show_logs(settings.log_level(), settings.log_format())
-        attach_fields(ReplicaContext(spec.application, spec.deployment, spec.id))
+        context = ReplicaContext(spec.application, spec.deployment, spec.id)
+        begin_logs(self.services.log_folder, context, output=True)
         folder, store = self.services.folder.path, self.services.store
         # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
         file = folder / sha256(spec.id.encode()).hexdigest()[:16]
@@ -225,6 +247,11 @@ class ReplicaProcess(ControlledProcess):
         plane = handle.data_plane()
         return plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
 
+    @property
+    def slow(self) -> SlowRequests | None:
+        plane = handle.data_plane()
+        return plane.slow if isinstance(plane, RemoteDataPlane) else None
+
 
 class ProxyProcess(ControlledProcess):
     server: ProxyThread
@@ -233,7 +260,7 @@ class ProxyProcess(ControlledProcess):
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
 
     def _serve(self, spec: ProxySpec, secret: bytes) -> Location:
-        show_logs(settings.log_level(), settings.log_format())
+        begin_logs(self.services.log_folder, process_context(spec.id))
         options, services = HTTPOptions(**spec.options), self.services
         here = services.node
         shared = options.proxies_per_node > 1 or list(services.nodes()).count(services.address) > 1
@@ -249,6 +276,21 @@ class ProxyProcess(ControlledProcess):
     def snapshots(self) -> Snapshots:
         use = ProcessUse("proxy", "", self.name, self.server.lag_s)
         return Snapshots("proxy", "", [partial(self.server.samples, self.name)], [use.samples])
+
+    def read_logs(self, query: LogQuery, last: int, after: Mapping[str, str] | None) -> NodeLogs:
+        """Return what the log files of this node have for a query. `last` and `after` are those of `LogFolder.read`.
+
+        Raises `OSError` or `InsecurePath` if the files cannot be read.
+        """
+        folder = self.services.log_folder
+        if folder is None:
+            return NodeLogs()
+        with closing(LogFolder(folder)) as opened:
+            return opened.read(query, last, after)
+
+    @property
+    def slow(self) -> SlowRequests | None:
+        return None if self.phase == "starting" else self.server.slow
 
     def _access(self, options: HTTPOptions) -> AccessLog | None:
         if not options.access_log:
@@ -273,7 +315,7 @@ class AdminProcess(ControlledProcess):
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec))
 
     def _serve(self, spec: AdminSpec) -> Location:
-        show_logs(settings.log_level(), settings.log_format())
+        begin_logs(self.services.log_folder, process_context(self.name))
         app = create_app(self._client, self._aggregate)
         self.server = AdminThread(app, AdminOptions(**spec.options), spec.preferred_port)
         return Location(self.server.start(), self.services.node)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from app_toolkit.core.reports import Compared, Loads
@@ -39,6 +40,11 @@ class Services(Protocol):
     @property
     def folder(self) -> RuntimeFolder:
         """The private folder of this session on this host, locked until this process ends. Raises `InsecurePath`."""
+        ...
+
+    @property
+    def log_folder(self) -> Path | None:
+        """The folder for the log files of this node, which may be in one that others can write to. None: keep none."""
         ...
 
     def payloads(self) -> AbstractContextManager[Payloads | None]:

@@ -1,15 +1,10 @@
 """The access log: one line of JSON for each request, formatted and written in batches."""
 
-import io
 import logging
-import os
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 
-from app_toolkit import private
 from app_toolkit.errors import InsecurePath
 from app_toolkit.observability.records import MIRRORED, Record
 
@@ -17,9 +12,6 @@ logger = logging.getLogger("app_toolkit.access")
 
 BATCH = 500
 """Maximum number of records that are kept before they are written. Formatting them takes about a millisecond."""
-
-MOST_BYTES = 64 * 1024 * 1024
-"""Maximum size of a log file in bytes. The previous file is kept beside it."""
 
 MARK = ',"mirrored":true'
 """The last field in the line of a mirrored request."""
@@ -98,36 +90,6 @@ class AccessLog:
             self._second = second
             self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         return f"{self._stamp}.{int((wall - second) * 1_000):03d}Z"
-
-
-class LogFile:
-    """A file that lines are appended to. A file that would exceed `most` bytes is renamed, and a new one begins.
-
-    No other user can open it: it has mode 0600, even if it existed before with another mode.
-    """
-
-    def __init__(self, path: Path, most: int = MOST_BYTES) -> None:
-        """Raises `OSError`, and `InsecurePath` for a path that is not this user's own file, such as a symbolic link."""
-        self._path = path
-        self._most = most
-        self._file = _open(path)
-
-    def write(self, text: str) -> None:
-        data = text.encode()
-        if self._file.tell() + len(data) > self._most and self._file.tell():
-            with suppress(FileNotFoundError):  # another process has removed it
-                os.replace(self._path, f"{self._path}.1")
-            before, self._file = self._file, _open(self._path)
-            before.close()
-        if self._file.write(data) != len(data):
-            raise OSError("the disk took a part of the lines")
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _open(path: Path) -> io.FileIO:
-    return os.fdopen(private.open_file(path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
 
 
 def _client(peers: bytes) -> str:

@@ -12,6 +12,9 @@ from typing import Any
 from app_toolkit.types import ReplicaId
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("app_toolkit_request_id", default=None)
+REQUEST_IDS: ContextVar[tuple[str | None, ...]] = ContextVar("app_toolkit_batch_request_ids", default=())
+"""Within a batch: the request id of each item. Otherwise empty."""
+
 DEADLINE: ContextVar[float | None] = ContextVar("app_toolkit_deadline", default=None)
 TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
 """The trace in the format of `core.trace`: `traceparent`, and `tracestate` after a space."""

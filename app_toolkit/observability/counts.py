@@ -118,31 +118,28 @@ class Counters:
         self._gaps: dict[str, Histogram] = {}
 
     def add(self, record: Record) -> None:
-        (
-            _, seconds, kind, deployment, _, tries, outcome, method, _, _, _, status, size, affinity,
-            queued_s, first_byte_s, _, _, route,
-        ) = record  # fmt: skip
-        found = self._routes.get((kind, deployment, route, method))
-        route_counts, counts = found or self._begin(kind, deployment, route, method)
-        response = status, outcome
+        kind = record.kind
+        key = kind, record.deployment, record.route, record.method
+        route_counts, counts = self._routes.get(key) or self._begin(*key)
+        response = record.status, record.outcome
         responses = route_counts.responses
         responses[response] = responses.get(response, 0) + 1
         if kind != "websocket":
+            seconds, first_byte_s = record.seconds, record.first_byte_s
             route_counts.latency[bisect_left(LATENCY_S, seconds)] += 1
             route_counts.latency_s += seconds
             if first_byte_s is not None:
                 route_counts.first_byte[bisect_left(LATENCY_S, first_byte_s)] += 1
                 route_counts.first_byte_s += first_byte_s
-        counts.size += size
-        queued = counts.queued
-        if queued_s:
-            queued.observe(queued_s)
+        counts.size += record.size
+        if record.queued_s:
+            counts.queued.observe(record.queued_s)
         else:
-            queued.counts[0] += 1
-        if tries > 1:
-            counts.retries += tries - 1
-        if affinity is not None:
-            counts.affinity[affinity] = counts.affinity.get(affinity, 0) + 1
+            counts.queued.counts[0] += 1
+        if record.tries > 1:
+            counts.retries += record.tries - 1
+        if record.affinity is not None:
+            counts.affinity[record.affinity] = counts.affinity.get(record.affinity, 0) + 1
 
     def _begin(self, kind: str, deployment: str, route: str, method: bytes) -> tuple[_Route, _Deployment]:
         """Return the counts of a request that is the first one of its route and method, or whose method is no

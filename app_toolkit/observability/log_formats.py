@@ -11,9 +11,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from app_toolkit.core.logs import LoggedRecord
 from app_toolkit.observability.tracebacks import shortened
 
-FIELDS = ("request_id", "trace_id", "application", "revision", "deployment", "replica")
+FIELDS = ("request_id", "request_ids", "trace_id", "application", "revision", "deployment", "replica")
 """The fields that each record of a replica has, in the order in which JSON shows them."""
 
 MOST_BYTES = 32 * 1024
@@ -22,6 +23,9 @@ or traceback, which have the bytes that say why it failed at their ends."""
 
 MOST_BYTES_OF_A_NAME = 512
 """Maximum size in bytes of each other part: the level, the name of the logger, and the fields."""
+
+MOST_BYTES_OF_REQUEST_IDS = 4 * 1024
+"""Maximum size in bytes of the request ids of a batch."""
 
 NOTE_BYTES = 40
 """More bytes than the note about a cut has."""
@@ -97,11 +101,27 @@ class JsonFormatter(logging.Formatter):
         # A record begins like a line of the access log: `run` shows such lines as they are (`engines/ray/output.py`).
         head = f'{{"time":"{time}","level":{_quoted(record.levelname)},"logger":{_quoted(record.name)},"message":"'
         fields = ((name, getattr(record, name, "")) for name in FIELDS)
-        tail = "".join(f',"{name}":{_quoted(value)}' for name, value in fields if value is not None and value != "")
+        tail = "".join(
+            f',"{name}":{_list(value) if name == "request_ids" else _quoted(value)}'
+            for name, value in fields
+            if value is not None and value != ""
+        )
         if trace := _trace(record):
             tail += f',"exception":"{bounded(trace, MOST_BYTES // 2, _json)}"'
         room = MOST_BYTES - len(head) - len(tail) - len('""}\n')
         return f'{head}{bounded(_message(record), room, _json)}"{tail}}}'
+
+
+def shown(record: LoggedRecord) -> str:
+    """Return a record of a log file for a terminal: `REPLICA | ` and what `TextFormatter` shows of it."""
+    try:
+        time = f"{datetime.fromisoformat(record.time).astimezone():{TIME}}.{record.time[20:23]}"
+    except ValueError:
+        time = record.time
+    request = [f"[{record.request_id}]"] if record.request_id else []
+    parts = (record.replica or "-", "|", time, record.level, record.logger, *request)
+    trace = indented(record.exception) if record.exception else ""
+    return f"{escaped(' '.join(parts))}: {escaped(record.message)}{trace}"
 
 
 FORMATTERS: dict[str, type[TextFormatter | JsonFormatter]] = {"text": TextFormatter, "json": JsonFormatter}
@@ -116,6 +136,11 @@ def _quoted(value: Any) -> str:
     if type(value) is int:
         return str(value)
     return f'"{bounded(str(value), MOST_BYTES_OF_A_NAME, _json)}"'
+
+
+def _list(value: Any) -> str:
+    listed = json.dumps(str(value).split(","), separators=(",", ":"))
+    return listed if len(listed) <= MOST_BYTES_OF_REQUEST_IDS + 2 else "[]"  # the app has set the attribute itself
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -2,15 +2,22 @@
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app_toolkit.core.identity import candidate_of
-from app_toolkit.observability.context import REPLICA, REQUEST_ID, TRACE, ReplicaContext
-from app_toolkit.observability.log_formats import FIELDS, FORMATTERS
+from app_toolkit.observability.context import REPLICA, REQUEST_ID, REQUEST_IDS, TRACE, ReplicaContext
+from app_toolkit.observability.log_formats import FIELDS, FORMATTERS, MOST_BYTES_OF_REQUEST_IDS
 
 own_replica: ReplicaContext | None = None
-"""The only replica of this process, for records outside of its contexts. None: it has none, or several."""
+"""The only replica of this process, for records outside of its contexts. None: it has none, or several. For another
+process of an instance, only the id is not empty."""
+
+own_revision: int | None = None
+"""The number of the revision that the only replica of this process belongs to; None: not known."""
+
+MOST_REQUEST_IDS = 100
+"""The most request ids that a record of a batch has. Together they have at most `MOST_BYTES_OF_REQUEST_IDS`."""
 
 _is_attached = False
 
@@ -19,8 +26,8 @@ def attach_fields(replica: ReplicaContext | None = None) -> None:
     """Give each record that a logger of this process makes from now on the attributes `FIELDS`.
 
     They describe the context of the log call. An attribute is the empty string if there is none: outside of a request,
-    in a batch, which belongs to no request, and for the revision also in the main revision of an application, whose
-    number a replica does not know. `extra` and the app's own record factory override them.
+    and in a batch, which belongs to no request but has `request_ids`. `extra` and the app's own record factory override
+    them.
 
     `replica`: the only replica of this process, to which threads belong that have no context.
 
@@ -37,25 +44,45 @@ def attach_fields(replica: ReplicaContext | None = None) -> None:
     @functools.wraps(make_record)
     def make_record_with_fields(self: logging.Logger, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = make_record(self, *args, **kwargs)
-        for name, value in zip(FIELDS, _values(), strict=True):
-            vars(record).setdefault(name, value)
+        add_fields(record)
         return record
 
     logging.Logger.makeRecord = make_record_with_fields  # type: ignore[method-assign]
 
 
+def add_fields(record: logging.LogRecord) -> None:
+    """Give a record the attributes `FIELDS` of the current context, except those that it has."""
+    for name, value in zip(FIELDS, _values(), strict=True):
+        vars(record).setdefault(name, value)
+
+
 def _values() -> Iterator[str | int]:
     """Yield the values of `FIELDS` in the current context."""
     yield REQUEST_ID.get() or ""
+    items = REQUEST_IDS.get()
+    yield _request_ids(items) if items else ""
     trace = TRACE.get()
     yield trace.split("-", 2)[1] if trace else ""
     replica = REPLICA.get() or own_replica
     if replica is None:
         yield from ("", "", "", "")
         return
-    yield from candidate_of(replica.application) or (replica.application, "")
+    yield from candidate_of(replica.application) or (replica.application, own_revision or "")
     yield replica.deployment
     yield replica.replica_id
+
+
+def _request_ids(items: Sequence[str | None]) -> str:
+    """Return the ids of the requests of a batch, separated by commas, without those that are too many."""
+    ids: list[str] = []
+    room = MOST_BYTES_OF_REQUEST_IDS
+    for each in dict.fromkeys(items):
+        if each is not None:
+            room -= len(each) + 3  # in JSON, with quotation marks and a comma
+            if room < 0 or len(ids) == MOST_REQUEST_IDS:
+                break
+            ids.append(each)
+    return ",".join(ids)
 
 
 def show_logs(level: str, format: str = "text") -> None:

@@ -10,6 +10,7 @@ from app_toolkit.core.attempts import Action
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
 from app_toolkit.core.routes import LiveIngress, RequestKind
+from app_toolkit.core.server_timing import SERVER_TIMING
 from app_toolkit.core.traffic import choose
 from app_toolkit.core.uploads import is_slow
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
@@ -474,6 +475,8 @@ class Exchange:
         if self._sessions is not None and head.status != 304:  # a 304 updates a response that caches may share
             replica = self._dispatcher.replica
             head.fields = self._sessions.pinned(head.fields, self.request, replica, self._client.peers)
+        if self._proxy.server_timing:
+            head.fields = [*head.fields, (SERVER_TIMING, self._dispatcher.server_timing(self._proxy.clock()))]
         if head.status == 101:
             self._open_tunnel(head)
         elif self._response.prepare(head):

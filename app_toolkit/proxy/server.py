@@ -92,6 +92,7 @@ class ProxyServer:
             proxy.clients = Clients(options.max_requests_per_client)
         if options.tag_source is not None:
             (proxy.tag_source,) = key_sources(options.tag_source)
+        proxy.server_timing = options.server_timing
         self._trust = Trust(networks(options.forwarded_allow_ips))
         self._drain_timeout_s = drain_timeout_s
         descriptors = raise_descriptors()

@@ -21,6 +21,7 @@ from app_toolkit.observability.metrics import (
 )
 from app_toolkit.observability.records import NOT_OWNED, Record, Records
 from app_toolkit.observability.reports import Reports
+from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.ingress_router import IngressRouter
 from app_toolkit.proxy.ingress_state import IngressState
@@ -73,6 +74,8 @@ class ProxyState:
         self.clients: Clients | None = None
         #: Where requests name the tag of a live revision. None: nowhere.
         self.tag_source: KeySource | None = None
+        #: Whether responses have a Server-Timing field.
+        self.server_timing = False
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
         self.draw: Callable[[], float] = random.random
         #: The copies of requests that mirrors get.
@@ -83,6 +86,9 @@ class ProxyState:
         self.counters = Counters()
         #: The records of the requests that have ended, and of refused connections.
         self.records = Records(self._count_request)
+        #: The slowest requests of the last minutes.
+        self.slow = SlowRequests()
+        self.records.subscribe(self.slow.add)
         if access is not None:
             self.records.subscribe(access.add)
             self.mirroring.records.subscribe(access.add)

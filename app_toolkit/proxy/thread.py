@@ -17,6 +17,7 @@ from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import Watch
 from app_toolkit.observability.metrics import Sample
 from app_toolkit.observability.reports import Report
+from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.proxy.server import ProxyServer, ProxyStatistics, bind
 from app_toolkit.proxy.sharing import SharedPort
 from app_toolkit.proxy.state import ProxyState
@@ -144,6 +145,11 @@ class ProxyThread:
     def lag_s(self) -> float | None:
         """Return the longest recent delay of the event loop in seconds; None: the proxy has not started."""
         return None if self._server is None else self._server.lag.longest(time.monotonic())
+
+    @property
+    def slow(self) -> SlowRequests | None:
+        """The slowest requests of the last minutes; None: the edge has not started. Safe from any thread."""
+        return None if self._server is None else self._server.proxy.slow
 
     async def _serve(self, listener: Any, ready: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()

@@ -47,6 +47,7 @@ from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.metrics import CALL_STREAMS, CALLS_ONGOING, CALLS_QUEUED, Sample
 from app_toolkit.observability.records import Records
 from app_toolkit.observability.reports import Report, Reports
+from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.mirrored import OK, DiscardedResponse, MirroredCalls, TooLong, compare_result
 from app_toolkit.router.router import Router
@@ -119,8 +120,10 @@ class RemoteDataPlane:
         self.application = application
         self.reports = Reports(self._loads)
         self.counters = Counters()
+        #: The slowest calls of the last minutes.
+        self.slow = SlowRequests()
         #: The records of the calls that have ended.
-        self.records = Records(self.counters.add)
+        self.records = Records(self.counters.add, self.slow.add)
         prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
         #: The replica sets of deployments and their routers, and the shares of splits.
         self.registry = Registry(self._new_router, self.pool, node, prefixes)

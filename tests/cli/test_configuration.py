@@ -86,6 +86,7 @@ EACH = {
     "max_connections": ("77", 77),
     "max_requests_per_client": ("70", 70),
     "tag_source": ("header:x-tag", "header:x-tag"),
+    "server_timing": ("true", True),
     "forwarded_allow_ips": ("10.0.0.0/8", "10.0.0.0/8"),
     "ssl_keyfile": ("/k.pem", "/k.pem"),
     "ssl_certfile": ("/c.pem", "/c.pem"),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -37,6 +38,7 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions, TrafficOptions
 from app_toolkit.core.applications import proxy_options
 from app_toolkit.core.canary import plan_release
+from app_toolkit.core.logs import LoggedRecord, LogPage, LogQuery
 from app_toolkit.core.status import (
     ApplicationStatus,
     CanaryStatus,
@@ -295,6 +297,33 @@ def test_events_are_shown_and_followed(command: Callable[..., int], capsys: pyte
     *shown, end = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["name"] for line in shown] == ["Applied", "Exited"]
     assert end == "The events ended: over."
+
+
+def test_logs_are_shown_and_followed(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    forged = LoggedRecord(
+        "2026-05-04T09:30:00.123Z", "INFO", "stdout", "tea\r\nPAID\x1b[2K", "5f1c", replica="shop.a-1-1"
+    )
+    failed = replace(forged, logger="shop", exception="Traceback:\nKeyError: '\x00'", request_id="")
+    first, second = LogPage((forged,), {"n": {"shop.a-1-1": "7:90"}}), LogPage((failed,), {}, missing=("192.0.2.7",))
+    instance = Scripted(first)
+    assert command(instance, "logs", "shop/a", "-n", "5", "--request-id", "5f1c", "--level", "info") == 0
+    assert instance.did == [(LogQuery("shop", "a", request_id="5f1c", level="info"), 5, None), "close"]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"shop.a-1-1 \| 2026-05-0\d \d\d:\d\d:00.123 INFO stdout \[5f1c\]: tea\\r\\nPAID\\x1b\[2K", line
+    )
+
+    instance = Scripted(first, second, InstanceEnded("over"))
+    assert command(instance, "logs", "--controller", "--follow") == 0
+    assert instance.did[1] == (LogQuery(kind="controller"), 10_000, first.positions)
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[2:] == ["  Traceback:", "  KeyError: '\\x00'", "The logs ended: over."]
+    assert shown.err == "The logs of node 192.0.2.7 are missing: no proxy answers there.\n"
+
+    assert command(Scripted(first), "logs", "--json") == 0
+    assert LoggedRecord.parse(capsys.readouterr().out) == forged
+    assert command(Scripted(), "logs", "shop", "--proxies") == 2
+    assert capsys.readouterr().err == "Error: shop names replicas, so --proxies and --controller would show nothing\n"
 
 
 def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.commands import Command, GetStatus
+from app_toolkit.core.slow import SlowAttempt, SlowRequest
 from app_toolkit.core.status import (
     ApplicationStatus,
     InstanceStatus,
@@ -67,6 +69,7 @@ class Running(OneInstance):
         self.did: list[object] = []
         self.status = STATUS
         self.loads: dict[str, Load] = LOAD
+        self.slow_requests: list[SlowRequest] = []
 
     def connect(self, address: str | None) -> "Running":
         self.did.append(address)
@@ -78,6 +81,10 @@ class Running(OneInstance):
 
     def load(self) -> dict[str, Load]:
         return self.loads
+
+    def slow(self, name: str | None, last: int) -> list[SlowRequest]:
+        self.did.append((name, last))
+        return self.slow_requests
 
     def shutdown(self) -> None:
         self.did.append("shutdown")
@@ -106,6 +113,36 @@ def command(*arguments: str) -> int:
         command_line.main(arguments)
     assert isinstance(ended.value.code, int)
     return ended.value.code
+
+
+def test_slow_requests_are_shown_with_their_stages_and_calls(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = datetime(2026, 5, 4, 9, 30, 0, 123_000).timestamp()
+    stages = (0.0, 0.8021, (SlowAttempt("shop.web-1-1", 0.0004, "busy"),), 0.5002, 0.0001)
+    request = SlowRequest(
+        begun, 1.3028, "http", "shop/web", "shop.web-1-2", "GET", "/items/7", 200, "ok", "5f1c-2a", *stages
+    )
+    stages = (0.0, 0.0, (), 0.4809, 0.0)
+    call = SlowRequest(
+        begun + 0.803, 0.4809, "call", "shop/model", "shop.model-1-1", "rank", "", 200, "ok", "5f1c-2a", *stages
+    )
+    running.slow_requests = [replace(request, calls=(call,))]
+    assert command("slow", "shop", "-n", "5") == 0
+    assert running.did == ["auto", ("shop", 5), "close"]
+    assert capsys.readouterr().out.split() == page("docs/debugging.md").shown("text")[0].split()
+    assert command("slow", "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == json.loads(json.dumps(asdict(running.slow_requests[0])))
+
+
+def test_the_path_of_a_slow_request_is_escaped(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = (0.0, 0.0, (), 1.0, 0.0)
+    running.slow_requests = [
+        SlowRequest(0.0, 1.0, "http", "shop/web", "-", "GET", "/a\x1b[0m", 504, "deadline_exceeded", "r-1", *stages)
+    ]
+    assert command("slow") == 0
+    assert "request=GET /a\\x1b[0m  for=shop/web  status=504 deadline_exceeded  " in capsys.readouterr().out
 
 
 def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.CaptureFixture[str]) -> None:

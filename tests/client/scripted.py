@@ -1,5 +1,6 @@
 """A client whose status follows a script."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,9 @@ from app_toolkit.client.commands import (
     Rollback,
     Scale,
 )
+from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
+from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.engines.ray.engine import RayEngine
 from app_toolkit.observability.event_log import EventPage
@@ -57,6 +60,14 @@ class OneInstance(Client, Engine):
     def load(self) -> dict[str, Load]:
         return {}
 
+    def logs(
+        self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
+    ) -> LogPage:
+        raise AssertionError("nobody reads the logs")
+
+    def slow(self, name: str | None, last: int) -> list[SlowRequest]:
+        return []
+
     def leave(self) -> None:
         raise AssertionError("nothing was deployed with a lease")
 
@@ -79,7 +90,7 @@ class Scripted(OneInstance):
     revision = 1
     """The revision number that each command brings."""
 
-    def __init__(self, *script: InstanceStatus | EventPage | Exception) -> None:
+    def __init__(self, *script: InstanceStatus | EventPage | LogPage | Exception) -> None:
         self.script = iter(script)
         self.did: list[object] = []
 
@@ -106,6 +117,16 @@ class Scripted(OneInstance):
                 return self.revision
             case _:
                 self.did.append(command)
+
+    def logs(
+        self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
+    ) -> LogPage:
+        self.did.append((query, last, after))
+        step: Any = next(self.script)
+        if isinstance(step, Exception):
+            raise step
+        assert isinstance(step, LogPage)
+        return step
 
     def close(self) -> None:
         self.did.append("close")

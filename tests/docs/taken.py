@@ -104,6 +104,7 @@ def take(command: Command, away: bool = False) -> None:
             "delete",
             "traffic",
             "events",
+            "logs",
         )  # the names there
         words = [] if slashed else command.arguments
         for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(words), re.MULTILINE):

@@ -1,6 +1,7 @@
 """The records of requests and calls that one process serves without Ray."""
 
 import asyncio
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -98,6 +99,15 @@ async def test_request_is_recorded_when_it_ends(
     assert record.first_byte_s is not None
     assert record.seconds >= record.first_byte_s >= (record.attempt_s or 0) >= 0
     assert (record.attempt_s is None) is (tries == 0)
+
+
+async def test_responses_in_one_process_have_their_times_if_the_environment_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("APP_TOOLKIT_SERVER_TIMING", "true")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app()), base_url="http://shop") as http:
+        timing = (await http.get("/word")).headers["server-timing"]
+    assert re.fullmatch(r"queue;dur=0\.0, app;dur=\d+\.\d", timing)
 
 
 async def test_the_record_of_a_request_has_the_times_of_its_stages(records: list[Record]) -> None:

@@ -26,6 +26,7 @@ class LoneServices:
     """The services of a process on one node, without a controller."""
 
     node, address = NodeId("n"), "127.0.0.1"
+    log_folder = None
 
     def __init__(self) -> None:
         self.store = MemoryStore()

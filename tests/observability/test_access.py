@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.errors import InsecurePath
-from app_toolkit.observability.access import BATCH, AccessLog, LogFile
+from app_toolkit.observability.access import BATCH, AccessLog
+from app_toolkit.observability.log_file import LogFile
 from app_toolkit.observability.records import Record
 
 PEERS = b"192.0.2.7 50123 127.0.0.1 8000 http"

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from app_toolkit.core.logs import LoggedRecord
 from app_toolkit.observability.log_formats import (
     MOST_BYTES,
     JsonFormatter,
@@ -19,7 +20,9 @@ from app_toolkit.observability.log_formats import (
     bounded,
     escaped,
     indented,
+    shown,
 )
+from tests.docs.pages import page
 
 FORGED = "tea\r\n2026-05-04 09:30:00.123 INFO shop [1]: paid\x1b[2K\x00\x9b\u2028\u202e"
 texts = st.text(st.characters(codec=None) | st.sampled_from("\n\r\x1b\x00\x85\u2028\U0001f375\ud800\\"))
@@ -120,3 +123,20 @@ def test_the_stack_of_a_record_follows_its_traceback(formatter: logging.Formatte
         record.exc_info, record.stack_info = sys.exc_info(), "Stack (most recent call last):\n  here"
     shown: Any = formatter.format(record)
     assert shown.index("ValueError: sold out") < shown.index("Stack (most recent call last):") < shown.index("here")
+
+
+def test_a_record_of_a_file_is_shown_with_its_replica() -> None:
+    lines = [
+        shown(LoggedRecord(f"2026-05-04T09:30:00.{each}Z", "INFO", logger, message, "5f1c-2a", replica="shop.chat-1-1"))
+        for each, logger, message in (("123", "shop.chat", "12 tokens"), ("124", "stdout", "what it prints"))
+    ]
+    time = r"2026-05-0\d \d\d:\d\d"  # of this machine
+    assert re.sub(time, "", "\n".join(lines)) == re.sub(time, "", page("docs/logs.md").shown("text")[0].rstrip())
+
+
+@given(texts, texts, texts)
+@example(FORGED, FORGED, FORGED)
+def test_a_record_of_a_file_is_shown_in_printable_lines(message: str, name: str, error: str) -> None:
+    first, *rest = shown(LoggedRecord("now", "INFO", name, message, name, replica=name, exception=error)).split("\n")
+    assert is_printable("".join([first, *rest]))
+    assert all(line.startswith("  ") for line in rest)

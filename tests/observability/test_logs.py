@@ -68,7 +68,7 @@ def test_a_record_has_its_time_and_the_id_of_its_request(capsys: pytest.CaptureF
         logging.getLogger("shop").info("closed")
         logging.getLogger("shop").debug("unheard")
     shown, second = capsys.readouterr().err.splitlines(keepends=True)
-    assert re.sub(TIME, "", shown) == re.sub(TIME, "", PAGE.shown("text")[0])
+    assert re.sub(TIME, "", shown) == re.sub(TIME, "", PAGE.shown("text")[1])
     assert second.endswith(" INFO shop: closed\n")
     assert re.match(TIME, shown)
 
@@ -183,7 +183,7 @@ def test_a_formatter_of_the_app_uses_the_fields(capsys: pytest.CaptureFixture[st
     with as_it_begins():
         show_logs("info")
         in_request().run(exec, code, {})
-    assert capsys.readouterr().err == PAGE.shown("text")[1]
+    assert capsys.readouterr().err == PAGE.shown("text")[2]
 
 
 async def log(message: str) -> None:
@@ -228,7 +228,7 @@ def test_records_of_threads_batches_and_background_tasks_have_the_fields(caplog:
         "on a thread": ingress,
         "in a background task, on a thread": ingress,
         "on a thread of a class": {**request, **batched},
-        "in a batch": batched,
+        "in a batch": {**batched, "request_ids": "5f1c-2a"},
     }
 
 

@@ -13,12 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
+from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
@@ -51,6 +53,7 @@ def on(group: str) -> Callable[[F], F]:
 
 
 life = on("life")
+logs = on("logs")
 payload = on("payload")
 
 WATCH_AGAIN_S = 0.5
@@ -107,11 +110,17 @@ class _Proxy(Supervised, ProxyProcess):
         """Return a short name for the output: that of the actor contains the whole ID of its node."""
         return "proxy"
 
+    @logs
+    def read_logs(self, query: LogQuery, last: int, after: Mapping[str, str] | None) -> NodeLogs:
+        return super().read_logs(query, last, after)
+
 
 ReplicaActor: Any = remote(
     max_restarts=0, max_concurrency=CONTROL, concurrency_groups={"life": 1, "payload": COURIERS}
 )(_Replica)
-ProxyActor: Any = remote(max_restarts=0, num_cpus=0, max_concurrency=CONTROL, concurrency_groups={"life": 1})(_Proxy)
+ProxyActor: Any = remote(
+    max_restarts=0, num_cpus=0, max_concurrency=CONTROL, concurrency_groups={"life": 1, "logs": 1}
+)(_Proxy)  # a search of log files, which may take seconds, delays no control call
 
 
 class RayServices:
@@ -143,6 +152,10 @@ class RayServices:
     @cached_property
     def folder(self) -> RuntimeFolder:
         return RuntimeFolder(ray.get_runtime_context().get_session_name())
+
+    @property
+    def log_folder(self) -> Path:
+        return log_folder()
 
     def payloads(self) -> AbstractContextManager[RayPayloads]:
         return contextlib.closing(RayPayloads(NAMESPACE))
@@ -194,6 +207,12 @@ class RayServices:
             self._admin = None
             return False
         return taken
+
+
+def log_folder() -> Path:
+    """Return the folder for our log files on this node, in the one that Ray's own tools show."""
+    context = ray.get_runtime_context()
+    return Path(context.get_temp_dir(), context.get_session_name(), "logs", "app_toolkit")
 
 
 def revive(controller: Any) -> None:

@@ -5,7 +5,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
@@ -15,7 +15,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
-from app_toolkit.core.status import Load
+from app_toolkit.core.identity import node_of
+from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery, NodeLogs, page
+from app_toolkit.core.slow import SlowRequest, slowest, with_calls
+from app_toolkit.core.status import InstanceStatus, Load
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.ray import cluster
@@ -36,6 +39,9 @@ BACK_S = 60.0
 
 RETRY_INTERVAL_S = 0.2
 """Seconds between two attempts to send a command to a controller that restarts."""
+
+LOGS_S = 15.0
+"""Seconds that a proxy may take to search the log files of its node."""
 
 LOAD_S = 2.0
 """Seconds that processes may take to report their load."""
@@ -115,7 +121,7 @@ class RayClient(Client):
     def load(self) -> Mapping[str, Load]:
         """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`, without processes that do not answer."""
         status = self.execute(GetStatus())
-        proxies = [replica.id for replica_set in status.proxies for replica in replica_set.replicas]
+        proxies = _proxies(status)
         replica_sets = {
             replica_set.name: [replica.id for replica in replica_set.replicas]
             for application in status.applications
@@ -147,6 +153,42 @@ class RayClient(Client):
             )
 
         return {name: load(name) for name in replica_sets}
+
+    def logs(
+        self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
+    ) -> LogPage:
+        proxies = {node_of(each.name): each.replicas for each in self.execute(GetStatus()).proxies}
+        nodes: Any = ray
+        addresses: dict[str, str] = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes.nodes()}
+        # Nodes with the same address are on the same host, and have the same files.
+        asked: dict[str, list[str]] = {}
+        for node, replicas in proxies.items():
+            asked.setdefault(addresses.get(node, node), []).extend(each.id for each in replicas)
+        before = after or {}
+        found: dict[str, NodeLogs] = {}
+        for turn in range(max(map(len, asked.values()), default=0)):  # another one, if the first does not answer
+            left = {address: ids[turn] for address, ids in asked.items() if address not in found and turn < len(ids)}
+            arguments: dict[str, tuple[Any, ...]] = {
+                id: (query, last, None if after is None else before.get(address, {})) for address, id in left.items()
+            }
+            answers = _ask_all("read_logs", [*arguments], arguments, LOGS_S)
+            found |= {address: answers[id] for address, id in left.items() if id in answers}
+        missing = sorted(address for address in asked if address not in found)
+        return page(found, last if after is None else None, missing, before)
+
+    def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
+        """As of `Client.slow`, without processes that do not answer."""
+        status = self.execute(GetStatus())
+        replicas = [
+            replica.id
+            for application in status.applications
+            for replica_set in application.deployments
+            for replica in replica_set.replicas
+        ]
+        asked = _ask_all("slow_requests", [*_proxies(status), *replicas], (name, last))
+        requests = slowest(_all(asked), last)
+        made = _ask_all("calls_of", replicas, ({each.request_id for each in requests if each.kind != "call"},))
+        return with_calls(requests, _all(made))
 
     def leave(self) -> None:
         if self._local is not None:
@@ -207,14 +249,32 @@ class RayDriver(LoopDriver):
             super()._forget()
 
 
-def _ask_all(question: str, processes: Sequence[str]) -> dict[str, Any]:
-    """Call a method of these processes, and return the results that arrive within `LOAD_S`, by process."""
+def _proxies(status: InstanceStatus) -> list[str]:
+    return [replica.id for replica_set in status.proxies for replica in replica_set.replicas]
+
+
+def _all(found: Mapping[str, Iterable[SlowRequest]]) -> list[SlowRequest]:
+    return [each for requests in found.values() for each in requests]
+
+
+def _ask_all(
+    question: str,
+    processes: Sequence[str],
+    arguments: tuple[Any, ...] | Mapping[str, tuple[Any, ...]] = (),
+    timeout_s: float = LOAD_S,
+) -> dict[str, Any]:
+    """Call a method of these processes, and return the results that arrive within `timeout_s`, by process.
+
+    `arguments`: those of all calls, or those of each by process.
+    """
     asked = {}
     for process in processes:
         with suppress(ValueError):  # the process has ended
             actor: Any = ray.get_actor(process, namespace=NAMESPACE)
-            asked[process] = getattr(actor, question).remote()
-    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=LOAD_S) if asked else ([], [])
+            asked[process] = getattr(actor, question).remote(
+                *(arguments if isinstance(arguments, tuple) else arguments[process])
+            )
+    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
     results = {}
     for process, reference in asked.items():
         if reference in ready:

@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayError
 
 from app_toolkit.client.commands import Command, Shutdown
 from app_toolkit.clock import SystemClock
-from app_toolkit.config import settings
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Compared, Loads
-from app_toolkit.engines.ray.actors import RayServices, remote
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, log_folder, remote
 from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import CorruptValue
+from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.store import create_secret
 from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.loop_lag import LoopLag
 from app_toolkit.observability.process import ProcessUse
 from app_toolkit.observability.pushing import MetricsPush
@@ -42,7 +42,7 @@ class _Controller:
     """
 
     def __init__(self) -> None:
-        show_logs(settings.log_level(), settings.log_format())
+        begin_logs(log_folder(), process_context(CONTROLLER), f"{CONTROLLER}-{os.getpid()}")
         self._lag = LoopLag()
         # Runs on the actor's own loop. Ray also calls this after each restart, without any other call.
         self._begin()
@@ -83,7 +83,19 @@ class _Controller:
         snapshots = Snapshots(
             "controller", "", [controller.samples], [use.samples], state=controller.metrics_state, heartbeat_s=PUSH_S
         )
-        return MetricsPush("controller", snapshots, RayServices().push_metrics)
+
+        async def push(process: str, snapshot: bytes) -> bool:
+            name, _ = controller.admin()
+            if name is None:
+                return False
+            try:
+                admin: Any = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
+                taken: bool = await admin.push_metrics.remote(process, snapshot)
+            except (RayError, ValueError):  # the admin process ends
+                return False
+            return taken
+
+        return MetricsPush("controller", snapshots, push)
 
     async def execute(self, command: Command[R]) -> R:
         """Perform a command of a client (see `client/commands.py`), and return its result."""

@@ -23,7 +23,7 @@ from collections.abc import (
     Sized,
 )
 from contextlib import aclosing
-from contextvars import Context, ContextVar
+from contextvars import Context
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakValueDictionary
@@ -31,7 +31,7 @@ from weakref import WeakValueDictionary
 from app_toolkit.core.batch import BatchSettings, Buffer, OverriddenBatch, is_batched
 from app_toolkit.core.methods import TAKES_MANY
 from app_toolkit.errors import BatchError, ConfigError
-from app_toolkit.observability.context import REPLICA, request_id
+from app_toolkit.observability.context import REPLICA, REQUEST_IDS, request_id
 from app_toolkit.observability.counts import BatchCounts
 from app_toolkit.replica.objects.signatures import shape_of
 from app_toolkit.replica.objects.threads import threads_of
@@ -54,8 +54,6 @@ MAX_ITEMS = 10_000
 """The maximum number of items of one call."""
 
 NOTHING: Mapping[str, float] = {}
-
-REQUEST_IDS: ContextVar[tuple[str | None, ...]] = ContextVar("app_toolkit_batch_request_ids", default=())
 
 
 def batch_request_ids() -> tuple[str | None, ...]:

@@ -1,0 +1,41 @@
+"""The logs of one process of an instance: their level and format, their fields, and their file."""
+
+import logging
+from pathlib import Path
+
+from app_toolkit.config import settings
+from app_toolkit.errors import InsecurePath
+from app_toolkit.observability.context import ReplicaContext
+from app_toolkit.observability.log_folder import LogFolder
+from app_toolkit.observability.logs import attach_fields, show_logs
+from app_toolkit.observability.process_log import ProcessLog
+from app_toolkit.types import ReplicaId
+
+logger = logging.getLogger("app_toolkit.logs")
+
+
+def process_context(name: str) -> ReplicaContext:
+    """Return the context of a process that is no replica: its records only have its name."""
+    return ReplicaContext("", "", ReplicaId(name))
+
+
+def begin_logs(folder: Path | None, context: ReplicaContext, file: str = "", *, output: bool = False) -> None:
+    """Show the records of this process from now on, and write them to its log file. Call this once in a process.
+
+    Parameters:
+        folder: The folder of the log file. None: the process has none.
+        context: The replica, or that of `process_context`.
+        file: The name of the log file; empty: the id of the replica.
+        output: Whether the file also gets what is written to standard output and standard error.
+    """
+    level = settings.log_level()
+    show_logs(level, settings.log_format())
+    attach_fields(context)
+    if folder is None:
+        return
+    try:
+        kept = LogFolder(folder).create(file or context.replica_id)
+    except (OSError, InsecurePath) as error:
+        logger.warning("the log records of %s are not kept: %s", context.replica_id, error)
+        return
+    ProcessLog(kept.write, level).begin(output=output)

@@ -1,0 +1,85 @@
+"""The log records of an instance on Ray, as its client finds them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app_toolkit.core.logs import LogPage, LogQuery
+from app_toolkit.observability.log_formats import MOST_BYTES, shown
+from tests.cluster import Cluster, Served
+
+REQUEST = "5f1c-2a"
+FORGED = "tea\r\n2026-05-04 09:30:00.123 INFO shop [1]: paid\x1b[2K\x00"
+
+
+@pytest.fixture(scope="module")
+def shop(cluster: Cluster) -> Iterator[Served]:
+    served = cluster.deploy("logged:app", num_replicas=2)
+    yield served
+    served.delete()
+
+
+def records(page: LogPage) -> list[tuple[str, str, str]]:
+    return [(each.deployment, each.logger, each.message) for each in page.records]
+
+
+def test_id_finds_all_records_of_a_request_in_three_deployments_a_thread_and_a_batch(
+    shop: Served, cluster: Cluster
+) -> None:
+    with shop.client() as http:
+        answer = http.get("/buy/7", headers={"x-request-id": REQUEST})
+        assert answer.json() == 7
+        assert http.get("/buy/8").json() == 8
+    found = cluster.client.logs(LogQuery(request_id=REQUEST))
+    assert records(found) == [
+        ("app", "shop", "asked for 7"),
+        ("app", "shop", "on a thread"),
+        ("stock", "shop", "taken from the stock"),
+        ("till", "stdout", "a receipt"),
+        ("till", "shop", "a batch of 1"),
+    ]
+    assert {each.application for each in found.records} == {shop.spec.name}
+    assert (found.more, found.missing) == (False, ())
+    warnings = LogQuery(shop.spec.name, level="warning", request_id=REQUEST)
+    assert records(cluster.client.logs(warnings)) == [("stock", "shop", "taken from the stock")]
+    assert len(cluster.client.logs(LogQuery(shop.spec.name, "stock")).records) == 2
+
+
+def test_records_are_followed_and_those_of_ended_replicas_stay(cluster: Cluster) -> None:
+    served = cluster.deploy("logged:alone")
+    query = LogQuery(served.spec.name)
+    page = cluster.client.logs(query)
+    assert records(page) == []
+    with served.client() as http:
+        assert http.get("/").status_code == 200
+    page = cluster.client.logs(query, after=page.positions)
+    assert records(page) == [("app", "alone", "heard")]
+    assert cluster.client.logs(query, after=page.positions).records == ()
+    served.delete()
+    assert records(cluster.client.logs(query)) == [("app", "alone", "heard")]
+
+
+def test_text_of_a_client_is_one_bounded_and_escaped_record_in_all_logs(shop: Served, cluster: Cluster) -> None:
+    with shop.client() as http:
+        for text, id in ((FORGED, "forged"), ("x" * 1_000_000, "long")):
+            assert http.post("/echo", content=text, headers={"x-request-id": id}).status_code == 200
+    (logged, *printed) = cluster.client.logs(LogQuery(request_id="forged")).records
+    assert logged.message == f"asked for {FORGED}"
+    assert [each.message for each in printed] == FORGED.split("\n")
+    for record in (logged, *printed):
+        assert shown(record).isprintable()
+        assert record.line.isprintable()
+    long = cluster.client.logs(LogQuery(request_id="long")).records
+    assert len(long) == 2
+    assert all(len(record.line) < MOST_BYTES and "bytes cut" in record.message for record in long)
+
+
+def test_controller_and_proxies_have_log_files(cluster: Cluster, shop: Served) -> None:
+    proxy = cluster.status()["proxies"][0]["replicas"][0]["id"]
+
+    def files(query: LogQuery) -> list[str]:
+        return [name for each in cluster.client.logs(query).positions.values() for name in each]
+
+    assert files(LogQuery(kind="proxies")) == [proxy]
+    assert f"controller-{cluster.controller_pid()}" in files(LogQuery(kind="controller"))
+    assert all(each.startswith("controller-") for each in files(LogQuery(kind="controller")))
