@@ -95,6 +95,9 @@ class RunKeywords(TypedDict, total=False):
     ssl_keyfile: str | None
     ssl_certfile: str | None
     access_log: bool | str
+    admin: bool
+    admin_host: str
+    admin_port: int | None
     log_level: Literal["debug", "info", "warning", "error", "critical"]
     log_format: Literal["text", "json"]
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -30,7 +31,7 @@ from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
-from app_toolkit.client.client import WAIT_S, Client
+from app_toolkit.client.client import WAIT_S, Client, Engine
 from app_toolkit.client.commands import (
     Abort,
     BeginRelease,
@@ -48,7 +49,7 @@ from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOpt
 from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import read_variables, set_logs
+from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import candidate_name
@@ -204,6 +205,13 @@ WaitTimeoutS = Annotated[
     float, typer.Option(help="How long --wait waits, in seconds. The operation itself continues after that.", min=0)
 ]
 RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")]
+AdminURL = Annotated[
+    str | None,
+    typer.Option(
+        help="The admin API of the instance, http://HOST:PORT, instead of its Ray cluster. The token is in "
+        f"{ADMIN_TOKEN}. [default: none]"
+    ),
+]
 
 
 class Level(StrEnum):
@@ -237,7 +245,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
 
 
 @app.command()
-@takes(*SERVE_OPTIONS, address=RunningAddress)
+@takes(*SERVE_OPTIONS, "admin_url", address=RunningAddress, admin_url=AdminURL)
 def deploy(
     context: typer.Context,
     target: ServedArgument = None,
@@ -284,17 +292,18 @@ def deploy(
         raise ConfigError(
             "--only updates the running revision; --traffic, --tag and --mirror start another one beside it"
         )
+    operated, address = _operated(context, chosen)
     options = DeployOptions(
         **what,
         only=only or (),
         traffic=beside,
         plan=chosen.part(PlanOptions),
-        address=chosen.address or "auto",
+        address=address,
         dry_run=dry_run,
         wait=wait,
         timeout_s=wait_timeout_s,
     )
-    deploy_on_cluster(options, Screen(), engine())
+    deploy_on_cluster(options, Screen(), operated)
 
 
 @app.command()
@@ -406,6 +415,7 @@ def status(
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the status after each change, until Ctrl-C.")] = False,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Show the applications on a cluster."""
     screen = Screen()
@@ -440,6 +450,7 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Also show new events, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Show what the controller has done on a cluster, and why."""
     screen = Screen()
@@ -483,6 +494,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Also show new records, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each record as one line of JSON.")] = False,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Show the log records of replicas, and what they print, from all nodes."""
     if proxies and controller:
@@ -508,6 +520,25 @@ def logs(
 
 
 @app.command()
+def dashboard(
+    context: typer.Context,
+    *,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the dashboard in the browser of this machine.")
+    ] = True,
+    address: RunningAddress = None,
+    admin_url: AdminURL = None,
+) -> None:
+    """Print the address of the dashboard of a cluster, and open it."""
+    with _connected(context) as client:
+        url = client.execute(GetStatus()).admin_url
+    if url is None:
+        raise ConfigError("the instance has no dashboard: its admin process is off, or has not started yet")
+    Screen().say(f"Dashboard at {url}")
+    if browser and not webbrowser.open(url):
+        Screen().say("There is no browser on this machine that could open it.")
+
+
 @app.command()
 def slow(
     context: typer.Context,
@@ -523,6 +554,7 @@ def slow(
     last: Annotated[int, typer.Option("--last", "-n", min=1, max=MOST_SHOWN, help="Show at most so many.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print each request as one line of JSON.")] = False,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Show the slowest requests of the last ten minutes on a cluster, and where their time went."""
     screen = Screen()
@@ -549,6 +581,7 @@ def scale(
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Set the number of replicas of a deployment, until you deploy it again. No replica restarts."""
     command = Scale.named(deployment, number)
@@ -587,6 +620,7 @@ def traffic(
         ),
     ] = None,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Show the shares and mirrors of the live revisions, or of the members of a split, or set them."""
     application, slash, split = application_or_split.partition("/")
@@ -674,6 +708,7 @@ def rollout(
     pause: Annotated[bool, typer.Option("--pause", help="Keep the present share, whatever the guards find.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on. The present step begins again.")] = False,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Show the canary release of an application, or begin one: send a live revision more requests step by step.
 
@@ -709,6 +744,7 @@ def promote(
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Send all requests to a live revision, and make it the main revision of its application."""
     with _connected(context) as client:
@@ -719,7 +755,13 @@ def promote(
 
 
 @app.command()
-def abort(context: typer.Context, application: ApplicationArgument, *, address: RunningAddress = None) -> None:
+def abort(
+    context: typer.Context,
+    application: ApplicationArgument,
+    *,
+    address: RunningAddress = None,
+    admin_url: AdminURL = None,
+) -> None:
     """Send all requests to the main revision of an application, and remove its other live revisions."""
     with _connected(context) as client:
         client.execute(Abort(application))
@@ -733,6 +775,7 @@ def rollback(
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Return to the last stable revision of an application."""
     with _connected(context) as client:
@@ -750,6 +793,7 @@ def delete(
     ],
     *,
     address: RunningAddress = None,
+    admin_url: AdminURL = None,
 ) -> None:
     """Drain and delete an application, or one deployment of it. Other applications are not affected."""
     command = Delete.named(named)
@@ -760,7 +804,7 @@ def delete(
 
 
 @app.command()
-def shutdown(context: typer.Context, *, address: RunningAddress = None) -> None:
+def shutdown(context: typer.Context, *, address: RunningAddress = None, admin_url: AdminURL = None) -> None:
     """Drain and delete all applications, and stop the controller and the proxies. The cluster itself stays."""
     with _connected(context) as client, Screen().waiting("Draining."):
         client.shutdown()
@@ -794,11 +838,23 @@ def _connected(context: typer.Context) -> Iterator[Client]:
 
 
 def connect(context: typer.Context) -> Client:
-    address = _chosen(context, read_project(Path.cwd())).address or "auto"
-    on = engine()
+    on, address = _operated(context, _chosen(context, read_project(Path.cwd())))
     on.check(address)
     with connecting(address):
         return on.connect(address)
+
+
+def _operated(context: typer.Context, chosen: Options) -> tuple[Engine, str]:
+    """Return how a command reaches the instance that it operates, and at which address.
+
+    Raises `ConfigError` if the command line has the address of a cluster and that of an admin API.
+    """
+    given = _given(context)
+    if "address" in given and "admin_url" in given:
+        raise ConfigError("--address and --admin-url exclude each other")
+    if chosen.admin_url is None or "address" in given:
+        return engine(), chosen.address or "auto"
+    return engine(chosen.admin_url), chosen.admin_url
 
 
 def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None]) -> None:

@@ -77,6 +77,10 @@ class Client(ABC):
             after: The positions of the page before: only records that were written since. None: there was none.
         """
 
+    def links(self) -> Mapping[str, str]:
+        """Return the addresses of other pages about the instance, such as Ray's dashboard, by name."""
+        return {}
+
     @abstractmethod
     def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
         """Return the slowest requests of the last minutes with their slow calls, the slowest first.

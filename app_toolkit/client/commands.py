@@ -4,7 +4,8 @@ A client sends a command to the controller's actor, which calls `perform` with t
 
 1. Add a class here, and the method of `Controller` that it calls.
 2. Add a function to `running.py`, its coroutine to `aio.py`, and its name to `__init__.py`.
-3. Add a command to `cli/main.py`. Describe both in `docs/cli.md` and `docs/reference/api.md`.
+3. Add a command to `cli/main.py`. The admin API gets its route by itself. Describe both in `docs/cli.md` and
+   `docs/reference/api.md`.
 
 `docs/architecture.md` also names the files to change if the operation stores state or shows something new.
 """
@@ -12,7 +13,9 @@ A client sends a command to the controller's actor, which calls `perform` with t
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
+
+from pydantic import Base64Bytes, ConfigDict, Field, PlainSerializer
 
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
 from app_toolkit.core.canary import CanaryPlan
@@ -27,12 +30,35 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+LONGEST_WAIT_S = 60.0
+"""The longest wait of a query that waits for a change, in seconds."""
+
+Timeout = Annotated[float, Field(ge=0, le=LONGEST_WAIT_S)]
+
+ExplicitOptions = Annotated[
+    HTTPOptions, PlainSerializer(lambda options: options.model_dump(mode="json", exclude_unset=True))
+]
+"""Options of which JSON has those that are set explicitly."""
+
 
 class Command(ABC, Generic[R]):
-    """One operation with its arguments. If the controller restarts, a command may be performed twice."""
+    """One operation with its arguments. If the controller restarts, a command may be performed twice.
+
+    The admin API has a route for each command (`admin/api.py`), except for each `DriverCommand`.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     @abstractmethod
     async def perform(self, controller: "Controller") -> R: ...
+
+
+class Query(Command[R]):
+    """A command that changes nothing. Each of its fields is a number, a text or None."""
+
+
+class DriverCommand(Command[R]):
+    """A command of a process whose handles call deployments, or whose lease holds applications."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +70,9 @@ class Deploy(Command[int]):
     """
 
     spec: ApplicationSpec = field(repr=False)  # may contain secrets
-    http: HTTPOptions = field(default_factory=HTTPOptions)
+    http: ExplicitOptions = field(default_factory=HTTPOptions)
     """The options of the proxies that change: those that are set explicitly. The others stay."""
-    code: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    code: Mapping[str, Base64Bytes] = field(default_factory=dict, repr=False)
     """The code and files that the replicas unpack, by hash."""
     owner: str | None = None
     """The lease that holds the application; None: the application stays until it is deleted."""
@@ -67,7 +93,7 @@ class AddCandidate(Command[int]):
     """
 
     spec: ApplicationSpec = field(repr=False)  # may contain secrets
-    code: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    code: Mapping[str, Base64Bytes] = field(default_factory=dict, repr=False)
     """The code and files that the replicas unpack, by hash."""
     share: float = 0.0
     """The share of the requests that it gets once it is available, between 0 and 1."""
@@ -239,18 +265,18 @@ class Delete(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetStatus(Command[InstanceStatus]):
+class GetStatus(Query[InstanceStatus]):
     """Get the status of the instance as soon as its `change` is above `after`, or after `timeout_s` seconds."""
 
     after: int = -1
-    timeout_s: float = 0.0
+    timeout_s: Timeout = 0.0
 
     async def perform(self, controller: "Controller") -> InstanceStatus:
         return (await controller.status_after(self.after, self.timeout_s))[1]
 
 
 @dataclass(frozen=True, slots=True)
-class GetEvents(Command[EventPage]):
+class GetEvents(Query[EventPage]):
     """Get what the controller has done, and what has happened to replicas, from its event log."""
 
     subject: str | None = None
@@ -260,14 +286,14 @@ class GetEvents(Command[EventPage]):
     epoch: int = 0
     number: int = 0
     """Those of the page before: only later events. If there are none, wait for `timeout_s` seconds."""
-    timeout_s: float = 0.0
+    timeout_s: Timeout = 0.0
 
     async def perform(self, controller: "Controller") -> EventPage:
         return await controller.events_after(self.subject, self.last, self.epoch, self.number, self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
-class GetApplications(Command[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
+class GetApplications(Query[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
     """Get the options of the proxies, and the applications as deployed last, by name, with all references resolved."""
 
     async def perform(self, controller: "Controller") -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
@@ -275,7 +301,7 @@ class GetApplications(Command[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]
 
 
 @dataclass(frozen=True, slots=True)
-class GetApplication(Command[tuple[ApplicationSpec, int]]):
+class GetApplication(Query[tuple[ApplicationSpec, int]]):
     """Get the desired version of an application, and its revision number. Raises `ConfigError` if there is none."""
 
     name: str
@@ -285,7 +311,7 @@ class GetApplication(Command[tuple[ApplicationSpec, int]]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetCallee(Command[ClassSpec | SplitSpec]):
+class GetCallee(DriverCommand[ClassSpec | SplitSpec]):
     """Get a deployment or a split, with the methods that callers may call. Raises `ConfigError` if there is none."""
 
     application: str
@@ -296,7 +322,7 @@ class GetCallee(Command[ClassSpec | SplitSpec]):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold(Command[None]):
+class Hold(DriverCommand[None]):
     """Take or renew a lease. If it is not renewed for 30 s, the instance deletes the applications that it holds."""
 
     owner: str
@@ -306,7 +332,7 @@ class Hold(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Leave(Command[None]):
+class Leave(DriverCommand[None]):
     """End a lease, and wait until the applications that it holds have been deleted."""
 
     owner: str
@@ -316,7 +342,7 @@ class Leave(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Forget(Command[None]):
+class Forget(DriverCommand[None]):
     """Forget a caller that has ended: its load counts no more, and no drain waits for its acknowledgements."""
 
     caller: str

@@ -62,6 +62,10 @@ LOG_OPTIONS = ("log_level", "log_format")
 class Options(InstanceOptions, PlanOptions):
     """All options: those that one source sets, or those that result from all sources."""
 
+    admin_url: Annotated[
+        str | None,
+        Field(description="the admin API of the instance to operate, http://HOST:PORT, instead of a cluster"),
+    ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"],
         Field(description="the lowest level that is logged by an app that does not configure logging itself"),

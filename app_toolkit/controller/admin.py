@@ -20,8 +20,8 @@ START_S = 10.0
 class Admin:
     """The desired state of the admin process, of which an instance has one, on the node of the controller.
 
-    It starts once an application is up, so that it does not delay the start, or `START_S` seconds after the first
-    application was applied. From then on, it runs until the shutdown.
+    It starts once an application and a proxy are up, so that it does not delay them, or `START_S` seconds after the
+    first application was applied. From then on, it runs until the shutdown.
     """
 
     def __init__(self, home: NodeId) -> None:

@@ -82,9 +82,7 @@ class DesiredState:
             self._move(stored.http)
         self._has_served = bool(stored.port or self.rollouts)  # a shutdown deletes the port from the state store
         self._is_http_chosen = self._has_served or stored.http is not None
-        if any(each.is_settled for each in self.rollouts.values()):
-            self.admin.start_by(now)
-        elif self._has_served:
+        if self._has_served:
             self.admin.start_by(now + START_S)
         self.proxies.port = self._stored_port = stored.port
         self._stored_leases = stored.leases
@@ -387,7 +385,6 @@ class DesiredState:
         self._note_unwanted()
         if after.is_settled:
             self.in_progress.discard(after.name)
-            self.admin.start_by(self._clock.now())
         else:
             self.in_progress.add(after.name)
 
@@ -412,8 +409,14 @@ class DesiredState:
             await self._delete_candidates()
         if self.shutdown_step is None:
             await self._put_port()
-            if self.admin.is_newly_desired(self._clock.now()):
-                self._changed()
+            self._start_admin()
+
+    def _start_admin(self) -> None:
+        """Let the admin process start if it is due, or an application and a proxy are up."""
+        if self.admin.due is not None and self.proxies.port and any(each.is_settled for each in self.rollouts.values()):
+            self.admin.start_by(self._clock.now())
+        if self.admin.is_newly_desired(self._clock.now()):
+            self._changed()
 
     def follow(self, occupied: Collection[NodeId], active: Mapping[NodeId, int], now: float) -> None:
         """Choose the nodes that have proxies, and take over the ports that processes have chosen.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from app_toolkit.admin.app import create_app
+from app_toolkit.admin.security import read_token
 from app_toolkit.admin.server import AdminThread
 from app_toolkit.client.client import Client
 from app_toolkit.config import settings
@@ -316,8 +317,9 @@ class AdminProcess(ControlledProcess):
 
     def _serve(self, spec: AdminSpec) -> Location:
         begin_logs(self.services.log_folder, process_context(self.name))
-        app = create_app(self._client, self._aggregate)
-        self.server = AdminThread(app, AdminOptions(**spec.options), spec.preferred_port)
+        options = AdminOptions(**spec.options)
+        app = create_app(self._client, self._aggregate, options, read_token())
+        self.server = AdminThread(app, options, spec.preferred_port)
         return Location(self.server.start(), self.services.node)
 
     def push_metrics(self, process: str, snapshot: bytes) -> bool:

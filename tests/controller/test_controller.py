@@ -110,6 +110,7 @@ async def test_a_replica_drains_only_once_every_caller_has_let_go_of_it():
 
 async def test_restarted_controller_adopts_running_replicas_and_restarts_none():
     async with harness(deployed=application()) as h:
+        await h.until(lambda: h.world.of(ADMIN, "running"))
         before = dict(h.world.processes)
         await h.controller_dies()
         h.world.performed.clear()

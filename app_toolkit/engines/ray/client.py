@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 import ray
+from ray._private import services as ray_services
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 
@@ -175,6 +176,11 @@ class RayClient(Client):
             found |= {address: answers[id] for address, id in left.items() if id in answers}
         missing = sorted(address for address in asked if address not in found)
         return page(found, last if after is None else None, missing, before)
+
+    def links(self) -> Mapping[str, str]:
+        services: Any = ray_services
+        address = services.get_webui_url_from_internal_kv()  # None: Ray runs without its dashboard
+        return {"Ray dashboard": f"http://{address}"} if address else {}
 
     def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
         """As of `Client.slow`, without processes that do not answer."""

@@ -1,0 +1,97 @@
+"""The admin API: a route for each command of `client/commands.py`, and for what a client asks the processes."""
+
+import inspect
+import logging
+import threading
+from inspect import Parameter, Signature
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Response
+from fastapi import Query as QueryField
+
+from app_toolkit.client.client import Client
+from app_toolkit.client.commands import Command, Query, Shutdown
+from app_toolkit.client.encoding import (
+    LOADS,
+    LOGS,
+    SLOW,
+    LogsRequest,
+    api_commands,
+    path_of,
+    result_adapter_of,
+    result_type,
+)
+from app_toolkit.core.logs import LogPage
+from app_toolkit.core.slow import MOST_SHOWN, SlowRequest
+from app_toolkit.core.status import Load
+
+logger = logging.getLogger("app_toolkit.admin")
+
+
+def create_router(client: Client) -> APIRouter:
+    """Return the routes, which perform the commands by this client."""
+    router = APIRouter()
+    for command in api_commands():
+        _add(router, client, command)
+
+    @router.get("/api/load", response_model=dict[str, Load], summary="Load")
+    def get_load() -> Response:
+        """Return where requests wait or run now, by `APPLICATION/DEPLOYMENT`."""
+        return _json(LOADS.dump_json(client.load()))
+
+    @router.post("/api/logs", response_model=LogPage, summary="Logs")
+    def read_logs(request: LogsRequest) -> Response:
+        """Return log records of all nodes. `after`: the positions of the page before, for what was written since."""
+        return _json(LOGS.dump_json(client.logs(request.query, request.last, request.after)))
+
+    @router.get("/api/slow", response_model=list[SlowRequest], summary="Slow")
+    def get_slow(name: str | None = None, last: Annotated[int, QueryField(ge=1, le=MOST_SHOWN)] = 20) -> Response:
+        """Return the slowest requests of the last minutes. `name`: `APPLICATION`, or `APPLICATION/DEPLOYMENT`."""
+        return _json(SLOW.dump_json(client.slow(name, last)))
+
+    return router
+
+
+def _add(router: APIRouter, client: Client, command: type[Command[Any]]) -> None:
+    """Add the route of a command. A query has its fields in the query string, and another command in the body."""
+
+    results = result_adapter_of(command)
+
+    def perform(command: Any) -> Response:
+        if isinstance(command, Shutdown):
+            # The shutdown ends this process, too, so it would never return.
+            threading.Thread(target=_shut_down, args=(client,), name="app-toolkit shutdown", daemon=True).start()
+            return Response(status_code=202)
+        return _json(results.dump_json(client.execute(command)))
+
+    def query(**values: Any) -> Response:
+        return perform(command(**values))
+
+    is_query = issubclass(command, Query)
+    # FastAPI reads the fields from the signature, as it does for a function that is written by hand.
+    parameters = [Parameter("command", Parameter.KEYWORD_ONLY, annotation=command)]
+    if is_query:
+        parameters = list(inspect.signature(command).parameters.values())
+    endpoint = query if is_query else perform
+    vars(endpoint)["__signature__"] = Signature(parameters)
+    router.add_api_route(
+        path_of(command),
+        endpoint,
+        methods=["GET" if is_query else "POST"],
+        name=command.__name__,
+        summary=command.__name__,
+        description=inspect.cleandoc(command.__doc__ or ""),
+        response_model=result_type(command),
+        status_code=202 if command is Shutdown else 200,
+    )
+
+
+def _shut_down(client: Client) -> None:
+    try:
+        client.shutdown()
+    except Exception:
+        logger.exception("the shutdown that the admin API has ordered failed")
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")

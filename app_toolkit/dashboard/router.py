@@ -1,0 +1,42 @@
+"""The routes of the dashboard: its static files, the stream of live documents, and the past of the charts."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException, Query
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.staticfiles import StaticFiles
+
+from app_toolkit.dashboard.live import MOST_STREAMS, Live
+
+STATIC = Path(__file__).parent / "static"
+
+
+def dashboard_files() -> StaticFiles:
+    """Return the page as an ASGI app. It contains no data, and gets them from the API."""
+    return StaticFiles(directory=STATIC, html=True)
+
+
+def dashboard_router(live: Live) -> APIRouter:
+    """Return the routes with the data of the page, below `/api`."""
+    router = APIRouter(prefix="/api", tags=["dashboard"])
+
+    def has_room() -> None:
+        if live.is_full:
+            raise HTTPException(503, f"{MOST_STREAMS} pages of the dashboard are open, which is the limit")
+
+    @router.get("/live", response_class=EventSourceResponse, dependencies=[Depends(has_room)])
+    async def follow() -> AsyncIterator[ServerSentEvent]:
+        """Follow the instance: first its state, and then what has changed, at most once each second."""
+        async for document in live.documents():
+            yield ServerSentEvent(raw_data=document)
+
+    @router.get("/history")
+    def history(
+        name: Annotated[str, Query(description="`APPLICATION/DEPLOYMENT`, `APPLICATION`, or empty: the instance")] = "",
+    ) -> dict[str, list[float | None]]:
+        """Return the rates, latencies and gauges of the last 15 minutes, a list for each."""
+        return live.history.series(name)
+
+    return router

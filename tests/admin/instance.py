@@ -1,0 +1,95 @@
+"""An instance on simulated processes, which an admin server of this process serves."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeVar
+
+from app_toolkit.admin.app import create_app
+from app_toolkit.admin.server import AdminThread
+from app_toolkit.client.client import Client
+from app_toolkit.client.commands import Command
+from app_toolkit.clock import SystemClock
+from app_toolkit.config.models import AdminOptions
+from app_toolkit.controller.controller import Controller
+from app_toolkit.core.logs import MOST_RECORDS, LoggedRecord, LogPage, LogQuery
+from app_toolkit.core.slow import SlowAttempt, SlowRequest
+from app_toolkit.core.status import Load
+from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.engines.simulated import SimulatedLauncher, World
+from app_toolkit.observability.aggregate import MetricsAggregate
+
+R = TypeVar("R")
+
+
+class Instance(Client):
+    """A controller on a thread of its own, and the client that sends it commands."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self._controller: Future[Controller] = Future()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._life = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+
+    async def _run(self) -> None:
+        clock = SystemClock()
+        world = World(clock)
+        world.start_s = world.drain_s = world.exit_s = world.answer_s = 0.001
+        controller = Controller(self.store, SimulatedLauncher(world), clock)
+        await controller.start()
+        self._controller.set_result(controller)
+        await controller.run()
+        await world.aclose()
+
+    def execute(self, command: Command[R]) -> R:
+        done = asyncio.run_coroutine_threadsafe(command.perform(self._controller.result()), self._loop)
+        return done.result()
+
+    def load(self) -> Mapping[str, Load]:
+        return {"shop/web": Load(proxies=1, handles=2, ongoing=3, buffered=4)}
+
+    def logs(
+        self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
+    ) -> LogPage:
+        return LogPage((LoggedRecord("now", "INFO", "shop", f"{query.level} {last} {after}"),), {"node": {"web": "9"}})
+
+    def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
+        attempts = (SlowAttempt("shop.web-1-2", 0.1, "lost"),)
+        return [
+            SlowRequest(1.0, 2.0, "http", f"{name}", "r", "GET", "/", 200, "ok", "id", 0.0, 0.1, attempts, 1.5, 0.3)
+        ]
+
+    def acquire_lease(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def shutdown(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._controller.result().shutdown(), self._loop).result()
+
+    def wait(self) -> None:
+        """Wait until the instance has shut down."""
+        self._life.result()
+
+    def close(self) -> None:
+        if not self._life.done():
+            self.shutdown()
+        self.wait()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@contextmanager
+def serving(client: Client, token: str | None = None, **options: object) -> Iterator[str]:
+    """Serve the admin API of this client, and give its URL."""
+    chosen = AdminOptions(**{"admin_port": 0, **options})
+    server = AdminThread(create_app(client, MetricsAggregate(), chosen, token), chosen, 0)
+    address = server.start()
+    try:
+        yield f"http://{address.partition(':')[2]}"
+    finally:
+        server.stop(10.0)

@@ -1,0 +1,271 @@
+"""The page in headless Chromium, on a simulated instance.
+
+It needs Chromium, and `pip install playwright axe-playwright-python`. Playwright's own browsers are not needed.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app_toolkit.client.commands import AddCandidate, GetStatus
+from tests.dashboard.simulated import UNTRUSTED, SimulatedClient, application, served, simulated
+from tests.patience import PATIENCE_S, wait_until
+
+CHROMIUM = os.environ.get("APP_TOOLKIT_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+playwright: Any = pytest.importorskip(
+    "playwright.sync_api", reason="the browser tests need `pip install playwright axe-playwright-python`"
+)
+axe: Any = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="the browser tests need `pip install axe-playwright-python`"
+)
+expect = playwright.expect
+Page = Any
+Browser = Any
+
+pytestmark = [
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="Chromium is not installed; APP_TOOLKIT_TEST_CHROMIUM may name its executable"
+    ),
+    pytest.mark.slow,
+]
+
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+TOKEN = "a-token-of-the-tests"
+PAGES = (
+    "",
+    "traffic",
+    "traffic/shop",
+    "deployments/shop/m0",
+    "deployments/failing/m0",
+    "streams",
+    "slow",
+    "errors",
+    "events",
+    "logs",
+)
+MOST_MS = 100
+"""Milliseconds of scripting that an update may take with 500 deployments."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"],
+        )
+        expect.set_options(timeout=PATIENCE_S * 1_000)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[SimulatedClient]:
+    with simulated(
+        application("shop", autoscaled=True), application("failing"), broken={"failing/m0": f"ValueError: {UNTRUSTED}"}
+    ) as client:
+        client.execute(AddCandidate(application("shop"), share=0.25, tag="next", expected=2))
+        yield client
+
+
+@pytest.fixture(scope="module")
+def url(instance: SimulatedClient) -> Iterator[str]:
+    with served(instance) as url:
+        yield url
+
+
+class Operator:
+    """A person with a browser of their own, in which nothing may fail."""
+
+    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
+        self.context.set_default_timeout(PATIENCE_S * 1_000)
+        self.errors: list[str] = []
+        self.url = url
+        self.page = self.context.new_page()
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._read)
+        self.page.goto(url)
+
+    def _read(self, message: Any) -> None:
+        if "Content Security Policy" in message.text:
+            self.errors.append(message.text)
+
+    def open(self, path: str) -> Page:
+        self.page.goto(f"{self.url}/#/{path}")
+        expect(self.page.locator("#live")).to_have_text("Live")
+        return self.page
+
+    def updates(self) -> int:
+        return int(self.page.evaluate("document.documentElement.dataset.updates || 0"))
+
+
+@pytest.fixture
+def operator(browser: Browser, url: str) -> Iterator[Operator]:
+    operator = Operator(browser, url)
+    yield operator
+    operator.context.close()
+    assert not operator.errors
+
+
+@pytest.mark.parametrize(
+    ("scheme", "viewport"), [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)]
+)
+def test_no_page_violates_an_accessibility_rule(
+    browser: Browser, url: str, scheme: str, viewport: dict[str, int]
+) -> None:
+    operator = Operator(browser, url, color_scheme=scheme, viewport=viewport)
+    found = []
+    for path in PAGES:
+        page = operator.open(path)
+        updates = operator.updates()
+        wait_until(lambda updates=updates: operator.updates() > updates)
+        found += [(path, each["id"], [node["html"] for node in each["nodes"]][:3]) for each in _violations(page)]
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], path
+    operator.open("deployments/shop/web").get_by_role("button", name="Scale…").click()
+    found += [("dialog", each["id"], each["nodes"][0]["html"]) for each in _violations(operator.page)]
+    operator.context.close()
+    assert not operator.errors
+    assert not found
+
+
+def _violations(page: Page) -> list[Any]:
+    violations: list[Any] = axe.Axe().run(page).response["violations"]
+    return violations
+
+
+def test_untrusted_text_is_shown_as_text(operator: Operator) -> None:
+    page = operator.open("errors")
+    expect(page.get_by_text("<img src=x onerror=alert(1)>").first).to_be_visible()
+    page = operator.open("logs")
+    expect(page.locator(".log").get_by_text("<img src=x onerror=alert(1)>")).to_be_visible()
+    assert page.locator("main img").count() == 0
+
+
+def test_page_shows_what_fails_first(operator: Operator) -> None:
+    page = operator.open("")
+    expect(page.locator(".alerts")).to_contain_text("failing/m0")
+    expect(page.locator("#pages").get_by_role("link", name="Errors")).to_contain_text("1")
+    page.locator(".alerts").get_by_role("link", name="failing/m0").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("failing/m0")
+    expect(page.locator(".trouble pre")).to_contain_text("ValueError")
+
+
+def test_token_is_asked_for_until_it_is_right(browser: Browser, instance: SimulatedClient) -> None:
+    with served(instance, TOKEN) as url:
+        operator = Operator(browser, url)
+        page = operator.page
+        page.get_by_label("Token", exact=True).fill("a-wrong-token-of-someone")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("The API refused this token.")).to_be_visible()
+        page.get_by_label("Token", exact=True).fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.locator("#live")).to_have_text("Live")
+        page.reload()  # this tab keeps it
+        expect(page.locator("#live")).to_have_text("Live")
+        assert TOKEN not in page.url
+        operator.context.close()
+        assert not operator.errors
+
+
+def test_deployment_is_scaled_with_the_keyboard_alone(operator: Operator, instance: SimulatedClient) -> None:
+    page = operator.open("")
+    page.keyboard.press("Tab")
+    expect(page.locator("#skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.locator("#filter")).to_be_focused()
+    page.keyboard.type("shop/web")
+    link = page.get_by_role("table", name="Deployments").get_by_role("link", name="shop/web", exact=True)
+    _tab_to(page, link)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    button = page.get_by_role("button", name="Scale…")
+    _tab_to(page, button)
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Replicas", exact=True)).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("3")
+    page.keyboard.press("Enter")
+    expect(page.locator("#toasts")).to_contain_text("shop/web is scaled to 3")
+    expect(page.locator(".lead")).to_contain_text("3 of 3 replicas")
+    shop = instance.execute(GetStatus()).application("shop")
+    assert shop is not None
+    assert {each.name: each.target for each in shop.deployments}["shop/web"] == 3
+
+
+def _tab_to(page: Page, wanted: Any) -> None:
+    for _ in range(60):
+        if wanted.evaluate("node => node === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"60 times Tab do not lead to {wanted}")
+
+
+def test_chart_is_read_with_the_keyboard_and_as_a_table(operator: Operator) -> None:
+    page = operator.open("deployments/shop/web")
+    chart = page.get_by_role("slider", name="Latency, time")
+    wait_until(lambda: int(chart.get_attribute("aria-valuemax")) >= 2)
+    chart.focus()
+    page.keyboard.press("Home")
+    assert "p95" in chart.get_attribute("aria-valuetext")
+    first = chart.get_attribute("aria-valuenow")
+    page.keyboard.press("ArrowRight")
+    assert chart.get_attribute("aria-valuenow") != first
+    figure = page.locator("figure", has=chart)
+    figure.locator("summary").click()
+    expect(figure.get_by_role("columnheader", name="p95")).to_be_visible()
+
+
+def test_refused_command_leaves_the_dialog_open(operator: Operator) -> None:
+    page = operator.open("deployments/shop/m0")  # its autoscaler has up to 8 replicas
+    page.get_by_role("button", name="Scale…").click()
+    page.get_by_label("Replicas", exact=True).fill("900")
+    page.get_by_role("dialog").get_by_role("button", name="Scale").click()
+    expect(page.get_by_role("alert")).to_contain_text("shop/m0")
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_weights_are_changed_after_a_confirmation(operator: Operator, instance: SimulatedClient) -> None:
+    page = operator.open("traffic/shop")
+    page.get_by_role("button", name="Change weights…").click()
+    page.get_by_label("Revision 2, tag next").fill("50")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Change weights").click()
+    expect(dialog.get_by_role("alert")).to_have_text("The sum is 125 %, and must be 100 %.")
+    page.get_by_label("Revision 1, main").fill("50")
+    dialog.get_by_role("button", name="Change weights").click()
+    expect(page.locator("#toasts")).to_contain_text("The weights of shop are changed.")
+    expect(page.get_by_role("row", name="2 50 % 50 %")).to_be_visible()
+
+
+def test_page_is_live_again_after_the_admin_process_was_replaced(browser: Browser, instance: SimulatedClient) -> None:
+    with served(instance) as url:
+        operator = Operator(browser, url)
+        expect(operator.page.locator("#live")).to_have_text("Live")
+    expect(operator.page.locator("#live")).to_have_text("Reconnecting")
+    with served(instance, port=int(url.rpartition(":")[2])):
+        expect(operator.page.locator("#live")).to_have_text("Live")
+    operator.context.close()
+
+
+def test_update_with_500_deployments_takes_less_than_100_ms(browser: Browser) -> None:
+    applications = [application(f"app{number}", classes=4, replicas=10) for number in range(100)]
+    with simulated(*applications) as client, served(client) as url:
+        operator = Operator(browser, url)
+        expect(operator.page.locator("#main")).to_contain_text("500 deployments")
+        taken: list[float] = []
+        while len(taken) < 8:
+            updates = operator.updates()
+            wait_until(lambda updates=updates: operator.updates() > updates)
+            taken.append(operator.page.evaluate("performance.getEntriesByName('update').at(-1).duration"))
+        operator.context.close()
+    assert sorted(taken)[len(taken) // 2] < MOST_MS, taken
