@@ -13,6 +13,7 @@ from app_toolkit.controller.proxies import Proxies
 from app_toolkit.controller.state_store import StateStore, StoredState
 from app_toolkit.core import applications, rollout, shutdown, traffic
 from app_toolkit.core.canary import CanaryRelease
+from app_toolkit.core.diff import difference
 from app_toolkit.core.identity import candidate_name, candidate_of
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
@@ -166,7 +167,8 @@ class DesiredState:
                 await self._store_lease(owner, spec.name)
             await self._state_store.put_application(after, code)
             self._store_rollout(after)
-            self._event_log.append(spec.name, "Applied", cause=f"revision {after.revision}")
+            changes = difference(None if last is None else last.desired, spec)
+            self._event_log.append(spec.name, "Applied", cause=f"revision {after.revision}: {changes}")
             self._changed()
             if owner is not None:
                 await self._store_lease(owner, spec.name)

@@ -64,6 +64,17 @@ class Diff:
     def is_empty(self) -> bool:
         return not self.changes and all(each.effect is Effect.UNCHANGED for each in self.deployments)
 
+    def __str__(self) -> str:
+        """What changes, on one line, such as `chat scaled (num_replicas 1 -> 4)`."""
+        if self.is_new:
+            return "new"
+        changes = [
+            f"{each.name} {each.effect}" + (f" ({', '.join(map(str, each.changes))})" if each.changes else "")
+            for each in self.deployments
+            if each.effect is not Effect.UNCHANGED
+        ]
+        return "; ".join([*map(str, self.changes), *changes]) or "no changes"
+
 
 def difference(before: ApplicationSpec | None, after: ApplicationSpec) -> Diff:
     """Return what applying `after` would change. `before`: the application that was applied last; None: none was."""

@@ -39,6 +39,15 @@ def test_difference_without_changes_says_so():
     found = difference(application(model=True), application(model=True))
     assert found.is_empty
     assert {each.effect for each in found.deployments} == {Effect.UNCHANGED}
+    assert str(found) == "no changes"
+
+
+def test_difference_is_written_on_one_line():
+    assert str(difference(None, application())) == "new"
+    before, after = with_options(), with_options(num_replicas=4, user_config={"key": "secret"})
+    moved = after.model_copy(update={"route_prefix": "/new"})
+    said = str(difference(before, moved))
+    assert said == "route_prefix / -> /new; web restarted; model restarted (num_replicas 1 -> 4, user_config changed)"
 
 
 @pytest.mark.parametrize(
