@@ -1,14 +1,17 @@
 """The admin API: a route for each command of `client/commands.py`, and for what a client asks the processes."""
 
 import inspect
+import json
 import logging
 import threading
 from inspect import Parameter, Signature
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi import Query as QueryField
+from fastapi.concurrency import run_in_threadpool
 
+from app_toolkit.client import configuration
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, Query, Shutdown
 from app_toolkit.client.encoding import (
@@ -21,11 +24,18 @@ from app_toolkit.client.encoding import (
     result_adapter_of,
     result_type,
 )
+from app_toolkit.config.document import Document, from_yaml
 from app_toolkit.core.logs import LogPage
 from app_toolkit.core.slow import MOST_SHOWN, SlowRequest
 from app_toolkit.core.status import Load
 
 logger = logging.getLogger("app_toolkit.admin")
+
+JSON, YAML = "application/json", "application/yaml"
+"""The media types of a configuration."""
+
+CONFIGURATION = {"requestBody": {"required": True, "content": {JSON: {"schema": {"type": "object"}}, YAML: {}}}}
+"""The body with a configuration, in the OpenAPI document."""
 
 
 def create_router(client: Client) -> APIRouter:
@@ -49,7 +59,36 @@ def create_router(client: Client) -> APIRouter:
         """Return the slowest requests of the last minutes. `name`: `APPLICATION`, or `APPLICATION/DEPLOYMENT`."""
         return _json(SLOW.dump_json(client.slow(name, last)))
 
+    @router.get("/api/config", responses={200: {"content": {JSON: {}, YAML: {}}}}, summary="Configuration")
+    def get_configuration(request: Request) -> Response:
+        """Return the configuration of the instance as an application file, in JSON, or in YAML if `Accept` names it.
+
+        References to environment variables are returned as written. Other values are returned as they are.
+        """
+        text = configuration.write(client)
+        if YAML in request.headers.get("accept", ""):
+            return Response(text, media_type=YAML)
+        return _json(json.dumps(from_yaml(text, configuration.SOURCE).data).encode())
+
+    @router.put("/api/config", openapi_extra=CONFIGURATION, summary="Change the configuration")
+    def put_configuration(document: Annotated[Document, Depends(_read_configuration)]) -> dict[str, int]:
+        """Change options of the instance and of its applications. Return the new revision of each that has changed.
+
+        Options and applications that are missing stay as they are. What needs other code is refused.
+        """
+        return configuration.change(client, document)
+
     return router
+
+
+async def _read_configuration(request: Request) -> Document:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > configuration.MOST_BYTES:
+            break
+    is_json = request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON
+    return await run_in_threadpool(configuration.read, bytes(content), is_json=is_json)
 
 
 def _add(router: APIRouter, client: Client, command: type[Command[Any]]) -> None:
