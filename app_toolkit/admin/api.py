@@ -13,13 +13,14 @@ from fastapi.concurrency import run_in_threadpool
 
 from app_toolkit.client import configuration
 from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Command, Query, Shutdown
+from app_toolkit.client.commands import Command, Shutdown
 from app_toolkit.client.encoding import (
     LOADS,
     LOGS,
     SLOW,
     LogsRequest,
     api_commands,
+    is_get,
     path_of,
     result_adapter_of,
     result_type,
@@ -92,7 +93,7 @@ async def _read_configuration(request: Request) -> Document:
 
 
 def _add(router: APIRouter, client: Client, command: type[Command[Any]]) -> None:
-    """Add the route of a command. A query has its fields in the query string, and another command in the body."""
+    """Add the route of a command. A GET has its fields in the query string, and a POST in the body."""
 
     results = result_adapter_of(command)
 
@@ -106,17 +107,17 @@ def _add(router: APIRouter, client: Client, command: type[Command[Any]]) -> None
     def query(**values: Any) -> Response:
         return perform(command(**values))
 
-    is_query = issubclass(command, Query)
+    with_query = is_get(command)
     # FastAPI reads the fields from the signature, as it does for a function that is written by hand.
     parameters = [Parameter("command", Parameter.KEYWORD_ONLY, annotation=command)]
-    if is_query:
+    if with_query:
         parameters = list(inspect.signature(command).parameters.values())
-    endpoint = query if is_query else perform
+    endpoint = query if with_query else perform
     vars(endpoint)["__signature__"] = Signature(parameters)
     router.add_api_route(
         path_of(command),
         endpoint,
-        methods=["GET" if is_query else "POST"],
+        methods=["GET" if with_query else "POST"],
         name=command.__name__,
         summary=command.__name__,
         description=inspect.cleandoc(command.__doc__ or ""),
