@@ -1,31 +1,42 @@
 """The admin API: a route for each command of `client/commands.py`, and for what a client asks the processes."""
 
 import inspect
+import json
 import logging
 import threading
 from inspect import Parameter, Signature
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi import Query as QueryField
+from fastapi.concurrency import run_in_threadpool
 
+from app_toolkit.client import configuration
 from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Command, Query, Shutdown
+from app_toolkit.client.commands import Command, Shutdown
 from app_toolkit.client.encoding import (
     LOADS,
     LOGS,
     SLOW,
     LogsRequest,
     api_commands,
+    is_get,
     path_of,
     result_adapter_of,
     result_type,
 )
+from app_toolkit.config.document import Document, from_yaml
 from app_toolkit.core.logs import LogPage
 from app_toolkit.core.slow import MOST_SHOWN, SlowRequest
 from app_toolkit.core.status import Load
 
 logger = logging.getLogger("app_toolkit.admin")
+
+JSON, YAML = "application/json", "application/yaml"
+"""The media types of a configuration."""
+
+CONFIGURATION = {"requestBody": {"required": True, "content": {JSON: {"schema": {"type": "object"}}, YAML: {}}}}
+"""The body with a configuration, in the OpenAPI document."""
 
 
 def create_router(client: Client) -> APIRouter:
@@ -49,11 +60,40 @@ def create_router(client: Client) -> APIRouter:
         """Return the slowest requests of the last minutes. `name`: `APPLICATION`, or `APPLICATION/DEPLOYMENT`."""
         return _json(SLOW.dump_json(client.slow(name, last)))
 
+    @router.get("/api/config", responses={200: {"content": {JSON: {}, YAML: {}}}}, summary="Configuration")
+    def get_configuration(request: Request) -> Response:
+        """Return the configuration of the instance as an application file, in JSON, or in YAML if `Accept` names it.
+
+        References to environment variables are returned as written. Other values are returned as they are.
+        """
+        text = configuration.write(client)
+        if YAML in request.headers.get("accept", ""):
+            return Response(text, media_type=YAML)
+        return _json(json.dumps(from_yaml(text, configuration.SOURCE).data).encode())
+
+    @router.put("/api/config", openapi_extra=CONFIGURATION, summary="Change the configuration")
+    def put_configuration(document: Annotated[Document, Depends(_read_configuration)]) -> dict[str, int]:
+        """Change options of the instance and of its applications. Return the new revision of each that has changed.
+
+        Options and applications that are missing stay as they are. What needs other code is refused.
+        """
+        return configuration.change(client, document)
+
     return router
 
 
+async def _read_configuration(request: Request) -> Document:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > configuration.MOST_BYTES:
+            break
+    is_json = request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON
+    return await run_in_threadpool(configuration.read, bytes(content), is_json=is_json)
+
+
 def _add(router: APIRouter, client: Client, command: type[Command[Any]]) -> None:
-    """Add the route of a command. A query has its fields in the query string, and another command in the body."""
+    """Add the route of a command. A GET has its fields in the query string, and a POST in the body."""
 
     results = result_adapter_of(command)
 
@@ -67,17 +107,17 @@ def _add(router: APIRouter, client: Client, command: type[Command[Any]]) -> None
     def query(**values: Any) -> Response:
         return perform(command(**values))
 
-    is_query = issubclass(command, Query)
+    with_query = is_get(command)
     # FastAPI reads the fields from the signature, as it does for a function that is written by hand.
     parameters = [Parameter("command", Parameter.KEYWORD_ONLY, annotation=command)]
-    if is_query:
+    if with_query:
         parameters = list(inspect.signature(command).parameters.values())
-    endpoint = query if is_query else perform
+    endpoint = query if with_query else perform
     vars(endpoint)["__signature__"] = Signature(parameters)
     router.add_api_route(
         path_of(command),
         endpoint,
-        methods=["GET" if is_query else "POST"],
+        methods=["GET" if with_query else "POST"],
         name=command.__name__,
         summary=command.__name__,
         description=inspect.cleandoc(command.__doc__ or ""),

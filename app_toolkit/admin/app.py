@@ -14,12 +14,15 @@ from app_toolkit.admin.security import Guard
 from app_toolkit.client.client import Client
 from app_toolkit.config.models import AdminOptions
 from app_toolkit.dashboard.live import Live
-from app_toolkit.dashboard.router import dashboard_files, dashboard_router
+from app_toolkit.dashboard.router import dashboard_files, dashboard_router, page_paths
 from app_toolkit.errors import ConfigError, ControlError, InstanceEnded, RequestError, RevisionConflict, ToolkitError
 from app_toolkit.observability.aggregate import MetricsAggregate
 
 THREADS = 256
 """Requests that may wait for the instance at the same time, such as those that wait for a change of the status."""
+
+MISTAKES = 20
+"""Mistakes in one request that a response names."""
 
 
 def create_app(client: Client, metrics: MetricsAggregate, options: AdminOptions, token: str | None) -> FastAPI:
@@ -46,7 +49,7 @@ def create_app(client: Client, metrics: MetricsAggregate, options: AdminOptions,
         redoc_url=None,
         lifespan=follow,
     )
-    app.add_middleware(Guard, host=options.admin_host, token=token)
+    app.add_middleware(Guard, host=options.admin_host, token=token, public=page_paths())
     app.add_exception_handler(ToolkitError, _show_error)
     app.add_exception_handler(RequestValidationError, _show_mistakes)
 
@@ -84,6 +87,7 @@ async def _show_mistakes(request: Request, error: Exception) -> Response:
     """Name the fields with mistakes, but not their values, which may be secrets."""
     assert isinstance(error, RequestValidationError)
     mistakes = (
-        f"{'.'.join(map(str, each['loc']))}: {each['msg'][:1].lower()}{each['msg'][1:]}" for each in error.errors()
+        f"{'.'.join(map(str, each['loc']))[:200]}: {each['msg'][:1].lower()}{each['msg'][1:]}"
+        for each in error.errors()[:MISTAKES]
     )
     return JSONResponse({"detail": "; ".join(mistakes), "error": ConfigError.__name__, "notes": []}, 422)

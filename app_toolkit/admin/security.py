@@ -9,11 +9,10 @@ import re
 import string
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -95,25 +94,32 @@ def check_exposure(host: str) -> None:
 class Guard:
     """ASGI middleware that refuses requests of others, and adds the header fields that protect pages.
 
-    * With a token, everything but the static pages needs it, in `Authorization: Bearer`.
+    * With a token, everything but the files of the page needs it, in `Authorization: Bearer`.
     * Without one, only this user's own processes and those of root are served, as far as the system tells (Linux).
-    * Requests that a page of another origin has caused are refused: by `Origin`, by `Sec-Fetch-Site`, and on a loopback
-      address also by `Host`, which is another one if the attacker's name resolves to this machine (DNS rebinding).
+    * Requests that a page of another origin has caused are refused: by `Origin`, by `Sec-Fetch-Site`, and without a
+      token also by `Host`, which is another one if the attacker's name resolves to this machine (DNS rebinding).
     * Requests that change something must have a body of a type that no form of another page can send.
     """
 
-    def __init__(self, app: ASGIApp, host: str, token: str | None) -> None:
-        """`host`: the address that the server listens on. `token`: what clients must present; None: nothing."""
+    def __init__(self, app: ASGIApp, host: str, token: str | None, public: Collection[str]) -> None:
+        """`host`: the address that the server listens on. `token`: what clients must present; None: nothing.
+
+        `public`: the paths that need no token.
+        """
         self._app = app
+        self._public = frozenset(public)
         self._token = None if token is None else token.encode()
-        self._hosts = None if not is_loopback(host) else host.strip("[]").lower()
+        # With a token, a page under another name can do nothing, and a reverse proxy may pass on its own name.
+        self._host = host.strip("[]").lower() if token is None and is_loopback(host) else None
         self._failures = 0
         self._logged_at = -math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        if scope["type"] != "http":
+            raise ValueError(f"a connection of the type {scope['type']!r} is not served")
         refusal = self._refusal(scope) or await self._stranger(scope)
         if refusal is None:
             await self._app(scope, self._bounded(receive), self._protected(send))
@@ -128,12 +134,12 @@ class Guard:
         """Return the status and the reason with which a request is refused; None: it is not."""
         fields = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
-        is_private = path == "/metrics" or path.startswith("/api")
+        is_private = path not in self._public
         host = fields.get("host", "")
-        if self._hosts is not None and not self._is_own(host):
+        if self._host is not None and not self._is_own(host):
             return 403, f"this server has the name localhost, and not {host[:100]!r}"
         origin = fields.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             return 403, f"requests of the origin {origin[:100]!r} are not allowed"
         site = fields.get("sec-fetch-site", "none")
         is_link = method == "GET" and not is_private and fields.get("sec-fetch-mode") == "navigate"
@@ -153,7 +159,7 @@ class Guard:
 
     def _is_own(self, host: str) -> bool:
         name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
-        return is_loopback(name) or name.strip("[]").lower() == self._hosts
+        return is_loopback(name) or name.strip("[]").lower() == self._host
 
     def _has_token(self, given: Sequence[str]) -> bool:
         if len(given) != 1 or self._token is None:
@@ -166,7 +172,8 @@ class Guard:
         if time.monotonic() - self._logged_at < LOG_EVERY_S:
             return
         client = scope.get("client") or ("?", 0)
-        logger.warning("%d requests without the token, the last of %s for %r", self._failures, client[0], scope["path"])
+        path = scope["path"][:200]
+        logger.warning("%d requests without the token, the last of %s for %r", self._failures, client[0], path)
         self._failures, self._logged_at = 0, time.monotonic()
 
     async def _stranger(self, scope: Scope) -> tuple[int, str] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app_toolkit.admin.security import check_exposure
 from app_toolkit.config.models import AdminOptions
@@ -21,7 +22,10 @@ BACKLOG = 128
 """Connections that may wait until the server accepts them."""
 
 CONNECTIONS = 256
-"""Connections and requests at the same time. Further requests get 503."""
+"""Connections and requests at the same time. Further requests get 503. Connections above twice as many are closed."""
+
+HEAD_S = 10.0
+"""Seconds that a client may take for the head of a request, and for the rest of one that was answered already."""
 
 ENDING_S = 1
 """Seconds that requests may take to end when the server stops. Streams end then."""
@@ -39,6 +43,7 @@ class AdminThread:
         self._preferred_port = preferred_port
         config = uvicorn.Config(
             app,
+            http=_Connection,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -112,6 +117,36 @@ class AdminThread:
 
     def statistics(self) -> None:
         """Return None: the admin process has no statistics."""
+
+
+class _Connection(H11Protocol):
+    """A connection of a client, which is closed if it sends no request. uvicorn itself would wait for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer: asyncio.TimerHandle | None = None
+        if len(self.connections) > 2 * CONNECTIONS:
+            transport.abort()
+        else:
+            self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._expect_request()  # before a request that has arrived already begins
+        super().on_response_complete()
+
+    def _expect_request(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(HEAD_S, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
 
 
 class _Server(uvicorn.Server):

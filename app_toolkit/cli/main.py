@@ -1,5 +1,5 @@
-"""The command line: `app-toolkit new | run | dev | plan | deploy | status | events | logs | slow | scale | rollback |
-delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
+"""The command line: `app-toolkit new | run | dev | plan | deploy | status | config | events | logs | slow | scale |
+rollback | delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
 """
 
 import inspect
@@ -31,6 +31,7 @@ from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
+from app_toolkit.client import configuration
 from app_toolkit.client.client import WAIT_S, Client, Engine
 from app_toolkit.client.commands import (
     Abort,
@@ -433,6 +434,13 @@ def status(
             _watch(client, screen, show)
         else:
             show(client.execute(GetStatus()))
+
+
+@app.command()
+def config(context: typer.Context, *, address: RunningAddress = None, admin_url: AdminURL = None) -> None:
+    """Print the configuration of what runs on a cluster, as an application file."""
+    with _connected(context) as client:
+        print(configuration.write(client), end="", flush=True)
 
 
 @app.command()

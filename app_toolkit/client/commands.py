@@ -57,6 +57,10 @@ class Query(Command[R]):
     """A command that changes nothing. Each of its fields is a number, a text or None."""
 
 
+class SecretQuery(Query[R]):
+    """A query whose result may contain secrets. The admin API performs it only by POST, which no link can cause."""
+
+
 class DriverCommand(Command[R]):
     """A command of a process whose handles call deployments, or whose lease holds applications."""
 
@@ -293,7 +297,7 @@ class GetEvents(Query[EventPage]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetApplications(Query[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
+class GetApplications(SecretQuery[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
     """Get the options of the proxies, and the applications as deployed last, by name, with all references resolved."""
 
     async def perform(self, controller: "Controller") -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
@@ -301,7 +305,7 @@ class GetApplications(Query[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetApplication(Query[tuple[ApplicationSpec, int]]):
+class GetApplication(SecretQuery[tuple[ApplicationSpec, int]]):
     """Get the desired version of an application, and its revision number. Raises `ConfigError` if there is none."""
 
     name: str

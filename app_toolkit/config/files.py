@@ -22,6 +22,7 @@ from app_toolkit.config.models import (
     ApplicationSpec,
     ClassConfig,
     DeploymentConfig,
+    DeploymentSpec,
     Model,
     Name,
     StreamLogChoice,
@@ -198,22 +199,84 @@ def applied(spec: ApplicationSpec, variables: Mapping[str, str]) -> ApplicationS
 
     The values may be secrets: do not show the result to users.
     """
-    deployments = tuple(
-        each.model_copy(update={"config": _with_texts(each.config, lambda text: references.resolve(text, variables))})
-        for each in spec.deployments
-    )
-    return spec.model_copy(update={"deployments": deployments})
+    return _with_deployments(spec, lambda each: _resolved(each, lambda text: references.resolve(text, variables)))
+
+
+def written(spec: ApplicationSpec) -> ApplicationSpec:
+    """Return an applied spec as written: with the references instead of the values of the variables."""
+
+    def as_before(each: DeploymentSpec) -> DeploymentSpec:
+        config = _with_values(as_written(each.config), each.written)
+        return each.model_copy(update={"config": config, "written": {}})
+
+    return _with_deployments(spec, as_before)
+
+
+def applied_again(spec: ApplicationSpec, deployed: ApplicationSpec) -> ApplicationSpec:
+    """Return the spec, which is as written, with the values that the references of the deployed spec have.
+
+    Raises `ConfigError` for a text with a reference that the same deployment does not have in the deployed spec.
+    """
+
+    def resolved(each: DeploymentSpec) -> DeploymentSpec:
+        before = deployed.deployment(each.config.name)
+        values = _values(before.config)
+        known = {
+            text: value
+            for option, of_option in before.written.items()
+            for (_, text), (_, value) in zip(references.texts(of_option), references.texts(values[option]), strict=True)
+        }
+
+        def value_of(text: str) -> str:
+            if text in known:
+                return known[text]
+            if names := " and ".join(references.names(text)):
+                raise ConfigError(
+                    f"{spec.name}/{each.config.name}: the value of {names} in {text!r} is only known where "
+                    "`app-toolkit deploy` runs: deploy the file with it"
+                )
+            return references.resolve(text, {})
+
+        return _resolved(each, value_of)
+
+    return _with_deployments(spec, resolved)
+
+
+def _with_deployments(spec: ApplicationSpec, change: Callable[[DeploymentSpec], DeploymentSpec]) -> ApplicationSpec:
+    return spec.model_copy(update={"deployments": tuple(map(change, spec.deployments))})
+
+
+def _resolved(deployment: DeploymentSpec, value_of: Callable[[str], str]) -> DeploymentSpec:
+    """Return a deployment, which is as written, with `value_of` applied to its texts."""
+    having = {option: value for option, value in _values(deployment.config).items() if _has_references(value)}
+    config = _with_texts(deployment.config, value_of)
+    return deployment.model_copy(update={"config": config, "written": having})
+
+
+def _has_references(value: Any) -> bool:
+    return any(True for _, text in references.texts(value) for _ in references.names(text))
 
 
 def _with_texts(config: C, change: Callable[[str], str]) -> C:
     """Return the options with `change` applied to each text in the options `OPTIONS_WITH_REFERENCES`."""
+    values = _values(config).items()
+    return _with_values(config, {option: references.each_text(value, change) for option, value in values})
+
+
+def _values(config: DeploymentConfig) -> dict[str, Any]:
+    """Return the options `OPTIONS_WITH_REFERENCES` that are set, by dotted name."""
+    found: dict[str, Any] = {"ray_actor_options.runtime_env": config.ray_actor_options.runtime_env}
+    if isinstance(config, ClassConfig):
+        found["user_config"] = config.user_config
+    return {option: value for option, value in found.items() if value is not None}
+
+
+def _with_values(config: C, values: Mapping[str, Any]) -> C:
+    """Return the options with other values of those that `_values` returns."""
     changed: dict[str, Any] = {}
-    actor = config.ray_actor_options
-    if actor.runtime_env is not None:
-        runtime_env = references.each_text(actor.runtime_env, change)
-        changed["ray_actor_options"] = actor.model_copy(update={"runtime_env": runtime_env})
-    if isinstance(config, ClassConfig) and config.user_config is not None:
-        changed["user_config"] = references.each_text(config.user_config, change)
+    for option, value in values.items():
+        name, _, part = option.partition(".")
+        changed[name] = getattr(config, name).model_copy(update={part: value}) if part else value
     return config.model_copy(update=changed)
 
 

@@ -491,6 +491,8 @@ class DeployedSpec(Model):
     """classes of the application that its code may call, as far as they are known"""
     origin: Origin | None = None
     """origin of its code; None: that of the application"""
+    written: dict[str, JsonValue] = {}
+    """the options with references to environment variables, as written, by dotted name; `config` has the values"""
 
 
 class IngressSpec(DeployedSpec):

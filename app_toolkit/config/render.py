@@ -34,23 +34,23 @@ def render(
     instance: InstanceOptions,
     folder: Path,
     given: Mapping[str, Mapping[str, Given]] = NOTHING,
+    head: str = HEAD,
 ) -> str:
     """Return a file in `folder` that results in these specs. The specs are as written, without resolved references.
 
-    `given`: by application, then by deployment.
+    `given`: by application, then by deployment. `head`: the comment at the beginning.
     """
     lines = [*_options(instance, dict.fromkeys(instance.model_fields_set)), "applications:"]
     for spec in specs:
         lines += _indented([f"{spec.name}:", *_indented(_application(spec, folder, given.get(spec.name, NOTHING)))])
-    return HEAD + "\n".join(lines) + "\n"
+    return head + "\n".join(lines) + "\n"
 
 
 def _application(spec: ApplicationSpec, folder: Path, given: Mapping[str, Given]) -> Iterator[str]:
-    stream_log = None if spec.stream_log == "memory" else spec.stream_log
     options = ApplicationOptions(
         target=spec.target,
         route_prefix=spec.route_prefix or "/",
-        stream_log=stream_log,
+        stream_log=spec.stream_log,
         splits={each.name: each.shares for each in spec.splits},
         app_dir=_from(folder, spec.app_dir),
         working_dir=_from(folder, spec.working_dir),

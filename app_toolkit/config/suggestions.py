@@ -113,7 +113,6 @@ OTHER_COMMANDS: Mapping[str, str] = {
     "apply": "deploy",
     "build": "plan --format yaml",
     "check": "plan",
-    "config": "status",
     "create": "new",
     "down": "shutdown",
     "init": "new",

@@ -18,6 +18,13 @@ def dashboard_files() -> StaticFiles:
     return StaticFiles(directory=STATIC, html=True)
 
 
+def page_paths() -> frozenset[str]:
+    """Return the paths of the page and its files."""
+    return frozenset(
+        {"/", *(f"/{file.relative_to(STATIC).as_posix()}" for file in STATIC.rglob("*") if file.is_file())}
+    )
+
+
 def dashboard_router(live: Live) -> APIRouter:
     """Return the routes with the data of the page, below `/api`."""
     router = APIRouter(prefix="/api", tags=["dashboard"])

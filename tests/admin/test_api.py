@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+import yaml
 
 from app_toolkit.cli.main import app as command_line
 from app_toolkit.client import commands
@@ -30,14 +31,14 @@ def http(instance: Instance) -> Iterator[httpx.Client]:
 
 def test_every_command_has_a_route_except_those_of_drivers(http: httpx.Client) -> None:
     described = http.get("/api/openapi.json").json()["paths"]
-    other_routes = {"/api/load", "/api/logs", "/api/slow", "/api/live", "/api/history"}
+    other_routes = {"/api/load", "/api/logs", "/api/slow", "/api/live", "/api/history", "/api/config"}
     assert {path_of(each) for each in api_commands()} | other_routes == set(described)
     others = {
         name
         for name, each in vars(commands).items()
         if isinstance(each, type) and issubclass(each, commands.Command) and each not in api_commands()
     }
-    assert others == {"Command", "Query", "DriverCommand", "GetCallee", "Hold", "Leave", "Forget"}
+    assert others == {"Command", "Query", "SecretQuery", "DriverCommand", "GetCallee", "Hold", "Leave", "Forget"}
 
 
 def test_every_operating_command_of_the_command_line_can_use_the_admin_api() -> None:
@@ -60,6 +61,13 @@ def test_result_of_a_query_is_the_one_of_the_client(http: httpx.Client, instance
     assert http.get("/api/slow", params={"name": "shop/web"}).json()[0]["deployment"] == "shop/web"
     logs = http.post("/api/logs", json={"query": {"level": "error"}, "last": 5}).json()
     assert logs["records"][0]["message"] == "error 5 None"
+
+
+def test_results_with_secrets_need_a_post_that_no_other_page_can_send(http: httpx.Client) -> None:
+    assert http.get("/api/applications").status_code == 404
+    assert http.get("/api/application", params={"name": "shop"}).status_code == 404
+    assert http.post("/api/applications", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert http.post("/api/application", json={"name": "shop"}).json()[0]["name"] == "shop"
 
 
 def test_change_of_the_status_can_be_waited_for_within_a_bound(http: httpx.Client) -> None:
@@ -100,6 +108,22 @@ def test_conflict_has_the_status_409(http: httpx.Client, instance: Instance) -> 
     spec = adapter_of(Deploy).dump_python(Deploy(application(), expected=77), mode="json")
     refused = http.post("/api/deploy", json=spec)
     assert (refused.status_code, refused.json()["error"]) == (409, "RevisionConflict")
+
+
+def test_configuration_is_returned_in_two_formats_and_applied_from_both(http: httpx.Client, instance: Instance) -> None:
+    text = http.get("/api/config", headers={"accept": "application/yaml"})
+    assert text.headers["content-type"] == "application/yaml"
+    config = http.get("/api/config").json()
+    assert yaml.safe_load(text.text) == config
+    assert http.put("/api/config", json=config).json() == {}
+    same = http.put("/api/config", content=text.content, headers={"content-type": "application/yaml"})
+    assert same.json() == {}
+    config["applications"]["shop"]["deployments"]["web"]["num_replicas"] = 5
+    changed = http.put("/api/config", json=config).json()
+    assert changed == {"shop": instance.execute(GetStatus()).applications[0].revision}
+    assert instance.execute(GetStatus()).applications[0].deployments[0].target == 5
+    refused = http.put("/api/config", json={"applications": {"none": {"target": "a:b"}}})
+    assert (refused.status_code, refused.json()["error"]) == (400, "ConfigError")
 
 
 def test_mistakes_do_not_show_values(http: httpx.Client) -> None:

@@ -73,7 +73,7 @@ def test_named_files_exist(capsys: pytest.CaptureFixture[str]) -> None:
     "command",
     [
         *("run shop.py", "deploy shop.py", "status", "scale a/b 2", "traffic a", "promote a", "abort a", "rollback a"),
-        *("rollout a", "events", "logs", "delete a", "shutdown"),
+        *("rollout a", "config", "events", "logs", "delete a", "shutdown"),
     ],
 )
 def test_an_address_of_ray_client_is_refused_by_every_command(

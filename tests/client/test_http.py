@@ -4,12 +4,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from app_toolkit.cli.main import main
 from app_toolkit.client.commands import Deploy, GetApplications, GetEvents, GetStatus, Rollback, Scale
 from app_toolkit.client.http import HTTPClient, HTTPEngine
+from app_toolkit.config.files import read_file
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.logs import LogQuery
 from app_toolkit.errors import ConfigError, InstanceEnded, RevisionConflict
@@ -128,6 +130,15 @@ def test_command_line_operates_an_instance_without_importing_ray(url: str) -> No
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
     assert "web: healthy, 2 of 2 running" in done.stdout
+
+
+def test_configuration_that_the_command_prints_is_an_application_file(
+    url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    main_returns(["config", "--admin-url", url])
+    (tmp_path / "app.yaml").write_text(capsys.readouterr().out)
+    file = read_file(tmp_path / "app.yaml")
+    assert (file.instance.port, file.application("shop").options.target) == (8123, "shop:app")
 
 
 def test_url_of_the_environment_is_used_and_an_address_overrides_it(
