@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
@@ -37,15 +38,16 @@ from app_toolkit.observability.metrics import (
 )
 from app_toolkit.observability.records import Record
 from app_toolkit.observability.snapshots import PUSH_S, Snapshots, UserFamily, UserMetrics
+from benchmarks.__main__ import machine
 from benchmarks.controller import DEPLOYMENTS, ImmediateLauncher, application
-from benchmarks.report import table
+from benchmarks.report import replace_section, table
 
-DOCS = Path(__file__).parents[1] / "docs" / "benchmarks-metrics.md"
+DOCS = Path(__file__).parents[1] / "docs" / "benchmarks-observability.md"
+HEADING = "A scrape of many deployments"
 PROXIES = 4
 ROUTES = 3
 """Routes of each deployment. Half of their requests fail, so each has two outcomes."""
 LATENCY_S = 0.02
-TARGET_S = 0.2
 
 
 class SimulatedProxy:
@@ -251,6 +253,25 @@ def report(found: Figures) -> str:
     )
 
 
+def section(found: Figures, options: argparse.Namespace) -> str:
+    run = machine()
+    return f"""\
+`python -m benchmarks.metrics --write-docs` measures this and writes this section. The figures are CPU times, medians of
+{options.rounds} rounds, measured on {datetime.now(UTC):%Y-%m-%d}.
+
+There are {options.deployments:,} deployments with {options.replicas} replicas each, and {PROXIES} proxies. Each deployment has
+{ROUTES} routes with two statuses, a method, a batch function, and three metrics of user code. No process is started: one
+process makes and takes the pushes of all. Every counter changes between two pushes.
+
+{report(found)}
+
+The response has {found.lines:,} lines and {found.size / 1e6:,.1f} MB. It takes {found.memory / 1e6:,.0f} MB of memory.
+A scrape asks no other process. The controller takes part only by its own push, every {PUSH_S:g} s.
+
+The machine has {run["cores"]} cores ({run["cpu"]}, {run["system"]}).
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.metrics", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -258,10 +279,14 @@ def main() -> None:
     parser.add_argument("--deployments", type=int, default=500, help="number of deployments (500)")
     parser.add_argument("--replicas", type=int, default=10, help="replicas per deployment (10)")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds (3)")
+    parser.add_argument("--write-docs", action="store_true", help=f"write the section of docs/{DOCS.name}")
     options = parser.parse_args()
     rounds = [measure(options.deployments, options.replicas) for _ in range(options.rounds)]
     found = middle(rounds)
-    print(report(found), f"{found.lines:,} lines, {found.size:,} bytes, {found.memory / 1e6:.0f} MB")
+    text = section(found, options)
+    print(text)
+    if options.write_docs:
+        DOCS.write_text(replace_section(DOCS.read_text(), HEADING, text))
 
 
 if __name__ == "__main__":
