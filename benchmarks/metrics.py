@@ -254,14 +254,14 @@ def report(found: Figures) -> str:
 
 
 def section(found: Figures, options: argparse.Namespace) -> str:
-    run = machine()
+    run, deployments, replicas = machine(), f"{options.deployments:,}", f"{options.replicas:,}"
     return f"""\
 `python -m benchmarks.metrics --write-docs` measures this and writes this section. The figures are CPU times, medians of
 {options.rounds} rounds, measured on {datetime.now(UTC):%Y-%m-%d}.
 
-There are {options.deployments:,} deployments with {options.replicas} replicas each, and {PROXIES} proxies. Each deployment has
-{ROUTES} routes with two statuses, a method, a batch function, and three metrics of user code. No process is started: one
-process makes and takes the pushes of all. Every counter changes between two pushes.
+There are {deployments} deployments with {replicas} replicas each, and {PROXIES} proxies. Each deployment has {ROUTES}
+routes with two statuses, a method, a batch function, and three metrics of user code. No process is started: one process
+makes and takes the pushes of all. Every counter changes between two pushes.
 
 {report(found)}
 

@@ -299,11 +299,12 @@ def section(results: dict[str, Any]) -> str:
     )
     kills = sum(results["kills"].values())
     run, samples, series = results["run"], f"{found['samples']:,}", f"{found['series']:,}"
+    every_s, minutes, lost_s = f"{run['scrape_s']:g}", f"{run['minutes']:g}", PUSH_S + SLACK_S
     return f"""\
 `python -m benchmarks.prometheus --write-docs` measures this and writes this section, last on {run["date"]}.
 
-Prometheus scrapes an instance with two replicas of `web` and two of `doubler` every {run["scrape_s"]:g} s for
-{run["minutes"]:g} minutes. Meanwhile {CLIENTS} clients send requests, and one replica is killed each minute, {kills} in all.
+Prometheus scrapes an instance with two replicas of `web` and two of `doubler` every {every_s} s for
+{minutes} minutes. Meanwhile {CLIENTS} clients send requests, and one replica is killed each minute, {kills} in all.
 Prometheus has stored {samples} samples of {series} series of counters and histograms:
 
 | | |
@@ -320,7 +321,7 @@ requests, so their totals are exact:
 {responses}
 
 A killed replica loses what it counted since its last push. The bound is what the clients have seen of the killed
-processes within {PUSH_S + SLACK_S:g} s before each kill. A request that is retried can count twice, because it runs twice:
+processes within {lost_s:g} s before each kill. A request that is retried can count twice, because it runs twice:
 
 {ours}
 """
