@@ -114,7 +114,7 @@ def test_metrics_are_the_sums_over_all_processes(measured: Measured) -> None:
 
 def test_exposition_of_a_real_instance_parses_in_both_formats(measured: Measured) -> None:
     measured.get("/orders/book")
-    wait_until(lambda: measured.samples("shop_depth") and measured.samples(REQUESTS))
+    wait_until(lambda: measured.samples("shop_orders_total") and measured.samples(REQUESTS))
     texts = []
     for accept, parse in (
         ("text/plain", text_string_to_metric_families),
