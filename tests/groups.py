@@ -97,6 +97,11 @@ GROUPS = {
         ),
         programs={"redis-server": "redis-server"},
     ),
+    "prometheus": Group(
+        words=("promtool",),
+        changes=("app_toolkit/observability/", "docs/metrics.md"),
+        programs={"promtool": "prometheus"},
+    ),
     "browser": Group(
         words=("playwright", "examples.test_chat_page import"),
         changes=(

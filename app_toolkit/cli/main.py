@@ -60,6 +60,7 @@ from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_
 from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.observability.event_log import KEPT
+from app_toolkit.observability.grafana import dashboard as grafana_dashboard
 from app_toolkit.planning import stream_log_warnings
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -545,6 +546,12 @@ def dashboard(
     Screen().say(f"Dashboard at {url}")
     if browser and not webbrowser.open(url):
         Screen().say("There is no browser on this machine that could open it.")
+
+
+@app.command()
+def grafana() -> None:
+    """Print a dashboard for Grafana with all metrics, as JSON to import."""
+    print(json.dumps(grafana_dashboard(), indent=2))
 
 
 @app.command()

@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import uvloop
 
@@ -26,10 +27,22 @@ from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, E
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.logs import attach_fields
+from app_toolkit.observability.metrics import (
+    CALL_STREAMS,
+    CALLS_ONGOING,
+    CALLS_QUEUED,
+    NONE,
+    OPEN_STREAMS,
+    OPEN_WEBSOCKETS,
+    REQUESTS_ONGOING,
+    REQUESTS_QUEUED,
+    Sample,
+)
 from app_toolkit.observability.records import Record, Records
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.admission.wait_queue import Position
+from app_toolkit.replica.objects.batching import BATCH_COUNTS
 from app_toolkit.replica.objects.calls import Calls, ResultReceiver
 from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.router.mirrored import OK, MirroredCalls
@@ -73,6 +86,7 @@ class Local:
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
         disable_ray_auto_start()
         attach_fields()
+        IN_PROCESS.expose(self)
         self.replica = Replica(
             app,
             name=name,
@@ -96,6 +110,13 @@ class Local:
         except ReplicaBusy:  # as over the wire: the position ends at once
             soon(ended)
             return Position(self.replica.wait_queue, CALLER, reserved, ended)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of what waits and runs. Thread-safe."""
+        yield Sample(REQUESTS_QUEUED, (self.router.name,), [self.router.waiting])
+        yield Sample(REQUESTS_ONGOING, (self.router.name,), [self.router.ongoing])
+        yield Sample(OPEN_STREAMS, (self.router.name,), [self.router.opened])
+        yield Sample(OPEN_WEBSOCKETS, (self.router.name,), [self.replica.statistics().websockets])
 
     async def dispatch(
         self,
@@ -257,6 +278,11 @@ class Deployed(Local):
                 await self._starting
             await self.hosted.aclose()
 
+    def samples(self) -> Iterator[Sample]:
+        yield Sample(CALLS_QUEUED, (self.router.name,), [self.router.waiting])
+        yield Sample(CALLS_ONGOING, (self.router.name,), [self.router.ongoing])
+        yield Sample(CALL_STREAMS, (self.router.name,), [self.router.opened])
+
     # For handles
 
     @property
@@ -369,6 +395,9 @@ class InProcess:
         self.listed: set[str] = set()
         #: The copies of calls that mirrors of splits get, by event loop.
         self._mirrored: dict[asyncio.AbstractEventLoop, MirroredCalls] = {}
+        #: The deployments whose waiting and ongoing requests and calls are counted.
+        self._locals: WeakSet[Local] = WeakSet()
+        self._exposed = False
         #: Returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
         #: mirror of a split.
         self.draw: Callable[[], float] = random.random
@@ -382,6 +411,33 @@ class InProcess:
         """Count the time between two chunks of a streamed response."""
         with self._counting:
             self.counters.gaps(deployment).observe(seconds)
+
+    def expose(self, local: "Local") -> None:
+        """Include a deployment in the metrics, and have `prometheus_client` collect these if user code has imported it.
+
+        The import takes 0.1 s, and is of no use to others.
+        """
+        with self._counting:  # `_lock` is held while a deployment is made
+            self._locals.add(local)
+            if self._exposed or "prometheus_client" not in sys.modules:
+                return
+            self._exposed = True
+        from app_toolkit.observability.collector import ToolkitCollector
+
+        ToolkitCollector(self.samples).register()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of the metrics that one process has. Thread-safe."""
+        yield from self.counters.samples()
+        yield from BATCH_COUNTS.samples(lambda replica: NONE if replica is None else replica.deployment)
+        with self._counting:
+            there = list(self._locals)
+        with self._lock:
+            mirrored = list(self._mirrored.values())
+        for local in there:
+            yield from local.samples()
+        for calls in mirrored:
+            yield from calls.mirrors.samples("call")
 
     def list_unapplied(self, ingresses: Iterable[DeploymentConfig], classes: Iterable[Deployable]) -> None:
         """Log in one line which options of these deployments have no effect in one process. List each only once."""

@@ -1,7 +1,7 @@
 """The table of all metrics of the toolkit.
 
-The exposition, docs/metrics.md and the Grafana dashboard are derived from it. A process counts in plain data
-(`observability/counts.py`), and yields `Sample`s of these metrics.
+The exposition, docs/reference/metrics.md and the dashboard for Grafana are derived from it. A process counts in plain
+data (`observability/counts.py`), and yields `Sample`s of these metrics.
 """
 
 from collections.abc import Callable, Iterable
@@ -354,8 +354,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         DROPPED_SERIES,
         "gauge",
-        "Series of user code that a process has left out, because it has too many or they conflict with others.",
-        (*DEPLOYMENT, "process"),
+        "Series of user code that replicas have left out, because a replica has too many.",
+        DEPLOYMENT,
         "replicas",
     ),
     Metric(REPORTING, "gauge", "Processes that push metrics.", ("component",), "admin"),

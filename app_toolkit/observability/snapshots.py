@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app_toolkit.observability.metrics import BY_NAME, Sample, Source
+from app_toolkit.observability.metrics import BY_NAME, DROPPED_SERIES, Sample, Source
 
 PUSH_S = 2.0
 """Seconds between two pushes while the counters of the process change."""
@@ -88,6 +88,8 @@ class Snapshots:
         """
         user = UserMetrics() if self._user is None else self._user()
         mine = [sample for source in self._sources for sample in source()]
+        if user.dropped:
+            mine.append(Sample(DROPPED_SERIES, (self._identity["replica_set"],), [user.dropped]))
         gauges, counters = _split(mine, user.families)
         changed = self._pending is not None or gauges != self._gauges or self._have_changed(counters)
         user_gauges, user_counters = _split(user.samples, user.families)

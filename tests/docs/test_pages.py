@@ -60,6 +60,9 @@ SHOWN = {
     "docs/logs.md json": "tests/observability/test_logs.py::test_records_in_json_are_one_line_each",
     "docs/logs.md py": "tests/observability/test_logs.py::test_a_formatter_of_the_app_uses_the_fields",
     "docs/logs.md text": "tests/observability/test_logs.py::test_a_record_has_its_time_and_the_id_of_its_request",
+    "docs/metrics.md yaml": (
+        "tests/observability/test_grafana.py::test_promtool_accepts_the_configuration_of_the_page"
+    ),
     "docs/observability.md text": "tests/docs/test_observability.py::test_the_page_explains_events_that_there_are",
     "docs/operations.md console": "tests/docs/test_operations.py::test_deploy_prints_the_lines_of_the_page",
     "docs/operations.md ini": "tests/docs/test_pages.py::test_the_unit_of_the_page_signals_the_command_alone",

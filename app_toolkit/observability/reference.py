@@ -1,0 +1,62 @@
+"""Generates the page of all metrics from their table.
+
+python -m app_toolkit.observability.reference > docs/reference/metrics.md
+"""
+
+from collections.abc import Iterator
+
+from app_toolkit.observability.metrics import DEPLOYMENT, METRICS, Metric
+
+HEAD = """\
+# List of metrics
+
+`python -m app_toolkit.observability.reference > docs/reference/metrics.md` writes this page from the table of metrics.
+[Metrics](../metrics.md) explains the labels, and how Prometheus scrapes them.
+
+A metric *of a deployment* has the labels `application`, `revision` and `deployment`, and the others that are listed. A
+histogram `NAME` has the series `NAME_bucket`, `NAME_sum` and `NAME_count`. The list below a table has the upper bounds
+of the buckets."""
+
+SOURCES = {
+    "proxies": ("Requests", "Proxies count these."),
+    "replicas": ("Calls, batches and replicas", "Replicas count these; those of calls, the replica that calls."),
+    "all": ("Affinity, mirrors and processes", "Several kinds of processes count these."),
+    "controller": ("Controller", "The controller counts these."),
+    "admin": ("Admin process", "The admin process counts these."),
+}
+"""The heading and the introduction of the metrics of each source."""
+
+
+def page() -> str:
+    """Return the page, in Markdown."""
+    lines = [HEAD]
+    for source, (title, about) in SOURCES.items():
+        lines += [f"\n## {title}\n", f"{about}\n"]
+        lines += ["| metric | type | of a deployment | other labels | |", "|---|---|---|---|---|"]
+        of_source = [metric for metric in METRICS if metric.source == source]
+        lines += [_line(metric) for metric in of_source]
+        lines += _bounds(of_source)
+    return "\n".join(lines)
+
+
+def _line(metric: Metric) -> str:
+    others = metric.labels[len(DEPLOYMENT) :] if metric.is_of_deployment else metric.labels
+    labels = ", ".join(f"`{name}`" for name in others) or "–"
+    return (
+        f"| `{metric.name}` | {metric.kind} | {'yes' if metric.is_of_deployment else 'no'} | {labels} | {metric.help} |"
+    )
+
+
+def _bounds(metrics: list[Metric]) -> Iterator[str]:
+    by_bounds: dict[tuple[float, ...], list[str]] = {}
+    for metric in metrics:
+        if metric.buckets:
+            by_bounds.setdefault(metric.buckets, []).append(f"`{metric.name}`")
+    if by_bounds:
+        yield ""
+    for bounds, names in by_bounds.items():
+        yield f"- {', '.join(names)}: {', '.join(f'{bound:g}' for bound in bounds)}"
+
+
+if __name__ == "__main__":
+    print(page())
