@@ -1,13 +1,15 @@
 """Decides whether an application may be applied beside the others of an instance, and computes its replica sets."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, DeploymentSpec, HTTPOptions, SplitSpec
 from app_toolkit.core.diff import options_changed
 from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.core.reconcile import ReplicaSetSpec
+from app_toolkit.core.redaction import secrets_of
 from app_toolkit.errors import ConfigError
-from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.interfaces import ReplicaSpec, Resources
 from app_toolkit.types import ReplicaId
 
 
@@ -100,9 +102,27 @@ def replica_set_specs(applications: Iterable[ApplicationSpec], *, spread: bool) 
     }
 
 
+def _without_secrets(resources: Resources, secrets: Collection[str]) -> tuple[Resources, Mapping[str, str]]:
+    """Return the resources without the environment variables that contain secrets, and these variables.
+
+    Ray writes the runtime environment of a process to its own logs. So the replica sets these variables itself.
+    """
+    environment = resources.engine_options.get("runtime_env", {})
+    variables = environment.get("env_vars", {})
+    hidden = {name: value for name, value in variables.items() if any(secret in value for secret in secrets)}
+    if not hidden:
+        return resources, {}
+    shown = {name: value for name, value in variables.items() if name not in hidden}
+    return replace(
+        resources, engine_options={**resources.engine_options, "runtime_env": {**environment, "env_vars": shown}}
+    ), hidden
+
+
 def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bool) -> ReplicaSetSpec:
     config, origin = deployment.config, deployment.origin or spec
     template_hash = spec.template_hash(config.name)
+    secrets = secrets_of(deployment)
+    resources, variables = _without_secrets(config.ray_actor_options.to_resources(), secrets)
     return ReplicaSetSpec(
         name=name,
         template_hash=template_hash,
@@ -115,7 +135,7 @@ def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSp
             target=origin.target,
             app_dir=origin.app_dir,
             root_path=(spec.route_prefix or "").rstrip("/"),
-            live=config.reloadable_options,
+            live=replace(config.reloadable_options, secrets=secrets),
             graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
             on_disconnect=config.on_disconnect,
             kind=deployment.kind,
@@ -126,10 +146,11 @@ def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSp
             artifact=origin.artifact,
             sources=origin.sources,
             stream_log=spec.stream_log,
+            variables=variables,
         ),
         policy=config.policy,
         idempotent=deployment.idempotent if deployment.kind == "class" else (),
-        resources=config.ray_actor_options.to_resources(),
+        resources=resources,
         max_per_node=config.max_replicas_per_node,
         max_surge=config.max_surge,
         max_unavailable=config.max_unavailable,
