@@ -107,6 +107,7 @@ def take(command: Command, away: bool = False) -> None:
             "traffic",
             "events",
             "logs",
+            "slow",
         )  # the names there
         words = [] if slashed else command.arguments
         for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(words), re.MULTILINE):
