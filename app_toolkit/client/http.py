@@ -9,6 +9,7 @@ import httpx
 from pydantic import TypeAdapter
 
 from app_toolkit import errors
+from app_toolkit.admin.security import is_loopback
 from app_toolkit.client.client import Client, Driver, Engine
 from app_toolkit.client.commands import LONGEST_WAIT_S, Command, GetStatus, Query, Shutdown
 from app_toolkit.client.encoding import (
@@ -77,6 +78,7 @@ class HTTPClient(Client):
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
             verify=parsed.scheme == "https",  # to read the certificates of all authorities takes 0.1 s
             follow_redirects=False,  # they could take the token to another host
+            trust_env=not is_loopback(parsed.host),  # a proxy of the environment would get the token, and not find us
         )
 
     def execute(self, command: Command[R]) -> R:
