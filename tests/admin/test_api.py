@@ -42,7 +42,7 @@ def test_every_command_has_a_route_except_those_of_drivers(http: httpx.Client) -
 
 
 def test_every_operating_command_of_the_command_line_can_use_the_admin_api() -> None:
-    local = {"new", "dev", "plan", "run"}
+    local = {"new", "dev", "plan", "run", "grafana"}
     names = {each.name or each.callback.__name__: each for each in command_line.registered_commands if each.callback}
     for name, command in names.items():
         parameters = getattr(command.callback, "__signature__", None)
