@@ -224,6 +224,8 @@ class ReloadableOptions:
     """For a class: the value that `reconfigure` receives."""
     batch: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Limits of batch methods and endpoints by function name. They override those of the function."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """The secrets among the options of the deployment, which no log and no error of the replica contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,8 @@ class ReplicaSpec:
     """The hash of the Python files that replace those of `app_dir` on disk; empty: they are imported from disk."""
     stream_log: str = "memory"
     """The stream log of the routes that name none."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The environment variables that the replica sets before it imports the app. They contain secrets."""
 
 
 @dataclass(frozen=True, slots=True)

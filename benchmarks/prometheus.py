@@ -290,13 +290,9 @@ def section(results: dict[str, Any]) -> str:
         ("status and outcome", "clients", "`/metrics`"),
         [(name, f"{seen.get(name, 0):,}", f"{counted.get(name, 0):,}") for name in sorted({*seen, *counted})],
     )
-    ours = table(
-        ("", "clients", "`/metrics`", "bound for what is missing"),
-        [
-            (title, f"{results[name]['seen']:,}", f"{results[name]['counted']:,.0f}", f"{results['unpushed']:,}")
-            for name, title in (("orders", "orders, a counter of the app"), ("calls", "calls between deployments"))
-        ],
-    )
+    of_replicas = results["orders"]["seen"] + results["calls"]["seen"]
+    missing = of_replicas - results["orders"]["counted"] - results["calls"]["counted"]
+    bound = f"{results['unpushed']:,}"
     kills = sum(results["kills"].values())
     run, samples, series = results["run"], f"{found['samples']:,}", f"{found['series']:,}"
     every_s, minutes, lost_s = f"{run['scrape_s']:g}", f"{run['minutes']:g}", PUSH_S + SLACK_S
@@ -320,10 +316,10 @@ requests, so their totals are exact:
 
 {responses}
 
-A killed replica loses what it counted since its last push. The bound is what the clients have seen of the killed
-processes within {lost_s:g} s before each kill. A request that is retried can count twice, because it runs twice:
-
-{ours}
+A killed replica loses what it counted since its last push. Replicas count the orders, a counter of the app, and the
+calls that they make. The clients have seen {of_replicas:,} of both, and {missing:,.0f} of these are missing. The bound is {bound}: so
+many they have seen of the killed processes within {lost_s:g} s before each kill. A replica may also count a request that is
+retried.
 """
 
 

@@ -17,12 +17,22 @@ from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
 from app_toolkit.config.project import read_project
-from app_toolkit.config.settings import log_format, log_level, read_served, read_variables, set_development, set_served
+from app_toolkit.config.settings import (
+    log_format,
+    log_level,
+    read_served,
+    read_variables,
+    set_development,
+    set_served,
+    values_of,
+)
+from app_toolkit.core.redaction import is_secret_name, secrets_of
 from app_toolkit.engines.applications import Applications
 from app_toolkit.engines.embedded import embedded
 from app_toolkit.errors import ConfigError, ToolkitError
 from app_toolkit.observability.log_formats import FORMATTERS
 from app_toolkit.observability.logs import show_logs
+from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.planning import take_up
 from app_toolkit.proxy.addresses import check_port_is_free
 from app_toolkit.types import ASGIApp
@@ -109,6 +119,7 @@ class Reload(ChangeReload):  # type: ignore[valid-type, misc]
 
 def app() -> ASGIApp:
     """Return the app to serve. uvicorn calls this in the serving process, within its event loop."""
+    add_secrets(values_of(is_secret_name))
     show_logs(log_level(), log_format())
     try:
         served = Served.read(read_served())
@@ -141,6 +152,7 @@ def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
     for name in names:
         served, plan = application_here(file, name)
         spec = applied(plan, variables)
+        add_secrets(secret for deployment in spec.deployments for secret in secrets_of(deployment))
         take_up(served, spec)
         apps[file.application(name).options.route_prefix] = embedded(
             served, spec.deployments[0].config, stream_log=spec.stream_log

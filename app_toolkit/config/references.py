@@ -26,6 +26,20 @@ def resolve(text: str, variables: Mapping[str, str]) -> str:
     return _TOKEN.sub(lambda token: "${" if token[1] is None else variables[token[1]], text)
 
 
+def values(text: str, resolved: str) -> list[str]:
+    """Return the values that the references of a text have in the resolved text, which `resolve` has returned.
+
+    If several references follow each other without a text between them, the division between their values is not known,
+    and one of them has all of it.
+    """
+    parts, end = [], 0
+    for token in _TOKEN.finditer(text):
+        parts += [re.escape(text[end : token.start()]), re.escape("${") if token[1] is None else "(.*)"]
+        end = token.end()
+    found = re.fullmatch("".join([*parts, re.escape(text[end:])]), resolved, re.DOTALL)
+    return [] if found is None else [value for value in found.groups() if value]
+
+
 def escape(text: str) -> str:
     """Escape each `${`, so that the text contains no reference."""
     return text.replace("${", "$${")

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,16 @@ def _variable(option: str) -> str:
 def read_variables(names: Iterable[str]) -> dict[str, str]:
     """Return the values of those variables that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Set environment variables of this process, and of those that it starts."""
+    os.environ.update(variables)
+
+
+def values_of(is_wanted: Callable[[str], bool]) -> list[str]:
+    """Return the values of the variables with a wanted name."""
+    return [value for name, value in os.environ.items() if is_wanted(name)]
 
 
 def redis_url() -> str | None:

@@ -4,11 +4,13 @@ import logging
 from pathlib import Path
 
 from app_toolkit.config import settings
+from app_toolkit.core.redaction import is_secret_name
 from app_toolkit.errors import InsecurePath
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.logs import attach_fields, show_logs
 from app_toolkit.observability.process_log import ProcessLog
+from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.types import ReplicaId
 
 logger = logging.getLogger("app_toolkit.logs")
@@ -28,6 +30,7 @@ def begin_logs(folder: Path | None, context: ReplicaContext, file: str = "", *, 
         file: The name of the log file; empty: the id of the replica.
         output: Whether the file also gets what is written to standard output and standard error.
     """
+    add_secrets(settings.values_of(is_secret_name))
     level = settings.log_level()
     show_logs(level, settings.log_format())
     attach_fields(context)

@@ -45,6 +45,7 @@ from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.metrics import Sample, Source
 from app_toolkit.observability.process import ProcessUse
 from app_toolkit.observability.pushing import MetricsPush, MetricsThread, Push
+from app_toolkit.observability.secrets import add_secrets, redacted, redacting
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.observability.snapshots import Snapshots
 from app_toolkit.observability.tracebacks import shorten_paths
@@ -125,7 +126,8 @@ class ControlledProcess:
                     # The controller that ordered the start was replaced meanwhile. The later one does not know this
                     # process.
                     os._exit(0)
-                location = start()
+                with redacting():
+                    location = start()
             except BaseException as error:
                 self.location.set_exception(error)
             else:
@@ -148,7 +150,7 @@ class ControlledProcess:
         except (Unresponsive, ReplicaGone, NotWell):
             raise
         except Exception as error:
-            raise NotWell(users_traceback(error)) from error
+            raise NotWell(redacted(users_traceback(error))) from error
         return found.connections if isinstance(found, ReplicaStatistics) else 0
 
     def drain(self, timeout_s: float, epoch: int) -> None:
@@ -214,6 +216,8 @@ class ReplicaProcess(ControlledProcess):
 
     def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
         settings.hide_admin_token()  # user code has no need of it
+        settings.set_variables(spec.variables)
+        add_secrets(spec.live.secrets)
         context = ReplicaContext(spec.application, spec.deployment, spec.id)
         begin_logs(self.services.log_folder, context, output=True)
         folder, store = self.services.folder.path, self.services.store
@@ -241,7 +245,9 @@ class ReplicaProcess(ControlledProcess):
 
     def reconfigure(self, live: ReloadableOptions, timeout_s: float, epoch: int) -> None:
         self.heed(epoch)
-        self.server.reconfigure(live, timeout_s)
+        add_secrets(live.secrets)
+        with redacting():
+            self.server.reconfigure(live, timeout_s)
 
     def calling(self) -> Mapping[str, CallLoad]:
         """Return the calls of the handles of this replica that wait or are ongoing, by deployment."""

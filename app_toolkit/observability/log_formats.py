@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app_toolkit.core.logs import LoggedRecord
+from app_toolkit.observability.secrets import redacted
 from app_toolkit.observability.tracebacks import shortened
 
 FIELDS = ("request_id", "request_ids", "trace_id", "application", "revision", "deployment", "replica")
@@ -144,7 +145,7 @@ def _list(value: Any) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    return record.getMessage().rstrip("\n")  # uvicorn separates some messages by an empty line
+    return redacted(record.getMessage()).rstrip("\n")  # uvicorn separates some messages by an empty line
 
 
 def _trace(record: logging.LogRecord) -> str:
@@ -156,4 +157,4 @@ def _trace(record: logging.LogRecord) -> str:
         parts.append(record.exc_text)
     if record.stack_info:
         parts.append(shortened(record.stack_info))
-    return "\n".join(parts)
+    return redacted("\n".join(parts))

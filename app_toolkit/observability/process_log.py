@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from app_toolkit.errors import InsecurePath
 from app_toolkit.observability.log_formats import MOST_BYTES, JsonFormatter
 from app_toolkit.observability.logs import add_fields
+from app_toolkit.observability.secrets import redacted
 
 logger = logging.getLogger("app_toolkit.logs")
 
@@ -145,7 +146,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class Output:
-    """A stream that passes everything on to another one, and each line to a function, too.
+    """A stream that passes everything on to another one, without secrets, and each line to a function, too.
 
     What a handler of log records writes is not passed to the function.
     """
@@ -161,7 +162,8 @@ class Output:
             self._lines.rest = rest if len(rest) <= 2 * MOST_BYTES else _cut(rest)
             for line in lines:
                 self._add(line)
-        return self._stream.write(text)
+        self._stream.write(redacted(text))
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

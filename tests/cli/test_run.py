@@ -334,3 +334,14 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(app: str) -> Non
         with pytest.raises(ConfigError, match="is in use"):
             run(taken, Screen(), lambda: engine)
     assert engine.did == []
+
+
+def test_admin_process_that_others_reach_needs_a_token_before_anything_starts(
+    app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("APP_TOOLKIT_ADMIN_TOKEN", raising=False)
+    engine = Scripted()
+    exposed = RunOptions(app, None, HTTPOptions(port=0, admin_host="0.0.0.0"), PlanOptions())
+    with pytest.raises(ConfigError, match=r"^admin_host = '0\.0\.0\.0': other machines .* APP_TOOLKIT_ADMIN_TOKEN$"):
+        run(exposed, Screen(), lambda: engine)
+    assert engine.did == []

@@ -81,6 +81,13 @@ def test_token_is_sent_and_needed(instance: Instance) -> None:
             client.execute(GetStatus())
 
 
+def test_token_for_this_machine_does_not_go_to_a_proxy(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with serving(instance, TOKEN) as url, HTTPClient(url, TOKEN) as client:
+        assert client.execute(GetStatus()).epoch == 1
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8001", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port", ""])
 def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="admin_url"):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import HTTPOptions, RayActorOptions
 from app_toolkit.core.applications import (
     callee,
     check,
@@ -156,3 +156,20 @@ def test_an_application_has_a_replica_set_for_each_of_its_deployments():
 
 def test_the_root_path_of_an_application_at_the_root_is_empty():
     assert replica_set_specs([application(prefix="/")], spread=False)["shop/web"].template.root_path == ""
+
+
+def test_variables_with_secrets_are_set_by_the_replica_and_not_by_ray():
+    environment = {
+        "pip": ["torch"],
+        "env_vars": {"STAGE": "test", "DB_PASSWORD": "hunter2-", "URL": "x://me:hunter2-@h"},
+    }
+    options = RayActorOptions(num_cpus=2, runtime_env=environment)
+    shop = application()
+    (web,) = shop.deployments
+    hidden = web.model_copy(update={"config": web.config.model_copy(update={"ray_actor_options": options})})
+    specs = replica_set_specs([shop.model_copy(update={"deployments": (hidden,)})], spread=False)
+    spec = specs["shop/web"]
+    assert spec.resources.engine_options["runtime_env"] == {"pip": ["torch"], "env_vars": {"STAGE": "test"}}
+    assert spec.template.variables == {"DB_PASSWORD": "hunter2-", "URL": "x://me:hunter2-@h"}
+    assert spec.template.live.secrets == ("hunter2-",)
+    assert "hunter2-" not in repr(spec)

@@ -26,7 +26,9 @@ from app_toolkit.cli.new import choose, read_answers, templates
 
 from .pages import ROOT, Command, Page
 
-THEIRS = {"createdb", "export", "git", "initdb", "mypy", "npm", "pg_ctl", "printf", "ray", "ruff", "venv"}
+THEIRS = {
+    *("createdb", "export", "git", "initdb", "mypy", "npm", "pg_ctl", "printf", "ray", "ruff", "ssh", "umask", "venv"),
+}
 """Programs of others, whose options are not held to anything here."""
 
 SPOKEN = re.compile(r"(app-toolkit|fastapi|pytest|uvicorn(?! --)|python\S* -m|cd \S+ &&) \S")
@@ -105,6 +107,7 @@ def take(command: Command, away: bool = False) -> None:
             "traffic",
             "events",
             "logs",
+            "slow",
         )  # the names there
         words = [] if slashed else command.arguments
         for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(words), re.MULTILINE):
@@ -137,6 +140,11 @@ def _ci(command: Command) -> None:
 
 def _cookiecutter(command: Command) -> None:
     assert (Path(command.arguments[0]) / "cookiecutter.json").is_file()
+
+
+def _curl(command: Command) -> None:
+    url = command.arguments[-1]
+    assert re.match(r"https?://[\w.:-]+/", url), f"{url} is no URL"
 
 
 def _fastapi(command: Command) -> None:
@@ -198,6 +206,7 @@ def _module(command: Command) -> None:
 PROGRAMS: dict[str, Callable[[Command], None]] = {
     "app-toolkit": _app_toolkit,
     "cookiecutter": _cookiecutter,
+    "curl": _curl,
     "fastapi": _fastapi,
     "pip": _pip,
     "pytest": _pytest,

@@ -4,13 +4,16 @@ import io
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.files import read_file
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.diff import Effect, difference, of_part
 from app_toolkit.core.partial import taken_over
 from app_toolkit.planning import plan
+from app_toolkit.proxy.builtin import HEALTH, READY
 
 from .pages import page
 
@@ -18,8 +21,8 @@ OPERATIONS = page("docs/operations.md")
 
 
 def test_deploy_prints_the_lines_of_the_page(tmp_path: Path) -> None:
-    (yaml,) = OPERATIONS.shown("yaml")
-    (tmp_path / "app.yaml").write_text(yaml)
+    application_file, _ = OPERATIONS.shown("yaml")
+    (tmp_path / "app.yaml").write_text(application_file)
     names: dict[str, object] = {"__name__": "shop"}
     exec(OPERATIONS.shown("python")[0], names)
     where = {"target": "shop:app", "app_dir": ".", "name": "shop"}
@@ -45,6 +48,16 @@ def test_page_explains_each_status() -> None:
 
 @pytest.mark.parametrize("name", ["docs/operations.md", "docs/cli.md"])
 def test_the_file_of_a_page_is_read(name: str, tmp_path: Path) -> None:
-    (yaml,) = page(name).shown("yaml")
-    (tmp_path / "app.yaml").write_text(yaml)
+    (tmp_path / "app.yaml").write_text(page(name).shown("yaml")[0])
     assert "shop" in read_file(tmp_path / "app.yaml").applications
+
+
+def test_probes_of_the_page_ask_endpoints_of_the_proxy() -> None:
+    probes = yaml.safe_load(OPERATIONS.shown("yaml")[1])
+    assert {name: probe["httpGet"] for name, probe in probes.items()} == {
+        "startupProbe": {"path": HEALTH, "port": HTTPOptions().port},
+        "livenessProbe": {"path": HEALTH, "port": HTTPOptions().port},
+        "readinessProbe": {"path": READY, "port": HTTPOptions().port},
+    }
+    fields = {"httpGet", "periodSeconds", "timeoutSeconds", "failureThreshold"}  # of a Probe in the API of Kubernetes
+    assert all(probe.keys() <= fields for probe in probes.values())

@@ -31,7 +31,11 @@ CHAT = "tests/docs/test_tutorial_chat.py"
 CLIENTS = "tests/docs/test_client_pages.py"
 ANSWERS = "tests/docs/test_tutorial.py::test_a_step_of_the_tutorial_answers_as_it_shows"
 REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_an_access_record"
+ADMIN = "tests/docs/test_admin.py"
 SHOWN = {
+    "docs/admin.md console": f"{ADMIN}::test_requests_of_the_page_are_answered",
+    "docs/admin.md json": f"{ADMIN}::test_error_of_the_page_is_answered",
+    "docs/admin.md text": ("tests/admin/test_security.py::test_reverse_proxy_may_pass_on_its_name_if_there_is_a_token"),
     "docs/architecture.md mermaid": DRAWING,
     "docs/architecture.md text": "tests/test_layers.py::test_the_page_draws_every_package_in_its_layer",
     "docs/autoscaling.md console": "tests/cli/test_status.py::test_page_shows_the_reason_of_a_target",

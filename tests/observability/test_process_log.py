@@ -1,5 +1,6 @@
 """All records and output of a process are in its log, whatever the app and its handlers do."""
 
+import io
 import json
 import logging
 import logging.config
@@ -18,6 +19,7 @@ from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.observability.log_formats import MOST_BYTES
 from app_toolkit.observability.logs import attach_fields
 from app_toolkit.observability.process_log import ProcessLog
+from app_toolkit.observability.secrets import add_secrets
 
 logger = logging.getLogger("shop")
 
@@ -230,3 +232,17 @@ def test_process_that_was_forked_writes_nothing(disk: Disk) -> None:
     os.close(reading)
     os.close(writing)
     assert disk.messages == ["in the parent"]
+
+
+def test_secrets_are_in_no_record_traceback_and_output(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", shown := io.StringIO())
+    add_secrets(["hunter2-of-ada"])
+    with logging_to(disk, output=True):
+        print("printed: hunter2-of-ada")
+        try:
+            raise ValueError("raised: hunter2-of-ada")
+        except ValueError:
+            logger.exception("logged: %s", "hunter2-of-ada")
+    assert disk.messages == ["printed: ***", "logged: ***"]
+    assert disk.records[1]["exception"].endswith("ValueError: raised: ***")
+    assert shown.getvalue() == "printed: ***\n"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from app_toolkit.errors import BadRequest, PlanningError, RemoteError, StartupError
 from app_toolkit.interfaces import Call, ReplicaSpec
 from app_toolkit.observability.context import REPLICA, ReplicaContext
+from app_toolkit.observability.secrets import redact
 from app_toolkit.replica.admission.streams import open_stream
 from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.objects.hosted_object import HostedObject
@@ -166,6 +167,7 @@ class Calls:
                 raise
             last = encode_error(_cancelled_inside(method))
         except Exception as error:
+            redact(error)
             last = encode_error(error)
         await frames_out.last(last)
 

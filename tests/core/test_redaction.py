@@ -1,0 +1,69 @@
+"""Which values are secrets, and texts without them."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app_toolkit.config.files import applied
+from app_toolkit.config.models import ClassConfig, ClassSpec
+from app_toolkit.core.redaction import MASK, SHORTEST, Redactor, is_secret_name, redact_error, secrets_in, secrets_of
+from tests.core.specs import application
+
+SECRETS = st.lists(st.text(st.characters(exclude_characters="*"), min_size=SHORTEST), max_size=4)
+"""A secret of asterisks would be found in the mask."""
+
+
+@given(SECRETS, st.lists(st.text(st.characters(exclude_characters="*")), max_size=5), st.randoms())
+def test_no_secret_is_left_wherever_it_is_in_a_text(secrets, around, random):
+    parts = [*around, *secrets, *map(repr, secrets), *map(json.dumps, secrets)]
+    random.shuffle(parts)
+    found = Redactor(secrets).redact("*".join(parts))
+    assert not [secret for secret in secrets if secret in found]
+
+
+@given(st.text(), st.lists(st.text(max_size=SHORTEST - 1)))
+def test_text_without_secrets_does_not_change(text, short):
+    assert Redactor(short).redact(text) == text
+    assert Redactor().redact(text) == text
+
+
+def test_longer_one_of_two_secrets_is_replaced_as_a_whole():
+    assert Redactor(["abcdef", "abcdefgh"]).redact("=abcdefgh= abcdef") == f"={MASK}= {MASK}"
+
+
+@pytest.mark.parametrize(
+    "name", ["TOKEN", "HF_TOKEN", "openai_api_key", "apiKey", "DB_PASSWORD", "db_pass", "client-secret"]
+)
+def test_name_says_that_its_value_is_secret(name):
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["key", "max_tokens", "model", "compass", "TOKENIZERS_PARALLELISM", "public_key", ""])
+def test_name_says_nothing_about_its_value(name):
+    assert not is_secret_name(name)
+
+
+def test_secrets_are_found_in_tables_and_lists_and_urls():
+    config = {"store": {"token": ["first-token", 3]}, "url": "redis://me:in-the-url@host/0", "model": "tiny-model"}
+    assert list(secrets_in(config)) == ["first-token", "in-the-url"]
+
+
+def test_values_of_references_are_the_secrets_of_a_deployment():
+    options = {
+        "ray_actor_options": {"runtime_env": {"env_vars": {"STAGE": "plain", "DB_PASSWORD": "by its name"}}},
+        "user_config": {"header": "Bearer ${VALUE} for $${ME}", "list": ["${OTHER}"]},
+    }
+    spec = application()
+    model = ClassSpec(config=ClassConfig(name="model", **options))
+    found = applied(spec.model_copy(update={"deployments": (model,)}), {"VALUE": "hunter2-", "OTHER": "two\nlines"})
+    assert sorted(secrets_of(found.deployments[0])) == ["by its name", "hunter2-", "two\nlines"]
+
+
+def test_texts_of_an_error_are_redacted():
+    error = ValueError("the token is hunter2-", 7)
+    error.add_note("hunter2- again")
+    redact_error(error, Redactor(["hunter2-"]))
+    assert error.args == (f"the token is {MASK}", 7)
+    assert error.__notes__ == [f"{MASK} again"]

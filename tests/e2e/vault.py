@@ -1,0 +1,46 @@
+"""An app that reveals its secrets wherever it can: in records, output, exceptions, and failures of its replicas."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from app_toolkit import Deployment, DeploymentConfig, Toolkit
+
+log = logging.getLogger("vault")
+SICK = Path(os.environ.get("VAULT_SICK", "/"))
+
+
+class Store(Deployment, ray_actor_options={"num_cpus": 0.1}):
+    def __init__(self, argument: str) -> None:
+        self.argument = argument
+        self.config: dict[str, Any] = {}
+        if SICK.is_file():
+            raise RuntimeError(f"the constructor has {os.environ['STORE_CODE']} and {self.argument}")
+
+    def reconfigure(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def check_health(self) -> None:
+        if SICK.is_file():
+            raise RuntimeError(f"it is ill with {self.config}")
+
+    async def read(self) -> str:
+        log.error("it reads with %s", self.config)
+        print("it prints", os.environ["STORE_CODE"], self.argument)
+        raise ValueError(f"it cannot read with {self.config} and {dict(os.environ)}")
+
+
+store = Store.bind(os.environ.get("VAULT_PASSWORD", ""))
+shelf = APIRouter()
+
+
+@shelf.get("/read")
+async def read(store: Annotated[Store, Depends(store)]) -> str:
+    return await store.read()
+
+
+app = Toolkit()
+app.include_router(shelf, deployment=DeploymentConfig(name="shelf", ray_actor_options={"num_cpus": 0.1}))
