@@ -317,9 +317,9 @@ requests, so their totals are exact:
 {responses}
 
 A killed replica loses what it counted since its last push. Replicas count the orders, a counter of the app, and the
-calls that they make. The clients have seen {of_replicas:,} of both, and {missing:,.0f} of these are missing. The bound is {bound}: so
-many they have seen of the killed processes within {lost_s:g} s before each kill. A replica may also count a request that is
-retried.
+calls that they make. The clients have seen {of_replicas:,} of both, and {missing:,.0f} of these are missing.
+The bound is {bound}: so many they have seen of the killed processes within {lost_s:g} s before each kill.
+A replica may also count a request that is retried.
 """
 
 
