@@ -349,15 +349,9 @@ def test_exposition_parses_and_has_every_value(accept: str | None) -> None:
     parse = parse_openmetrics if accept == OPENMETRICS else parse_text
     samples = [sample for family in parse(text.decode()) for sample in family.samples]
     found = {(sample.name, sample.labels.get("le")): sample for sample in samples}
-    labels = {
-        "application": "shop",
-        "revision": "1",
-        "deployment": "web",
-        "route": '/it"ems\\{id}/100%s',
-        "method": "GET",
-    }
-    requests = found[REQUESTS, None]
-    assert (requests.labels, requests.value) == (labels | {"status": "200", "outcome": "ok"}, 3)
+    own = {"application": "shop", "revision": "1", "deployment": "web"}
+    labels = own | {"route": '/it"ems\\{id}/100%s', "method": "GET", "status": "200", "outcome": "ok"}
+    assert (found[REQUESTS, None].labels, found[REQUESTS, None].value) == (labels, 3)
     buckets = {bound: sample.value for (name, bound), sample in found.items() if name == f"{REQUEST_SECONDS}_bucket"}
     assert (buckets["0.001"], buckets["0.025"], buckets["60.0"], buckets["+Inf"]) == (1, 2, 2, 3)
     assert found[f"{REQUEST_SECONDS}_count", None].value == 3
