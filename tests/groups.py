@@ -105,7 +105,9 @@ GROUPS = {
     "browser": Group(
         words=("playwright", "examples.test_chat_page import"),
         changes=(
+            "app_toolkit/admin/",
             "app_toolkit/chat/",
+            "app_toolkit/dashboard/",
             "app_toolkit/streaming/",
             "examples/chat/",
             "templates/chat/",

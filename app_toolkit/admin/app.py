@@ -49,6 +49,7 @@ def create_app(client: Client, metrics: MetricsAggregate, options: AdminOptions,
         redoc_url=None,
         lifespan=follow,
     )
+    app.state.live = live
     app.add_middleware(Guard, host=options.admin_host, token=token, public=page_paths())
     app.add_exception_handler(ToolkitError, _show_error)
     app.add_exception_handler(RequestValidationError, _show_mistakes)

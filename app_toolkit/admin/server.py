@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -38,7 +39,7 @@ class AdminThread:
     """
 
     def __init__(self, app: FastAPI, options: AdminOptions, preferred_port: int) -> None:
-        """`preferred_port`: the port if the options name none, and it is free."""
+        """`app`: that of `create_app`. `preferred_port`: the port if the options name none, and it is free."""
         self._options = options
         self._preferred_port = preferred_port
         config = uvicorn.Config(
@@ -53,7 +54,7 @@ class AdminThread:
             limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=ENDING_S,
         )
-        self._server = _Server(config)
+        self._server = _Server(config, app.state.live.close)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -150,14 +151,19 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
+        self._end_streams = end_streams
         self.ready: Future[None] = Future()
         """Completed when the server accepts connections."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set_result(None)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._end_streams()
+        await super().shutdown(sockets)
 
 
 def bind(options: AdminOptions, preferred_port: int) -> socket.socket:

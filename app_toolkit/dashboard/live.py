@@ -76,6 +76,7 @@ class Live:
         self._delta = ""
         self._stale = True
         self._streams = 0
+        self._closed = False
         self._opened = asyncio.Event()
         self._made = asyncio.Condition()
 
@@ -100,8 +101,8 @@ class Live:
         self._opened.set()
         try:
             seen = None
-            while True:
-                document, seen = await self._next(seen)
+            while (following := await self._next(seen)) is not None:
+                document, seen = following
                 yield document
         finally:
             self._streams -= 1
@@ -110,10 +111,18 @@ class Live:
                 self._tables.pop("deployments", None)
                 self._stale = True
 
-    async def _next(self, seen: int | None) -> tuple[str, int]:
-        """Return the document that follows the one with the number `seen`, and its number."""
+    async def close(self) -> None:
+        """End the streams of documents."""
         async with self._made:
-            await self._made.wait_for(lambda: not self._stale and seen != self._number)
+            self._closed = True
+            self._made.notify_all()
+
+    async def _next(self, seen: int | None) -> tuple[str, int] | None:
+        """Return the document that follows the one with the number `seen`, and its number; None: the streams end."""
+        async with self._made:
+            await self._made.wait_for(lambda: self._closed or (not self._stale and seen != self._number))
+            if self._closed:
+                return None
             follows = seen is not None and seen + 1 == self._number
             return self._delta if follows else self._whole(), self._number
 

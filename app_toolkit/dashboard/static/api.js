@@ -70,7 +70,8 @@ function ask(wrong) {
       el("label", { htmlFor: "token" }, "Token"), field, note,
       el("menu", {}, el("button.primary", { type: "submit" }, "Continue")));
     const dialog = el("dialog.ask", { "aria-labelledby": "token-title" }, form);
-    dialog.addEventListener("cancel", (event) => event.preventDefault());
+    // Browsers close a dialog at the second Escape, whatever `cancel` says.
+    dialog.addEventListener("close", () => { if (dialog.isConnected) { dialog.showModal(); field.focus(); } });
     form.addEventListener("submit", () => { keep(field.value.trim()); dialog.remove(); asking = null; resolve(); });
     document.body.append(dialog);
     dialog.showModal();

@@ -174,7 +174,7 @@ function label(words, x, y, anchor) {
 }
 
 // A small line without axes, which repeats what is written beside it.
-export function spark(width = 88, height = 24) {
+export function spark(width = 64, height = 24) {
   const line = svg("path", { class: "line s0" });
   const area = svg("path", { class: "area s0" });
   const root = svg("svg", { class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" }, area, line);

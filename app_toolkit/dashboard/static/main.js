@@ -159,7 +159,7 @@ window.addEventListener("hashchange", () => open());
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, textarea, select, dialog");
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || typing) return;
-  const field = document.querySelector("main input[type=search]");
+  const field = $("main").querySelector("input[type=search]");
   if (field) { event.preventDefault(); field.focus(); field.select(); }
 });
 

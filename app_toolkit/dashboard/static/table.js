@@ -30,7 +30,7 @@ export function table({ caption, columns, key, sort = 0, descending = false, siz
   const pager = el("div.pager", { hidden: true }, where, first, next);
   const nothing = el("p.quiet", { hidden: true }, empty);
   const grid = el("table", {}, el("caption.hidden", {}, caption), el("thead", {}, el("tr", {}, ...heads)), body);
-  const scroller = el("div.scroll", { tabindex: 0, role: "region", "aria-label": caption }, grid);
+  const scroller = el("div.scroll", { tabindex: 0, role: "region", "aria-label": `${caption}, table` }, grid);
   const root = el("div.rows", {}, scroller, nothing, pager);
 
   function sorted() {

@@ -2,19 +2,19 @@
 // deployments it is a graph. Beyond that, each application is a card with a cell for each of its deployments.
 
 import { attr, children, el, show, svg, text } from "./dom.js";
-import { application, applicationLink, count, deployment, deploymentLink, duration, main, percent, plural, rate, words } from "./format.js";
+import { application, applicationLink, count, deployment, deploymentLink, duration, main, percent, plural, rate, short, words } from "./format.js";
 import { applications, deployments, errorShare, kind, numbers, proxies, rank, running, state } from "./store.js";
 
 const MOST_NODES = 24;
 const LEAST_WIDTH = 640;
 const MOST_CARDS = 60;
 const MOST_CELLS = 20;
-const WIDTH = 204;
+const WIDTH = 186;
 const HEIGHT = 86;
 const GAP = 14;
 const BAND = 34;
-const COLUMN = 62;
-const SMALL = 118;
+const COLUMN = 44;
+const SMALL = 100;
 
 export function topology() {
   const edges = svg("svg", { class: "edges", "aria-hidden": "true" });
@@ -176,7 +176,7 @@ export function topology() {
         const worst = [...rows].sort((a, b) => rank(a.status) - rank(b.status))[0];
         dot.className = `dot ${kind(worst.status)}`;
         text(name, found.length === 1 ? "Proxy" : plural(found.length, "proxy", "proxies"));
-        attr(name, "title", rows.map((row) => row.name).join(", "));
+        attr(name, "title", rows.map((row) => short(row.name)).join(", "));
         fill(list, found);
         text(note, words(worst.status));
       } };

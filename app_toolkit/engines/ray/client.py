@@ -18,8 +18,9 @@ from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
 from app_toolkit.core.identity import node_of
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery, NodeLogs, page
+from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.slow import SlowRequest, slowest, with_calls
-from app_toolkit.core.status import InstanceStatus, Load
+from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.ray import cluster
@@ -124,7 +125,7 @@ class RayClient(Client):
         status = self.execute(GetStatus())
         proxies = _proxies(status)
         replica_sets = {
-            replica_set.name: [replica.id for replica in replica_set.replicas]
+            replica_set.name: _started(replica_set)
             for application in status.applications
             for replica_set in application.deployments
         }
@@ -186,10 +187,10 @@ class RayClient(Client):
         """As of `Client.slow`, without processes that do not answer."""
         status = self.execute(GetStatus())
         replicas = [
-            replica.id
+            id
             for application in status.applications
             for replica_set in application.deployments
-            for replica in replica_set.replicas
+            for id in _started(replica_set)
         ]
         asked = _ask_all("slow_requests", [*_proxies(status), *replicas], (name, last))
         requests = slowest(_all(asked), last)
@@ -257,6 +258,11 @@ class RayDriver(LoopDriver):
 
 def _proxies(status: InstanceStatus) -> list[str]:
     return [replica.id for replica_set in status.proxies for replica in replica_set.replicas]
+
+
+def _started(replica_set: ReplicaSetStatus) -> list[str]:
+    """Return the replicas that can answer. A process that starts, or that has no room, would hold the answer up."""
+    return [replica.id for replica in replica_set.replicas if replica.phase != Phase.STARTING.value]
 
 
 def _all(found: Mapping[str, Iterable[SlowRequest]]) -> list[SlowRequest]:

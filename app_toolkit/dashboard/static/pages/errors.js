@@ -1,7 +1,7 @@
 // What fails now, with its traceback, and the latest errors in the logs.
 
 import { button, children, el, show, text } from "../dom.js";
-import { applicationLink, deploymentLink, logsLink, plural, words } from "../format.js";
+import { applicationLink, deploymentLink, logsLink, plural, short, words } from "../format.js";
 import { kind, problems } from "../store.js";
 import { readLogs, recordRow } from "./logs.js";
 
@@ -37,7 +37,7 @@ export function open() {
     if (next === said) return;
     said = next;
     children(now, rows.map((each) => el("article", {},
-      el("h3", {}, el(`span.pill.${kind(each.status)}`, {}, words(each.status)), " ", each.type === "proxies" ? each.name : el("a", { href: each.type === "application" ? applicationLink(each.name) : deploymentLink(each.name) }, each.name)),
+      el("h3", {}, el(`span.pill.${kind(each.status)}`, {}, words(each.status)), " ", each.type === "proxies" ? short(each.name) : el("a", { href: each.type === "application" ? applicationLink(each.name) : deploymentLink(each.name) }, each.name)),
       each.reason ? el("p", {}, each.reason) : null,
       each.error && each.error.trim().includes("\n") ? el("details", { open: rows.length === 1 }, el("summary", {}, "Traceback"), el("pre", { tabindex: 0, "aria-label": `Traceback of ${each.name}` }, each.error)) : null,
       each.type === "deployment" ? el("p", {}, el("a", { href: logsLink({ name: each.name }) }, "Logs of its replicas")) : null)));

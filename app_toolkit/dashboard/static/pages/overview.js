@@ -1,7 +1,7 @@
 // The first page: what needs attention, the numbers of the whole instance, the topology, and all deployments.
 
 import { attr, children, el, show, text } from "../dom.js";
-import { age, applicationLink, count, deploymentLink, duration, exact, percent, plural, rate, time, words } from "../format.js";
+import { age, applicationLink, count, deploymentLink, duration, exact, percent, plural, rate, short, time, words } from "../format.js";
 import { spark } from "../chart.js";
 import { deployments, errorShare, kind, numbers, problems, rank, running, state } from "../store.js";
 import { link, table, words as cellWords } from "../table.js";
@@ -63,7 +63,7 @@ export function open() {
     if (attention.dataset.said === said) return;
     attention.dataset.said = said;
     children(attention, lines.map((each) => el("li", {}, el(`span.pill.${kind(each.status)}`, {}, words(each.status)), " ",
-      each.type === "proxies" ? el("strong", {}, each.name) : el("a", { href: each.type === "application" ? applicationLink(each.name) : deploymentLink(each.name) }, each.name),
+      each.type === "proxies" ? el("strong", {}, short(each.name)) : el("a", { href: each.type === "application" ? applicationLink(each.name) : deploymentLink(each.name) }, each.name),
       el("span.reason", {}, each.reason))));
     text(attentionMore, `${exact(all.length - MOST_PROBLEMS)} more`);
     show(attentionMore, all.length > MOST_PROBLEMS);
@@ -75,8 +75,8 @@ export function open() {
 export function event(row) {
   return el("li", {}, el("time", { dateTime: new Date(row.at * 1_000).toISOString(), title: age(state.at - row.at) }, time(row.at)),
     el(`span.tag.${eventKind(row.name)}`, {}, row.name),
-    el("span", {}, row.subject && row.subject.includes("/") && !row.subject.startsWith("proxy@") ? el("a", { href: deploymentLink(row.subject) }, row.subject) : el("span", {}, row.subject || "instance"),
-      row.replica ? el("span.quiet", {}, ` ${row.replica}`) : null),
+    el("span", {}, row.subject.includes("/") ? el("a", { href: deploymentLink(row.subject) }, row.subject) : el("span", { title: row.subject }, short(row.subject || "instance")),
+      row.replica && row.subject.includes("/") ? el("span.quiet", {}, ` ${row.replica}`) : null),
     row.cause ? (row.cause.includes("\n") ? el("details", {}, el("summary", {}, row.cause.trim().split("\n").at(-1)), el("pre", { tabindex: 0 }, row.cause)) : el("span.cause", {}, row.cause)) : el("span"));
 }
 
