@@ -22,7 +22,7 @@ from app_toolkit.core.identity import main_name
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, formatted, parsed
 from app_toolkit.observability.context import TRACE, ReplicaContext
 from app_toolkit.observability.records import CLIENT_GONE, NOT_OWNED, OK, Record
-from app_toolkit.types import Header
+from app_toolkit.types import Header, Scope
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -152,15 +152,19 @@ class ReplicaSpan:
 
     __slots__ = ("_outer", "_span", "forwarded")
 
-    def __init__(self, tracing: Tracing, parent: str | None, replica: ReplicaContext | None) -> None:
-        """`parent`: the trace in the format of `core.trace`; None: the replica begins a new one."""
-        around = context.Context() if parent is None else _within(*parsed(parent))
-        attributes: dict[str, Any] = {}
-        if replica is not None:
-            attributes["app_toolkit.deployment"] = f"{replica.application}/{replica.deployment}"
-            attributes["app_toolkit.replica"] = replica.replica_id
-        self._span = tracing.tracer.start_span("replica", around, SpanKind.SERVER, attributes)
+    def __init__(self, tracing: Tracing, parent: str, replica: ReplicaContext | None) -> None:
+        """`parent`: the trace in the format of `core.trace`."""
         self._outer = context.get_current()
+        trace_id, span, is_sampled, state = parsed(parent)
+        around = _within(trace_id, span, is_sampled, state)
+        if is_sampled:
+            attributes: dict[str, Any] = {}
+            if replica is not None:
+                attributes["app_toolkit.deployment"] = f"{replica.application}/{replica.deployment}"
+                attributes["app_toolkit.replica"] = replica.replica_id
+            self._span = tracing.tracer.start_span("replica", around, SpanKind.SERVER, attributes)
+        else:  # libraries must not begin traces of their own
+            self._span = trace.get_current_span(around)
         context.attach(trace.set_span_in_context(self._span, self._outer))
         #: The trace for the calls of the replica and for the app, in the format of `core.trace`.
         self.forwarded = _trace_of(self._span.get_span_context())
@@ -178,6 +182,14 @@ def with_trace(headers: Sequence[Header], forwarded: str) -> list[Header]:
     kept = [field for field in headers if field[0] not in (TRACEPARENT, TRACESTATE)]
     kept.append((TRACEPARENT, parent.encode()))
     return [*kept, (TRACESTATE, state.encode())] if state else kept
+
+
+def is_unsampled(scope: Scope) -> bool:
+    """Return whether this process creates spans, but none for this request."""
+    if current is None:
+        return False
+    found = scope.get("extensions", {}).get("app_toolkit", {}).get("trace")
+    return found is not None and not parsed(found)[2]
 
 
 def current_span() -> SpanContext | None:
