@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from fastapi import APIRouter, FastAPI, params
 from fastapi.datastructures import Default
