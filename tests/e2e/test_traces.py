@@ -58,7 +58,7 @@ def above(collector: Collector, name: str) -> list[str]:
     ("serving", "application"),
     [pytest.param(on_ray, "default/", marks=pytest.mark.ray, id="ray"), pytest.param(in_one_process, "", id="process")],
 )
-def test_one_tree_covers_a_request_its_call_its_batch_and_what_it_sends(serving, application) -> None:
+def test_one_tree_covers_a_request_with_its_call_and_batch(serving, application) -> None:
     with collecting() as collector:
         env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
         with serving(env) as url:
