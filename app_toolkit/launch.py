@@ -1,16 +1,15 @@
 """Starts instances and deploys applications, for the command line and for Python."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from app_toolkit.admin.security import check_exposure
 from app_toolkit.client.client import Client, Engine
-from app_toolkit.client.commands import Deploy, GetApplications
+from app_toolkit.client.commands import Compare, Deploy, GetApplications
 from app_toolkit.config.models import AdminOptions, ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import TrafficOptions
-from app_toolkit.core.applications import proxy_options
-from app_toolkit.core.diff import Change, Diff, difference, options_changed
+from app_toolkit.core.diff import Change, Diff, difference
 from app_toolkit.core.identity import candidate_name
 from app_toolkit.planning import logical_cpus, shared_logs
 from app_toolkit.proxy import addresses
@@ -88,14 +87,22 @@ def changes(client: Client | None, manifest: Manifest, only: Iterable[str] = ())
     `only`: these deployments of the only application, by their names or by endpoints such as `"POST /embed"`; empty:
     all. It needs a client. Raises `ConfigError` if the application does not run or has no such deployment.
     """
-    running, listening = ({}, None) if client is None else client.execute(GetApplications())
-    changed = () if listening is None else options_changed(listening, proxy_options(listening, manifest.named))
-    admin = [change for change in changed if change.option in AdminOptions.model_fields]
-    proxies = [change for change in changed if change not in admin]
-    if only and client is not None:
-        return Changes([client.partial_deploy(command, only) for command in manifest.commands()], proxies, admin)
-    commands = [*manifest.logs(running), *manifest.commands()]
-    return Changes([(each, difference(running.get(each.spec.name), each.spec)) for each in commands], proxies, admin)
+    if client is None:
+        commands = [*manifest.logs(()), *manifest.commands()]
+        return Changes([(each, difference(None, each.spec)) for each in commands], ())
+    commands = [*(() if only else manifest.logs(())), *manifest.commands()]
+    comparison = client.execute(Compare(tuple(each.spec for each in commands), manifest.named, tuple(only)))
+    runs = {name for name, revision in comparison.revisions.items() if revision}
+    if only:
+        revisions = comparison.revisions
+        commands = [replace(each, only=tuple(only), expected=revisions[each.spec.name]) for each in commands]
+    applications = [
+        (command, change)
+        for command, change in zip(commands, comparison.differences, strict=True)
+        if command.expected != 0 or command.spec.name not in runs  # the shared stream log that runs stays
+    ]
+    admin = [change for change in comparison.options if change.option in AdminOptions.model_fields]
+    return Changes(applications, [change for change in comparison.options if change not in admin], admin)
 
 
 def apply(

@@ -171,6 +171,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def replace_section(page: str, heading: str, section: str) -> str:
+    """Return the page with this text below the heading `## heading`. Without that, it is added at the end."""
+    before, _, after = page.partition(f"\n## {heading}\n")
+    _, begin, others = after.partition("\n## ")
+    return f"{before.rstrip()}\n\n## {heading}\n\n{section.strip()}\n{begin}{others}"
+
+
 def number(value: float | None) -> str:
     """Format a number with three significant digits, or as an integer from 100 on."""
     if value is None:

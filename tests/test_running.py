@@ -11,8 +11,9 @@ from fastapi import Request
 import app_toolkit
 from app_toolkit import ConfigError
 from app_toolkit.client.client import Client, Driver
-from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
+from app_toolkit.client.commands import Command, Compare, Deploy, GetApplications, GetStatus
 from app_toolkit.config.models import ClassConfig, ClassSpec, HTTPOptions
+from app_toolkit.core.applications import compare
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.engines import select
 from app_toolkit.interfaces import Callee
@@ -48,6 +49,8 @@ class Starting(OneInstance):
 
     def execute(self, command: Command[Any]) -> Any:
         match command:
+            case Compare(specs, http, only):
+                return compare(specs, {}, HTTPOptions(), http, only)
             case GetApplications():
                 return {}, HTTPOptions()
             case Deploy():

@@ -13,14 +13,13 @@ from fastapi.concurrency import run_in_threadpool
 
 from app_toolkit.client import configuration
 from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Command, Shutdown
+from app_toolkit.client.commands import Command, Query, Shutdown
 from app_toolkit.client.encoding import (
     LOADS,
     LOGS,
     SLOW,
     LogsRequest,
     api_commands,
-    is_get,
     path_of,
     result_adapter_of,
     result_type,
@@ -107,7 +106,7 @@ def _add(router: APIRouter, client: Client, command: type[Command[Any]]) -> None
     def query(**values: Any) -> Response:
         return perform(command(**values))
 
-    with_query = is_get(command)
+    with_query = issubclass(command, Query)
     # FastAPI reads the fields from the signature, as it does for a function that is written by hand.
     parameters = [Parameter("command", Parameter.KEYWORD_ONLY, annotation=command)]
     if with_query:

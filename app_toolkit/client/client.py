@@ -5,7 +5,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -21,8 +20,6 @@ from app_toolkit.client.commands import (
 )
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
 from app_toolkit.config.options import TrafficOptions
-from app_toolkit.core import partial
-from app_toolkit.core.diff import Diff, difference, of_part
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
@@ -138,18 +135,6 @@ class Client(ABC):
                 traffic.mirror / 100,
             )
         )
-
-    def partial_deploy(self, whole: Deploy, only: Iterable[str]) -> tuple[Deploy, Diff]:
-        """Return the command that deploys only some deployments of an application, and the changes.
-
-        `only`: the deployments, by their names or by endpoints such as `"POST /embed"`. Raises `ConfigError` if there
-        is no such application, it has no such deployment, or the parts do not fit together.
-        """
-        deployed, revision = self.execute(GetApplication(whole.spec.name))
-        names = partial.named(only, deployed, whole.spec)
-        spec = partial.taken_over(deployed, whole.spec, names)
-        code = {hash: packed for hash, packed in whole.code.items() if hash in spec.packed}
-        return replace(whole, spec=spec, code=code, expected=revision), of_part(difference(deployed, spec), names)
 
     def watch(self, goes_on: Callable[[], bool] = lambda: True) -> Iterator[InstanceStatus]:
         """Yield the status, and again after each change or `WATCH_POLL_S` seconds, as long as `goes_on` returns True.

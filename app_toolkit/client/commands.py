@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
 
 from pydantic import Base64Bytes, ConfigDict, Field, PlainSerializer
 
+from app_toolkit.config.files import written
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
+from app_toolkit.core.applications import Comparison
 from app_toolkit.core.canary import CanaryPlan
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.rollout import Reverted
@@ -57,10 +59,6 @@ class Query(Command[R]):
     """A command that changes nothing. Each of its fields is a number, a text or None."""
 
 
-class SecretQuery(Query[R]):
-    """A query whose result may contain secrets. The admin API performs it only by POST, which no link can cause."""
-
-
 class DriverCommand(Command[R]):
     """A command of a process whose handles call deployments, or whose lease holds applications."""
 
@@ -84,9 +82,41 @@ class Deploy(Command[int]):
     """The revision number that the application must have before the command; None: any."""
     initial: HTTPOptions | None = None
     """The options of the proxies if the instance has none yet; None: the default ones. `http` overrides them."""
+    only: tuple[str, ...] = ()
+    """The deployments of `spec` that replace those of the running application, by their names or by endpoints such as
+    `POST /embed`. The others stay. Empty: all are replaced."""
+    as_written: bool = False
+    """Whether the options of `spec` are as written. Their references then have the values that they have in the running
+    application."""
 
     async def perform(self, controller: "Controller") -> int:
-        return await controller.apply(self.spec, self.http, self.owner, self.code, self.expected, self.initial)
+        return await controller.apply(
+            self.spec,
+            self.http,
+            self.owner,
+            self.code,
+            self.expected,
+            self.initial,
+            only=self.only,
+            as_written=self.as_written,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Command[Comparison]):
+    """Get what deploying applications would change. Changes nothing.
+
+    Raises `ConfigError` if a part of an application cannot be deployed.
+    """
+
+    specs: tuple[ApplicationSpec, ...] = field(repr=False)  # may contain secrets
+    http: ExplicitOptions = field(default_factory=HTTPOptions)
+    """The options of the proxies that change: those that are set explicitly."""
+    only: tuple[str, ...] = ()
+    """As of `Deploy`."""
+
+    async def perform(self, controller: "Controller") -> Comparison:
+        return controller.compare(self.specs, self.http, self.only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,21 +327,29 @@ class GetEvents(Query[EventPage]):
 
 
 @dataclass(frozen=True, slots=True)
-class GetApplications(SecretQuery[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
-    """Get the options of the proxies, and the applications as deployed last, by name, with all references resolved."""
+class GetApplications(Query[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
+    """Get the applications as deployed last, by name, and the options of the proxies.
+
+    The options are as written: they contain references to environment variables, and not their values.
+    """
 
     async def perform(self, controller: "Controller") -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
-        return controller.current()
+        applications, http = controller.current()
+        return {name: written(spec) for name, spec in applications.items()}, http
 
 
 @dataclass(frozen=True, slots=True)
-class GetApplication(SecretQuery[tuple[ApplicationSpec, int]]):
-    """Get the desired version of an application, and its revision number. Raises `ConfigError` if there is none."""
+class GetApplication(Query[tuple[ApplicationSpec, int]]):
+    """Get the desired version of an application, as written, and its revision number.
+
+    Raises `ConfigError` if there is none.
+    """
 
     name: str
 
     async def perform(self, controller: "Controller") -> tuple[ApplicationSpec, int]:
-        return controller.application(self.name)
+        spec, revision = controller.application(self.name)
+        return written(spec), revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Deploy, GetApplication, GetApplications
 from app_toolkit.config.document import Document, from_yaml
 from app_toolkit.config.fields import by_name, parts
-from app_toolkit.config.files import FileApplication, applied_again, parse, written
+from app_toolkit.config.files import FileApplication, parse
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, DeploymentSpec, HTTPOptions, merge_overrides
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.config.render import Given, render
@@ -45,13 +45,11 @@ def write(client: Client) -> str:
     applications have brought with them.
     """
     specs, http = client.execute(GetApplications())
-    shown = [written(spec) for name, spec in specs.items() if candidate_of(name) is None and not _is_shared_log(spec)]
-    given = {spec.name: {each.config.name: _options(each) for each in spec.deployments} for spec in shown}
+    mains = [spec for name, spec in specs.items() if candidate_of(name) is None and not _is_shared_log(spec)]
+    given = {spec.name: {each.config.name: _options(each) for each in spec.deployments} for spec in mains}
     # The prefix of an application without HTTP has no effect, and in a file no two are the same.
-    routed = [
-        each if each.route_prefix else each.model_copy(update={"route_prefix": f"/{each.name}"}) for each in shown
-    ]
-    return render(routed, InstanceOptions(**http.model_dump()), FOLDER, given, HEAD)
+    shown = [each.model_copy(update={"route_prefix": each.route_prefix or f"/{each.name}"}) for each in mains]
+    return render(shown, InstanceOptions(**http.model_dump()), FOLDER, given, HEAD)
 
 
 def read(content: bytes, *, is_json: bool) -> Document:
@@ -95,7 +93,7 @@ def change(client: Client, document: Document) -> dict[str, int]:
         if not found:
             raise ConfigError(f"{SOURCE}: options of the proxies change together with an application: name one of them")
         changed = [next(iter(found))]
-    commands = [Deploy(specs[name], named, expected=found[name][1]) for name in changed]
+    commands = [Deploy(specs[name], named, expected=found[name][1], as_written=True) for name in changed]
     return {command.spec.name: client.execute(command) for command in commands}
 
 
@@ -126,12 +124,12 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a value of JSON")
 
 
-def _changed(deployed: ApplicationSpec, application: FileApplication) -> ApplicationSpec:
+def _changed(before: ApplicationSpec, application: FileApplication) -> ApplicationSpec:
     """Return the deployed application with the options of the configuration.
 
     Raises `ConfigError` if it cannot have them.
     """
-    options, before = application.options, written(deployed)
+    options = application.options
     of_code = {"target": before.target, "app_dir": before.app_dir, "working_dir": before.working_dir, "traffic": None}
     for name, value in of_code.items():
         if name in options.model_fields_set and getattr(options, name) != value:
@@ -157,7 +155,7 @@ def _changed(deployed: ApplicationSpec, application: FileApplication) -> Applica
     for split, weights in options.splits.items():
         if weights != before.split(split).shares:
             after = with_split(after, split, weights)
-    return applied_again(after, deployed)
+    return after
 
 
 def _with_options(deployment: DeploymentSpec, given: Mapping[str, Any]) -> DeploymentSpec:

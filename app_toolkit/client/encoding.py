@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import Field, TypeAdapter
 
 from app_toolkit.client import commands
-from app_toolkit.client.commands import Command, DriverCommand, Query, SecretQuery
+from app_toolkit.client.commands import Command, DriverCommand, Query
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import Load
@@ -41,18 +41,13 @@ SLOW: TypeAdapter[Sequence[SlowRequest]] = TypeAdapter(Sequence[SlowRequest])
 def api_commands() -> list[type[Command[Any]]]:
     """Return the commands of the admin API, in the order of their definitions."""
     found = [each for each in vars(commands).values() if isinstance(each, type) and issubclass(each, Command)]
-    return [each for each in found if not issubclass(each, DriverCommand) and each not in (Command, Query, SecretQuery)]
+    return [each for each in found if not issubclass(each, DriverCommand) and each not in (Command, Query)]
 
 
 def path_of(command: type[Command[Any]]) -> str:
     """Return the path of a command: `/api/set-traffic` for `SetTraffic`, and `/api/status` for `GetStatus`."""
     words = re.findall("[A-Z][a-z]*", command.__name__.removeprefix("Get"))
     return f"/api/{'-'.join(words).lower()}"
-
-
-def is_get(command: type[Command[Any]]) -> bool:
-    """Return whether a command is a GET with its fields in the query string, and not a POST with a body."""
-    return issubclass(command, Query) and not issubclass(command, SecretQuery)
 
 
 @functools.cache

@@ -19,7 +19,6 @@ from app_toolkit.client.encoding import (
     SLOW,
     LogsRequest,
     adapter_of,
-    is_get,
     path_of,
     result_adapter_of,
 )
@@ -84,13 +83,12 @@ class HTTPClient(Client):
     def execute(self, command: Command[R]) -> R:
         kind = type(command)
         results: TypeAdapter[R] = result_adapter_of(kind)
-        if is_get(kind):
+        if isinstance(command, Query):
             values = adapter_of(kind).dump_python(command, mode="json")
             params = {name: value for name, value in values.items() if value is not None}
             return results.validate_json(self._ask("GET", path_of(kind), params=params))
         content = adapter_of(kind).dump_json(command)
-        again = isinstance(command, Query)
-        return results.validate_json(self._ask("POST", path_of(kind), again, content=content, headers=JSON))
+        return results.validate_json(self._ask("POST", path_of(kind), content=content, headers=JSON))
 
     def load(self) -> Mapping[str, Load]:
         return LOADS.validate_json(self._ask("GET", "/api/load"))
@@ -124,8 +122,8 @@ class HTTPClient(Client):
     def close(self) -> None:
         self._http.close()
 
-    def _ask(self, method: str, path: str, again: bool = False, /, **request: Any) -> bytes:
-        """Send a request, and return the content of the response. `again`: it changes nothing, as a GET.
+    def _ask(self, method: str, path: str, **request: Any) -> bytes:
+        """Send a request, and return the content of the response.
 
         Raises the error that the admin API reports, `InstanceEnded` if it answers no more, and `ConfigError` if it has
         never answered.
@@ -137,10 +135,10 @@ class HTTPClient(Client):
                 break
             except httpx.TransportError as error:
                 # The next admin process serves at the same address. A query may have been answered twice.
-                can_repeat = again or method == "GET" or isinstance(error, httpx.ConnectError)
+                again = method == "GET" or isinstance(error, httpx.ConnectError)
                 if not self._was_connected:
                     raise ConfigError(f"no admin API answers at {self.url}: {error}") from None
-                if can_repeat and time.monotonic() < deadline:
+                if again and time.monotonic() < deadline:
                     time.sleep(RETRY_INTERVAL_S)
                     continue
                 raise InstanceEnded(f"the admin API at {self.url} answers no more: {error}") from None

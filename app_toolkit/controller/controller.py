@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
@@ -19,7 +19,7 @@ from app_toolkit.controller.replica_sets import ReplicaSets
 from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.state_store import StateStore
 from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown, traffic
-from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.applications import Comparison, replica_set_names
 from app_toolkit.core.canary import CanaryPlan, CanaryRelease
 from app_toolkit.core.identity import (
     admin_of,
@@ -182,6 +182,9 @@ class Controller:
         code: Mapping[str, bytes] | None = None,
         expected: int | None = None,
         initial: HTTPOptions | None = None,
+        *,
+        only: Collection[str] = (),
+        as_written: bool = False,
     ) -> int:
         """Apply an application under its name, and return its new revision number.
 
@@ -195,6 +198,8 @@ class Controller:
             code: The packed code that the replicas unpack, by hash, if the state store may not have it yet.
             expected: The revision number that the application must have before; 0: it must not exist; None: any.
             initial: The options of the proxies if the instance has none yet; None: the default ones.
+            only: The deployments that replace those that run, by their names or by endpoints. Empty: all.
+            as_written: Whether `spec` has references, with the values that they have in the running application.
 
         Raises:
             ConfigError: Another application has the same route prefix or may have it, or calls a deployment that the
@@ -203,6 +208,10 @@ class Controller:
             StaleEpoch: This controller was replaced.
         """
         self._check_open()
+        if only or as_written:
+            running, revision = self.application(spec.name)
+            spec = applications.changed(running, spec, only, as_written=as_written)
+            expected = revision if expected is None else expected
         self._check_unused(spec)
         revision = await self.desired.apply(spec, http or HTTPOptions(), owner, code or {}, expected, initial)
         self._lift(spec)
@@ -323,6 +332,11 @@ class Controller:
     def current(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         """Return the current revision of each application by name, and the options of the proxies."""
         return dict(self.desired.applications), self.desired.proxies.http
+
+    def compare(self, specs: Iterable[ApplicationSpec], http: HTTPOptions, only: Collection[str]) -> Comparison:
+        """Return what applying these applications would change, as of `core.applications.compare`."""
+        running = {name: (each.current, each.revision) for name, each in self.desired.rollouts.items()}
+        return applications.compare(specs, running, self.desired.proxies.http, http, only)
 
     def callee(self, application: str, name: str) -> ClassSpec | SplitSpec:
         """Return the deployment or the split of this name, which handles call.

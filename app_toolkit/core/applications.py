@@ -1,10 +1,12 @@
 """Decides whether an application may be applied beside the others of an instance, and computes its replica sets."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from app_toolkit.config.files import applied_again
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, DeploymentSpec, HTTPOptions, SplitSpec
-from app_toolkit.core.diff import options_changed
+from app_toolkit.core import partial
+from app_toolkit.core.diff import Change, Diff, difference, of_part, options_changed
 from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.redaction import secrets_of
@@ -42,6 +44,73 @@ def check(
             f"the proxies of this instance also serve {', '.join(map(repr, others))}, so these options of theirs "
             f"cannot change: {changes}; deploy {spec.name!r} without them, or delete the other applications first"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What deploying applications would change."""
+
+    differences: tuple[Diff, ...]
+    """One for each application."""
+    options: tuple[Change, ...]
+    """The options of the proxies and the admin process that would change."""
+    revisions: Mapping[str, int]
+    """The present revision number of each application; 0: it does not run."""
+
+
+def compare(
+    specs: Iterable[ApplicationSpec],
+    running: Mapping[str, tuple[ApplicationSpec, int]],
+    present: HTTPOptions,
+    named: HTTPOptions,
+    only: Collection[str] = (),
+) -> Comparison:
+    """Return what deploying these applications would change.
+
+    Parameters:
+        specs: The applications.
+        running: The applications that run, with their revision numbers, by name.
+        present: The options of the proxies.
+        named: Those of them that are set change.
+        only: As of `changed`.
+
+    Raises:
+        ConfigError: A part of an application cannot be deployed.
+    """
+    differences: list[Diff] = []
+    revisions: dict[str, int] = {}
+    for spec in specs:
+        before, revisions[spec.name] = running.get(spec.name, (None, 0))
+        if not only:
+            differences.append(difference(before, spec))
+            continue
+        after = changed(before, spec, only)
+        assert before is not None
+        differences.append(of_part(difference(before, after), partial.named(only, before, spec)))
+    return Comparison(tuple(differences), options_changed(present, proxy_options(present, named)), revisions)
+
+
+def changed(
+    running: ApplicationSpec | None, spec: ApplicationSpec, only: Collection[str] = (), *, as_written: bool = False
+) -> ApplicationSpec:
+    """Return the application after a deployment.
+
+    Parameters:
+        running: The application that runs; None: there is none.
+        spec: The one that is deployed.
+        only: The deployments of it that replace those that run, by their names or by endpoints. Empty: all.
+        as_written: Whether `spec` has references, which then have the values that they have in `running`.
+
+    Raises:
+        ConfigError: No application runs, and one is needed; or the two do not fit together.
+    """
+    if not only and not as_written:
+        return spec
+    if running is None:
+        raise ConfigError(f"there is no application {spec.name!r}")
+    if as_written:
+        spec = applied_again(spec, running)
+    return partial.taken_over(running, spec, partial.named(only, running, spec)) if only else spec
 
 
 def proxy_options(present: HTTPOptions, named: HTTPOptions) -> HTTPOptions:

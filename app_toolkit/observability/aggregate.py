@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf, isfinite, isnan
 from typing import Any
 
@@ -136,11 +137,23 @@ class Numbers:
 
 @dataclass(slots=True)
 class _Series:
-    """A counter or a histogram with its labels, and the sum of its numbers over all processes."""
+    """A counter, a histogram or a summary, and the sum of its numbers over all processes."""
 
-    labels: str
+    lines: str
+    """Its lines in the exposition, with a `%s` for each number."""
     numbers: list[float]
     changed: float
+
+
+@dataclass(slots=True)
+class _Gauge:
+    """A gauge of one process."""
+
+    labels: list[tuple[str, ...]] = field(default_factory=list)
+    """Those of each series, as the process names them."""
+    values: list[float] = field(default_factory=list)
+    texts: list[str] | None = None
+    """The labels in the exposition, from one scrape to the next. None: they are not known."""
 
 
 @dataclass(slots=True)
@@ -151,8 +164,7 @@ class _Process:
     number: int = 0
     pushed: float = 0.0
     ended: bool = False
-    gauges: dict[str, list[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
-    """The values by metric, with the labels as the process names them."""
+    gauges: dict[str, _Gauge] = field(default_factory=dict)
     families: dict[str, UserFamily] = field(default_factory=dict)
 
 
@@ -195,7 +207,12 @@ class MetricsAggregate:
                 there = _Process(contents["run"], contents["component"], contents["replica_set"])
                 self._processes[process] = there
             if "revisions" in contents:
-                self._revisions = {name: str(revision) for name, revision in contents["revisions"].items()}
+                revisions = {name: str(revision) for name, revision in contents["revisions"].items()}
+                if revisions != self._revisions:
+                    self._revisions = revisions
+                    for each in self._processes.values():
+                        for gauge in each.gauges.values():
+                            gauge.texts = None
                 self._alive, self._alive_at = frozenset(contents["processes"]), now
             there.families = {
                 name: UserFamily(kind, help, tuple(bounds))
@@ -206,10 +223,17 @@ class MetricsAggregate:
                 for name, labels, grown in contents["counters"]:
                     self._add(there, name, tuple(labels), grown, now)
             there.pushed, there.ended = now, contents["ended"]
-            there.gauges = {}
+            gauges: dict[str, _Gauge] = {}
             for name, labels, value in contents["gauges"]:
                 if name in BY_NAME or self._is_usable(there, name):
-                    there.gauges.setdefault(name, []).append((tuple(labels), value))
+                    gauge = gauges.setdefault(name, _Gauge())
+                    gauge.labels.append(tuple(labels))
+                    gauge.values.append(value)
+            for name, gauge in gauges.items():
+                before = there.gauges.get(name)
+                if before is not None and before.labels == gauge.labels:
+                    gauge.texts = before.texts
+            there.gauges = gauges
             if now - self._swept >= SWEEP_S:
                 self._sweep(now)
         return True
@@ -228,11 +252,17 @@ class MetricsAggregate:
             key = values
         of_metric = self._series.setdefault(name, {})
         series = of_metric.get(key)
-        if series is None:
-            of_metric[key] = _Series(_labels_text(names, values), grown, now)
-        elif len(series.numbers) == len(grown):
+        if series is not None:
             series.numbers = [before + more for before, more in zip(series.numbers, grown, strict=True)]
             series.changed = now
+            return
+        text = _labels_text(names, values)
+        if metric is not None:
+            lines = _lines_of(name, metric.kind, _bounds(metric), text)
+        else:
+            family = self._families[name]
+            lines = _lines_of(name, family.kind, family.bounds, text)
+        of_metric[key] = _Series(lines, grown, now)
 
     def _count(self, name: str, labels: tuple[str, ...], grown: list[float]) -> None:
         """Add to the plain numbers of a deployment."""
@@ -301,7 +331,7 @@ class MetricsAggregate:
         self._swept = now
         self._processes = {name: each for name, each in self._processes.items() if now - each.pushed <= FORGOTTEN_S}
         current = {each.replica_set for each in self._processes.values()}
-        current |= {labels[0] for each in self._processes.values() for labels, _ in each.gauges.get(REPLICAS, ())}
+        current |= {labels[0] for each in self._processes.values() for labels, _ in _values_of(each, REPLICAS)}
         labels = {self._deployment_of(name) for name in current}
         for name, of_metric in list(self._series.items()):
             metric = BY_NAME.get(name)
@@ -356,11 +386,11 @@ class MetricsAggregate:
                     for labels, value in values.items():
                         yield f"{metric.name}{labels} {_text(value)}\n"
             elif of_metric := self._series.get(metric.name):
-                yield from _counted(metric.name, metric.kind, metric.help, _bounds(metric), of_metric, is_open=is_open)
+                yield from _counted(metric.name, metric.kind, metric.help, of_metric, is_open=is_open)
         for name in sorted(self._families):
             family = self._families[name]
             if of_metric := self._series.get(name):
-                yield from _counted(name, family.kind, family.help, family.bounds, of_metric, is_open=is_open)
+                yield from _counted(name, family.kind, family.help, of_metric, is_open=is_open)
             elif values := user_gauges.get(name):
                 yield from _instant(name, family, values, is_open=is_open)
 
@@ -373,15 +403,18 @@ class MetricsAggregate:
             if not self._is_alive(name, process, now):
                 continue
             reporting[process.component] = reporting.get(process.component, 0) + 1
-            for metric_name, values in process.gauges.items():
+            for metric_name, gauge in process.gauges.items():
                 metric = BY_NAME.get(metric_name)
+                if gauge.texts is None:
+                    gauge.texts = [
+                        _labels_text(metric.labels, self._values(metric, labels))
+                        if metric is not None
+                        else _labels_text(*self._user_labels(process, labels, name))
+                        for labels in gauge.labels
+                    ]
                 target = (ours if metric is not None else users).setdefault(metric_name, {})
-                for labels, value in values:
-                    if metric is not None:
-                        text = _labels_text(metric.labels, self._values(metric, labels))
-                        target[text] = target.get(text, 0) + value
-                    else:
-                        target[_labels_text(*self._user_labels(process, labels, name))] = value
+                for text, value in zip(gauge.texts, gauge.values, strict=True):
+                    target[text] = target[text] + value if text in target else value
         ours[REPORTING] = {_labels_text(("component",), (name,)): count for name, count in reporting.items()}
         return ours, users
 
@@ -429,34 +462,34 @@ def _header(name: str, kind: str, help: str) -> str:
     return f"# HELP {name} {help.translate(_HELP)}\n# TYPE {name} {kind}\n"
 
 
+def _lines_of(name: str, kind: Kind | str, bounds: Sequence[str], labels: str) -> str:
+    """Return the lines of a counter, a histogram or a summary, with a `%s` for each number."""
+    labels = labels.replace("%", "%%")
+    if kind == "counter":
+        return f"{name.removesuffix('_total')}_total{labels} %s\n"
+    inner = f"{labels[:-1]},le=" if labels else "{le="
+    buckets = [f'{name}_bucket{inner}"{bound}"}} %s\n' for bound in bounds]
+    return "".join([*buckets, f"{name}_count{labels} %s\n{name}_sum{labels} %s\n"])
+
+
 def _counted(
-    name: str,
-    kind: Kind | str,
-    help: str,
-    bounds: Sequence[str],
-    of_metric: dict[tuple[str, ...], _Series],
-    *,
-    is_open: bool,
+    name: str, kind: Kind | str, help: str, of_metric: dict[tuple[str, ...], _Series], *, is_open: bool
 ) -> Iterator[str]:
-    """Yield the lines of a counter, a histogram or a summary."""
+    """Yield the header and the lines of a counter, a histogram or a summary."""
     if kind == "counter":
         base = name.removesuffix("_total")
         yield _header(base if is_open else f"{base}_total", kind, help)
         for series in of_metric.values():
-            yield f"{base}_total{series.labels} {_text(series.numbers[0])}\n"
+            yield series.lines % _text(series.numbers[0])
         return
     yield _header(name, kind, help)
     for series in of_metric.values():
-        labels, total = series.labels, 0.0
-        if kind == "histogram":
-            inner = f"{labels[:-1]},le=" if labels else "{le="
-            total = 0
-            for bound, count in zip(bounds, series.numbers, strict=False):
-                total += count
-                yield f'{name}_bucket{inner}"{bound}"}} {_text(total)}\n'
+        *counts, total = series.numbers
+        below = [*accumulate(counts)]
+        if kind == "summary":
+            yield series.lines % (below[-1], _text(total))
         else:
-            total = series.numbers[0]
-        yield f"{name}_count{labels} {_text(total)}\n{name}_sum{labels} {_text(series.numbers[-1])}\n"
+            yield series.lines % (*below, below[-1], _text(total))
 
 
 def _instant(name: str, family: UserFamily, values: dict[str, float], *, is_open: bool) -> Iterator[str]:
@@ -538,21 +571,26 @@ def _copy(numbers: DeploymentNumbers) -> DeploymentNumbers:
     )
 
 
+def _values_of(process: _Process, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Return the labels and the values of a gauge."""
+    gauge = process.gauges.get(name)
+    return iter(()) if gauge is None else zip(gauge.labels, gauge.values, strict=True)
+
+
 def _add_gauges(deployments: dict[str, DeploymentNumbers], process: _Process) -> None:
     for name, attribute in _GAUGES.items():
-        for labels, value in process.gauges.get(name, ()):
+        for labels, value in _values_of(process, name):
             numbers = deployments.setdefault(labels[0], DeploymentNumbers())
             setattr(numbers, attribute, getattr(numbers, attribute) + int(value))
-    for labels, value in process.gauges.get(REPLICAS, ()):
+    for labels, value in _values_of(process, REPLICAS):
         deployments.setdefault(labels[0], DeploymentNumbers()).replicas[labels[1]] = int(value)
-    for labels, _ in process.gauges.get(REPLICAS_REASON, ()):
+    for labels, _ in _values_of(process, REPLICAS_REASON):
         deployments.setdefault(labels[0], DeploymentNumbers()).reason = labels[1]
 
 
 def _process_numbers(process: _Process) -> ProcessNumbers:
     def first(name: str) -> float:
-        values = process.gauges.get(name)
-        return values[0][1] if values else 0
+        return next((value for _, value in _values_of(process, name)), 0)
 
     return ProcessNumbers(
         process.component,

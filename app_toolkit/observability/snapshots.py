@@ -149,11 +149,12 @@ def growth(before: Sequence[float] | None, after: Sequence[float]) -> list[float
     """
     if before is None or len(before) != len(after):
         return list(after)
-    counts = slice(None, -1) if len(after) > 1 else slice(None)
-    if any(now < then for then, now in zip(before[counts], after[counts], strict=True)):
-        return list(after)
+    if before == after:
+        return None
     grown = [now - then for then, now in zip(before, after, strict=True)]
-    return grown if any(grown) else None
+    if min(grown[:-1] or grown) < 0:
+        return list(after)
+    return grown
 
 
 def _split(samples: Iterable[Sample], families: Mapping[str, UserFamily]) -> tuple[list[list[Any]], Numbers]:

@@ -12,7 +12,7 @@ from app_toolkit.admin.server import AdminThread
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command
 from app_toolkit.clock import SystemClock
-from app_toolkit.config.models import AdminOptions
+from app_toolkit.config.models import AdminOptions, ApplicationSpec
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.logs import MOST_RECORDS, LoggedRecord, LogPage, LogQuery
 from app_toolkit.core.slow import SlowAttempt, SlowRequest
@@ -48,6 +48,10 @@ class Instance(Client):
     def execute(self, command: Command[R]) -> R:
         done = asyncio.run_coroutine_threadsafe(command.perform(self._controller.result()), self._loop)
         return done.result()
+
+    def deployed(self, name: str) -> ApplicationSpec:
+        """The application as it runs, with the values of its references."""
+        return self._controller.result().application(name)[0]
 
     def load(self) -> Mapping[str, Load]:
         return {"shop/web": Load(proxies=1, handles=2, ongoing=3, buffered=4)}

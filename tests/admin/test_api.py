@@ -38,7 +38,7 @@ def test_every_command_has_a_route_except_those_of_drivers(http: httpx.Client) -
         for name, each in vars(commands).items()
         if isinstance(each, type) and issubclass(each, commands.Command) and each not in api_commands()
     }
-    assert others == {"Command", "Query", "SecretQuery", "DriverCommand", "GetCallee", "Hold", "Leave", "Forget"}
+    assert others == {"Command", "Query", "DriverCommand", "GetCallee", "Hold", "Leave", "Forget"}
 
 
 def test_every_operating_command_of_the_command_line_can_use_the_admin_api() -> None:
@@ -61,13 +61,6 @@ def test_result_of_a_query_is_the_one_of_the_client(http: httpx.Client, instance
     assert http.get("/api/slow", params={"name": "shop/web"}).json()[0]["deployment"] == "shop/web"
     logs = http.post("/api/logs", json={"query": {"level": "error"}, "last": 5}).json()
     assert logs["records"][0]["message"] == "error 5 None"
-
-
-def test_results_with_secrets_need_a_post_that_no_other_page_can_send(http: httpx.Client) -> None:
-    assert http.get("/api/applications").status_code == 404
-    assert http.get("/api/application", params={"name": "shop"}).status_code == 404
-    assert http.post("/api/applications", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
-    assert http.post("/api/application", json={"name": "shop"}).json()[0]["name"] == "shop"
 
 
 def test_change_of_the_status_can_be_waited_for_within_a_bound(http: httpx.Client) -> None:

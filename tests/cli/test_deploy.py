@@ -20,10 +20,9 @@ from app_toolkit.client.commands import (
     AddCandidate,
     BeginRelease,
     Command,
+    Compare,
     Delete,
     Deploy,
-    GetApplication,
-    GetApplications,
     GetEvents,
     GetStatus,
     PauseRelease,
@@ -36,7 +35,7 @@ from app_toolkit.client.commands import (
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions, TrafficOptions
-from app_toolkit.core.applications import proxy_options
+from app_toolkit.core.applications import changed, compare, proxy_options
 from app_toolkit.core.canary import plan_release
 from app_toolkit.core.logs import LoggedRecord, LogPage, LogQuery
 from app_toolkit.core.status import (
@@ -91,15 +90,13 @@ class Cluster(OneInstance):
 
     def execute(self, command: Command[Any]) -> Any:
         match command:
-            case GetApplications():
-                return self.applications, self.http
-            case GetApplication(name):
-                if name not in self.applications:
-                    raise ConfigError(f"there is no application {name!r}")
-                return self.applications[name], 7
-            case Deploy(spec, http, code, None, expected, initial):
+            case Compare(specs, http, only):
+                return compare(
+                    specs, {name: (each, 7) for name, each in self.applications.items()}, self.http, http, only
+                )
+            case Deploy(spec, http, code, None, expected, initial, only):
                 self.did.append(f"deploy {spec.name}" + (f" after {expected}" if expected is not None else ""))
-                self.applications[spec.name] = spec
+                self.applications[spec.name] = changed(self.applications.get(spec.name), spec, only)
                 self.code.update(code)
                 assert initial is not None
                 assert spec.route_prefix is not None or not http.model_fields_set, "it cannot move proxies of others"

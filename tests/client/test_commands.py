@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from app_toolkit.client.commands import (
+    Compare,
     Delete,
     Deploy,
     Forget,
@@ -46,6 +47,27 @@ async def test_an_application_is_deployed_read_scaled_rolled_back_and_deleted():
             await GetCallee("shop", "chat").perform(h.controller)
         await Delete("shop").perform(h.controller)
         assert (await GetStatus().perform(h.controller)).application("shop") is None
+
+
+async def test_a_part_is_compared_and_deployed_and_the_rest_stays():
+    async with harness(deployed=application()) as h:
+        before, _ = h.controller.application("shop")
+        whole = application(replicas=4, chat=3, cpus=0.7)
+        found = await Compare((whole,), HTTPOptions(port=9000), ("chat",)).perform(h.controller)
+        [difference] = found.differences
+        assert [each.name for each in difference.deployments] == ["chat"]
+        assert [each.option for each in found.options] == ["port"]
+        assert found.revisions == {"shop": 1}
+        assert await Deploy(whole, only=("chat",), expected=1).perform(h.controller) == 2
+        assert await Deploy(whole, only=("chat",), expected=1).perform(h.controller) == 2, "it is sent again"
+        after, _ = h.controller.application("shop")
+        assert after.deployment("chat") == whole.deployment("chat")
+        assert after.deployment("shop") == before.deployment("shop")
+        absent = application("absent", prefix="/absent")
+        assert (await Compare((absent,)).perform(h.controller)).revisions == {"absent": 0}
+        for command in (Compare((absent,), only=("chat",)), Deploy(absent, only=("chat",))):
+            with pytest.raises(ConfigError, match=r"^there is no application 'absent'$"):
+                await command.perform(h.controller)
 
 
 async def test_the_status_comes_as_soon_as_it_changes_and_in_any_case_in_time():

@@ -63,7 +63,7 @@ def change(instance: Instance, config: Any) -> dict[str, int]:
 
 
 def spec_of(instance: Instance, name: str = "shop") -> ApplicationSpec:
-    return instance.execute(GetApplication(name))[0]
+    return instance.deployed(name)
 
 
 def test_deploying_what_is_written_to_the_same_code_changes_nothing(instance: Instance) -> None:
@@ -88,6 +88,7 @@ def test_references_are_written_instead_of_their_values(instance: Instance) -> N
     config = read(instance)["applications"]["shop"]["deployments"]["large"]["user_config"]
     assert config == {"key": "Bearer ${KEY}", "literal": "$${KEY}"}
     assert SECRET not in configuration.write(instance)
+    assert SECRET not in repr([instance.execute(GetApplications()), instance.execute(GetApplication("shop"))])
     assert spec_of(instance).deployment("large").config.user_config["key"] == f"Bearer {SECRET}"  # type: ignore[union-attr,index]
 
 

@@ -2,13 +2,19 @@
 
 import os
 import re
+import shutil
 import signal
+import subprocess
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.patience import PATIENCE_S, wait_until
@@ -106,16 +112,84 @@ def test_metrics_are_the_sums_over_all_processes(measured: Measured) -> None:
     assert components == {"proxy": 1, "replica": 3, "controller": 1, "admin": 1}
 
 
-def test_counters_do_not_decrease_if_replicas_are_killed(measured: Measured) -> None:
+def test_exposition_of_a_real_instance_parses_in_both_formats(measured: Measured) -> None:
+    measured.get("/orders/book")
+    wait_until(lambda: measured.samples("shop_orders_total") and measured.samples(REQUESTS))
+    texts = []
+    for accept, parse in (
+        ("text/plain", text_string_to_metric_families),
+        ("application/openmetrics-text; version=1.0.0", openmetrics.text_string_to_metric_families),
+    ):
+        response = httpx.get(f"{measured.admin_url}/metrics", headers={"accept": accept}, trust_env=False)
+        assert response.headers["content-type"].startswith(accept.partition(";")[0])
+        found = {sample.name for family in parse(response.text) for sample in family.samples}
+        assert found >= {REQUESTS, "app_toolkit_replicas", "shop_orders_total", "shop_depth"}
+        texts.append(response.text)
+    if promtool := shutil.which("promtool"):
+        checked = subprocess.run(
+            [promtool, "check", "metrics"], input=texts[0], capture_output=True, text=True, check=False
+        )
+        assert (checked.returncode, checked.stdout) == (0, ""), checked.stderr
+
+
+class Load:
+    """Clients on threads, which count the status and the outcome of each response."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._measured = measured
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(4)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+    def _run(self) -> None:
+        paths = cycle(("/orders/book", "/ticks", "/orders/none", "/double/4"))
+        while not self._stopped.is_set():
+            outcome = self._ask(next(paths))
+            with self._lock:
+                self.counts[outcome] += 1
+
+    def _ask(self, path: str) -> tuple[str, str]:
+        with httpx.stream("GET", f"{self._measured.url}{path}", trust_env=False, timeout=PATIENCE_S) as response:
+            try:
+                body = response.read()
+            except httpx.RemoteProtocolError:
+                return str(response.status_code), "cut"
+        if response.status_code >= 500:
+            return str(response.status_code), response.json()["error"]
+        return str(response.status_code), "cut" if path == "/ticks" and body.count(b"data:") < 5 else "ok"
+
+
+def test_totals_are_the_counts_of_the_clients_while_replicas_are_killed(measured: Measured) -> None:
     total = measured.total
-    requests = total(REQUESTS, deployment="web")
+
+    def requests() -> Counter[tuple[str, str]]:
+        found = measured.samples(REQUESTS, deployment="web")
+        counts: Counter[tuple[str, str]] = Counter()
+        for labels, value in found:
+            counts[labels["status"], labels["outcome"]] += int(value)
+        return counts
+
+    sent = total(REQUESTS, deployment="web")
     pids = {measured.get("/orders/book").json() for _ in range(40)}
-    orders, old = total("shop_orders_total"), measured.replicas("web")
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(measured.replicas("web") - old) == 2)
-    assert measured.get("/orders/book").status_code == 200
-    wait_until(lambda: total(REQUESTS, deployment="web") == requests + 41)
+    wait_until(lambda: total(REQUESTS, deployment="web") == sent + 40)
+    before, orders, old = requests(), total("shop_orders_total"), measured.replicas("web")
+    with Load(measured) as load:
+        for pid in pids:
+            served = load.counts["200", "ok"]
+            wait_until(lambda served=served: load.counts["200", "ok"] > served + 20)
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: len(measured.replicas("web") - old) == 2)
+    wait_until(lambda: requests() - before == load.counts)
     assert total("shop_orders_total") >= orders
     gauges = "app_toolkit_replica_ongoing_requests"
     wait_until(
