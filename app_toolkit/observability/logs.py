@@ -13,9 +13,6 @@ own_replica: ReplicaContext | None = None
 """The only replica of this process, for records outside of its contexts. None: it has none, or several. For another
 process of an instance, only the id is not empty."""
 
-own_revision: int | None = None
-"""The number of the revision that the only replica of this process belongs to; None: not known."""
-
 MOST_REQUEST_IDS = 100
 """The most request ids that a record of a batch has. Together they have at most `MOST_BYTES_OF_REQUEST_IDS`."""
 
@@ -67,7 +64,7 @@ def _values() -> Iterator[str | int]:
     if replica is None:
         yield from ("", "", "", "")
         return
-    yield from candidate_of(replica.application) or (replica.application, own_revision or "")
+    yield from candidate_of(replica.application) or (replica.application, "")
     yield replica.deployment
     yield replica.replica_id
 

@@ -1,4 +1,4 @@
-"""A request that crosses three deployments, a batch and a thread, and logs everywhere; an app with its own logging."""
+"""A request that crosses three deployments and logs everywhere; an app with its own logging."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ import logging.config
 import sys
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import BackgroundTasks, Depends, FastAPI, Request
 
 from app_toolkit import Deployment, Toolkit, batch, remote
 
@@ -39,7 +39,8 @@ app = Toolkit(title="Logged")
 
 
 @app.get("/buy/{price}")
-async def buy(price: int, stock: Annotated[Stock, Depends(stock)]) -> int:
+async def buy(price: int, stock: Annotated[Stock, Depends(stock)], tasks: BackgroundTasks) -> int:
+    tasks.add_task(logger.info, "in a background task")
     logger.info("asked for %d", price)
     await asyncio.to_thread(logger.info, "on a thread")
     return await stock.take(price)

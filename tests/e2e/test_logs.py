@@ -7,6 +7,7 @@ import pytest
 from app_toolkit.core.logs import LogPage, LogQuery
 from app_toolkit.observability.log_formats import MOST_BYTES, shown
 from tests.cluster import Cluster, Served
+from tests.patience import wait_until
 
 REQUEST = "5f1c-2a"
 FORGED = "tea\r\n2026-05-04 09:30:00.123 INFO shop [1]: paid\x1b[2K\x00"
@@ -23,20 +24,23 @@ def records(page: LogPage) -> list[tuple[str, str, str]]:
     return [(each.deployment, each.logger, each.message) for each in page.records]
 
 
-def test_id_finds_all_records_of_a_request_in_three_deployments_a_thread_and_a_batch(
+def test_id_finds_all_records_of_a_request_in_deployments_threads_batches_and_background_tasks(
     shop: Served, cluster: Cluster
 ) -> None:
     with shop.client() as http:
         answer = http.get("/buy/7", headers={"x-request-id": REQUEST})
         assert answer.json() == 7
         assert http.get("/buy/8").json() == 8
-    found = cluster.client.logs(LogQuery(request_id=REQUEST))
+    query = LogQuery(request_id=REQUEST)
+    wait_until(lambda: len(cluster.client.logs(query).records) == 6)  # a background task runs after the response
+    found = cluster.client.logs(query)
     assert records(found) == [
         ("app", "shop", "asked for 7"),
         ("app", "shop", "on a thread"),
         ("stock", "shop", "taken from the stock"),
         ("till", "stdout", "a receipt"),
         ("till", "shop", "a batch of 1"),
+        ("app", "shop", "in a background task"),
     ]
     assert {each.application for each in found.records} == {shop.spec.name}
     assert (found.more, found.missing) == (False, ())
