@@ -87,6 +87,19 @@ def hide_admin_token() -> None:
     os.environ.pop(ADMIN_TOKEN, None)
 
 
+def exports_traces() -> bool:
+    """Return whether the standard variables of OpenTelemetry name a collector for traces."""
+    collector = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return bool(collector) and not is_off and os.environ.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "otlp"
+
+
+def names_service() -> bool:
+    """Return whether the standard variables of OpenTelemetry name the service."""
+    resource = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return bool(os.environ.get("OTEL_SERVICE_NAME")) or "service.name=" in resource
+
+
 def server_timing() -> bool:
     """Return whether responses of an app in one process have a Server-Timing field. The default is no."""
     return os.environ.get("APP_TOOLKIT_SERVER_TIMING", "").lower() in ("1", "true", "on", "yes")

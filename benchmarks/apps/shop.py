@@ -5,7 +5,6 @@ app-toolkit run benchmarks/apps/shop.py --name shop
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import AsyncIterable
 from typing import Annotated
@@ -16,8 +15,8 @@ from pydantic import BaseModel
 
 from app_toolkit import AutoscalingConfig, Deployment, DeploymentConfig, Toolkit, batch
 
-SLOWDOWN = float(os.environ.get("SHOP_SLOWDOWN", "1"))
-"""Factor of the latencies."""
+SLOWDOWN = 1.0
+"""The factor of the latencies. `benchmarks/screenshots.py` deploys another one as a second revision."""
 PRICES = {f"tea-{number}": 2 + number / 10 for number in range(100)}
 
 logger = logging.getLogger("shop")
@@ -28,7 +27,7 @@ async def work(typical_s: float) -> None:
 
 
 class Embedder(Deployment, num_replicas=2):
-    @batch(max_batch_size=16, batch_wait_timeout_s=0.01)
+    @batch(max_batch_size=16, batch_wait_timeout_s=0.02)
     async def embed(self, texts: list[str]) -> list[float]:
         await work(0.01)
         return [len(text) / 10 for text in texts]
@@ -37,15 +36,15 @@ class Embedder(Deployment, num_replicas=2):
 class Ranker(
     Deployment,
     num_replicas="auto",
-    autoscaling_config=AutoscalingConfig(min_replicas=1, max_replicas=3, target_ongoing_requests=3),
+    autoscaling_config=AutoscalingConfig(min_replicas=1, max_replicas=4, target_ongoing_requests=1),
 ):
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
 
     async def rank(self, query: str) -> list[str]:
-        vector = await self._embedder.embed(query)
+        vectors = await asyncio.gather(*map(self._embedder.embed, query.split()))
         await work(0.03)
-        return [name for name, price in PRICES.items() if price > vector][:5]
+        return [name for name, price in PRICES.items() if price > sum(vectors)][:5]
 
 
 ranker = Ranker.bind(Embedder.bind().handle)

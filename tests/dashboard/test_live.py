@@ -117,6 +117,16 @@ async def test_controller_is_asked_only_while_a_page_is_open() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_streams_end_if_the_server_stops() -> None:
+    with simulated(application("shop")) as client:
+        async with running(client) as live:
+            documents = live.documents()
+            await anext(documents)
+            await live.close()
+            with pytest.raises(StopAsyncIteration):
+                await anext(documents)
+
+
 async def test_history_has_the_points_of_each_name() -> None:
     with simulated(application("shop")) as client:
         async with running(client) as live:

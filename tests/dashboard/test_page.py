@@ -3,43 +3,30 @@
 It needs Chromium, and `pip install playwright axe-playwright-python`. Playwright's own browsers are not needed.
 """
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from app_toolkit.client.commands import AddCandidate, GetStatus
+from app_toolkit.client.commands import AddCandidate, BeginRelease, GetStatus
+from app_toolkit.core.canary import plan_release
+from tests.dashboard.browser import DESKTOP, PHONE, Browser, Operator, Page, chromium, expect, needs_chromium
 from tests.dashboard.simulated import UNTRUSTED, SimulatedClient, application, served, simulated
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import wait_until
 
-CHROMIUM = os.environ.get("APP_TOOLKIT_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-
-playwright: Any = pytest.importorskip(
-    "playwright.sync_api", reason="the browser tests need `pip install playwright axe-playwright-python`"
-)
 axe: Any = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="the browser tests need `pip install axe-playwright-python`"
 )
-expect = playwright.expect
-Page = Any
-Browser = Any
 
-pytestmark = [
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="Chromium is not installed; APP_TOOLKIT_TEST_CHROMIUM may name its executable"
-    ),
-    pytest.mark.slow,
-]
+pytestmark = [needs_chromium, pytest.mark.slow]
 
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 TOKEN = "a-token-of-the-tests"
 PAGES = (
     "",
     "traffic",
     "traffic/shop",
+    "traffic/search",
     "deployments/shop/m0",
     "deployments/failing/m0",
     "streams",
@@ -54,22 +41,21 @@ MOST_MS = 100
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"],
-        )
-        expect.set_options(timeout=PATIENCE_S * 1_000)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[SimulatedClient]:
     with simulated(
-        application("shop", autoscaled=True), application("failing"), broken={"failing/m0": f"ValueError: {UNTRUSTED}"}
+        application("shop", autoscaled=True),
+        application("search"),
+        application("failing"),
+        broken={"failing/m0": f"ValueError: {UNTRUSTED}"},
     ) as client:
         client.execute(AddCandidate(application("shop"), share=0.25, tag="next", expected=2))
+        client.execute(AddCandidate(application("search"), expected=2))
+        client.execute(BeginRelease("search", plan_release(steps=(10, 50, 100))))  # it has no requests, so it stays
         yield client
 
 
@@ -79,38 +65,11 @@ def url(instance: SimulatedClient) -> Iterator[str]:
         yield url
 
 
-class Operator:
-    """A person with a browser of their own, in which nothing may fail."""
-
-    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
-        self.context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
-        self.context.set_default_timeout(PATIENCE_S * 1_000)
-        self.errors: list[str] = []
-        self.url = url
-        self.page = self.context.new_page()
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", self._read)
-        self.page.goto(url)
-
-    def _read(self, message: Any) -> None:
-        if "Content Security Policy" in message.text:
-            self.errors.append(message.text)
-
-    def open(self, path: str) -> Page:
-        self.page.goto(f"{self.url}/#/{path}")
-        expect(self.page.locator("#live")).to_have_text("Live")
-        return self.page
-
-    def updates(self) -> int:
-        return int(self.page.evaluate("document.documentElement.dataset.updates || 0"))
-
-
 @pytest.fixture
 def operator(browser: Browser, url: str) -> Iterator[Operator]:
     operator = Operator(browser, url)
     yield operator
-    operator.context.close()
-    assert not operator.errors
+    operator.leave()
 
 
 @pytest.mark.parametrize(
@@ -129,8 +88,7 @@ def test_no_page_violates_an_accessibility_rule(
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], path
     operator.open("deployments/shop/web").get_by_role("button", name="Scale…").click()
     found += [("dialog", each["id"], each["nodes"][0]["html"]) for each in _violations(operator.page)]
-    operator.context.close()
-    assert not operator.errors
+    operator.leave()
     assert not found
 
 
@@ -169,8 +127,7 @@ def test_token_is_asked_for_until_it_is_right(browser: Browser, instance: Simula
         page.reload()  # this tab keeps it
         expect(page.locator("#live")).to_have_text("Live")
         assert TOKEN not in page.url
-        operator.context.close()
-        assert not operator.errors
+        operator.leave()
 
 
 def test_deployment_is_scaled_with_the_keyboard_alone(operator: Operator, instance: SimulatedClient) -> None:
@@ -192,6 +149,9 @@ def test_deployment_is_scaled_with_the_keyboard_alone(operator: Operator, instan
     _tab_to(page, button)
     page.keyboard.press("Enter")
     expect(page.get_by_role("spinbutton", name="Replicas")).to_be_focused()
+    for _ in range(6):  # the focus stays in the dialog, or goes to the browser
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.closest('#frame, #top') === null")
     page.keyboard.press("Escape")
     expect(button).to_be_focused()
     page.keyboard.press("Enter")
@@ -250,14 +210,29 @@ def test_weights_are_changed_after_a_confirmation(operator: Operator, instance: 
     expect(page.get_by_role("row", name="2 50 % 50 %")).to_be_visible()
 
 
+def test_canary_release_is_paused_and_aborted(operator: Operator, instance: SimulatedClient) -> None:
+    page = operator.open("traffic/search")
+    expect(page.locator(".steps")).to_contain_text("10 %now")
+    page.get_by_role("button", name="Pause…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.locator(".steps")).to_contain_text("10 %paused")
+    page.get_by_role("button", name="Abort…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Abort").click()
+    expect(page.locator("#toasts")).to_contain_text("The main revision of search gets all requests.")
+    search = instance.execute(GetStatus()).application("search")
+    assert search is not None
+    assert [each.share for each in search.traffic if not each.is_removed] in ([], [1.0])
+
+
 def test_page_is_live_again_after_the_admin_process_was_replaced(browser: Browser, instance: SimulatedClient) -> None:
     with served(instance) as url:
         operator = Operator(browser, url)
         expect(operator.page.locator("#live")).to_have_text("Live")
     expect(operator.page.locator("#live")).to_have_text("Reconnecting")
+    expect(operator.page.locator("#announcement")).to_have_text("The connection to the instance is lost.")
     with served(instance, port=int(url.rpartition(":")[2])):
         expect(operator.page.locator("#live")).to_have_text("Live")
-    operator.context.close()
+    operator.leave()
 
 
 def test_update_with_500_deployments_takes_less_than_100_ms(browser: Browser) -> None:
@@ -270,5 +245,5 @@ def test_update_with_500_deployments_takes_less_than_100_ms(browser: Browser) ->
             updates = operator.updates()
             wait_until(lambda updates=updates: operator.updates() > updates)
             taken.append(operator.page.evaluate("performance.getEntriesByName('update').at(-1).duration"))
-        operator.context.close()
+        operator.leave()
     assert sorted(taken)[len(taken) // 2] < MOST_MS, taken

@@ -96,6 +96,7 @@ function update() {
   const took = performance.now() - began;
   performance.clearMeasures("update");
   performance.measure("update", { start: began, duration: took });
+  document.documentElement.dataset.sample = state.tables.sample.at ?? "";
   document.documentElement.dataset.updates = Number(document.documentElement.dataset.updates ?? 0) + 1;
 }
 

@@ -88,7 +88,7 @@ export function eventKind(name) {
 
 function tile(label, note, value, past = null, className = () => "") {
   const figure = el("strong");
-  const line = past ? spark(72, 30) : null;
+  const line = past ? spark(54, 26) : null;
   const root = el("div.tile", {}, el("span.label", {}, label), figure, el("span.quiet", {}, note), line?.root);
   return { root, update() {
     const each = numbers("");
