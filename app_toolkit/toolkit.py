@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from fastapi import APIRouter, FastAPI, params
 from fastapi.datastructures import Default
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute, APIWebSocketRoute, RouteContext, iter_route_contexts
+from fastapi.telemetry import TelemetryConfig
 from fastapi.utils import generate_unique_id
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Host, Mount, WebSocketRoute
@@ -23,6 +24,7 @@ from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
 from app_toolkit.observability.logs import attach_fields
+from app_toolkit.observability.tracing import is_unsampled
 from app_toolkit.replica.objects.batching import is_raw, slots_for
 from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, error_response
 from app_toolkit.split import Split
@@ -83,7 +85,9 @@ class Toolkit(FastAPI):
         self._owners: dict[int, str] = {}
         self._serving: str | None = None
         self._embedded: ASGIApp | None = None
-        super().__init__(**fastapi)
+        # FastAPI's own spans take longer than many an endpoint, also if a request is not sampled.
+        telemetry = cast(TelemetryConfig, {"exclude": is_unsampled, **(fastapi.pop("telemetry", None) or {})})
+        super().__init__(telemetry=telemetry, **fastapi)
         attach_fields()  # a server may log before it calls the app
         # By default, a call that was refused is the response of the route that made it.
         self.exception_handlers.setdefault(RequestError, error_response)

@@ -87,6 +87,19 @@ def hide_admin_token() -> None:
     os.environ.pop(ADMIN_TOKEN, None)
 
 
+def exports_traces() -> bool:
+    """Return whether the standard variables of OpenTelemetry name a collector for traces."""
+    collector = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return bool(collector) and not is_off and os.environ.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "otlp"
+
+
+def names_service() -> bool:
+    """Return whether the standard variables of OpenTelemetry name the service."""
+    resource = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return bool(os.environ.get("OTEL_SERVICE_NAME")) or "service.name=" in resource
+
+
 def server_timing() -> bool:
     """Return whether responses of an app in one process have a Server-Timing field. The default is no."""
     return os.environ.get("APP_TOOLKIT_SERVER_TIMING", "").lower() in ("1", "true", "on", "yes")
@@ -114,12 +127,17 @@ def read_served() -> str:
 
 LOG_LEVEL = "APP_TOOLKIT_LOG_LEVEL"
 LOG_FORMAT = "APP_TOOLKIT_LOG_FORMAT"
+LOG_FILE = "APP_TOOLKIT_LOG_FILE"
 
 
 def set_logs(options: Options) -> None:
-    """Set the log level and format for the child processes of this process, which include those of a local Ray."""
+    """Set the log level and format for the child processes of this process, which include those of a local Ray.
+
+    The log file is set for this process, which starts the local Ray.
+    """
     os.environ[LOG_LEVEL] = options.log_level
     os.environ[LOG_FORMAT] = options.log_format
+    os.environ[LOG_FILE] = options.log_file or ""
 
 
 def log_level() -> str:
@@ -131,6 +149,11 @@ def log_level() -> str:
 def log_format() -> str:
     """Return the log format of this process from its environment: `text`, the default, or `json`."""
     return "json" if os.environ.get(LOG_FORMAT, "").lower() == "json" else "text"
+
+
+def logs_to_stdout() -> bool:
+    """Return whether this process writes the log records of all processes of its local Ray to standard output."""
+    return os.environ.get(LOG_FILE) == "-"
 
 
 def set_plain_logs(colour: bool) -> None:

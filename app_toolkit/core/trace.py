@@ -1,7 +1,8 @@
-"""Reads the two fields of W3C Trace Context, to propagate the trace of a request."""
+"""Reads and writes the two fields of W3C Trace Context, to propagate the trace of a request."""
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from app_toolkit.types import Header
 
@@ -41,3 +42,37 @@ def trace_of(fields: Iterable[Header]) -> str | None:
     state = b",".join(members)
     well = 0 < len(members) <= MOST_MEMBERS and len(state) <= LONGEST_STATE and all(map(MEMBER.fullmatch, members))
     return (parents[0] + b" " + state if well else parents[0]).decode("ascii")
+
+
+class Trace(NamedTuple):
+    """The place of a request or a call in its trace. Spans are named by their IDs; 0: there is none."""
+
+    trace_id: int
+    parent: int
+    """The span of the client, or of the code that made the call."""
+    span: int
+    """The span of the request or the call."""
+    attempt: int
+    """The span of its last attempt, in which the replica runs it. All attempts forward this one, because nobody knows
+    before which one is the last."""
+    is_sampled: bool
+    state: str = ""
+    """The value of `tracestate`."""
+
+    @property
+    def forwarded(self) -> str:
+        """The trace that the replica gets, in the format of `trace_of`."""
+        return formatted(self.trace_id, self.attempt, self.is_sampled, self.state)
+
+
+def formatted(trace_id: int, span: int, is_sampled: bool, state: str = "") -> str:
+    """Return a trace in the format of `trace_of`."""
+    parent = f"00-{trace_id:032x}-{span:016x}-{int(is_sampled):02x}"
+    return f"{parent} {state}" if state else parent
+
+
+def parsed(trace: str) -> tuple[int, int, bool, str]:
+    """Return the trace ID, the span, whether it is sampled, and the state of a trace in the format of `trace_of`."""
+    parent, _, state = trace.partition(" ")
+    _, trace_id, span, flags, *_ = parent.split("-", 4)
+    return int(trace_id, 16), int(span, 16), bool(int(flags, 16) & 1), state

@@ -32,6 +32,7 @@ from app_toolkit.core.attempts import (
     result_of_refusal,
 )
 from app_toolkit.core.server_timing import server_timing
+from app_toolkit.core.trace import Trace
 from app_toolkit.errors import DeadlineExceeded, NotRead, ReplicaGone, ResponseUnreadable
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.observability.records import FailedAttempt
@@ -205,6 +206,7 @@ class Dispatcher(Generic[P]):
         "request",
         "router",
         "stage",
+        "trace",
     )
 
     def __init__(self, request: Dispatchable, now: float, deadline: float | None = None) -> None:
@@ -222,6 +224,8 @@ class Dispatcher(Generic[P]):
         #: The router and the retry budget of the deployment. Set by `assign`.
         self.router: Router
         self.budget: RetryBudget | None = None
+        #: Its place in its trace. None: tracing is off.
+        self.trace: Trace | None = None
         # The times of the stages.
         self._queued_s = 0.0
         self._waiting_since: float | None = None

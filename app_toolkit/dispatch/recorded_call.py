@@ -57,5 +57,6 @@ class RecordedCall:
                 0,
                 dispatcher.affinity,
                 *dispatcher.stage_times(now),
+                trace=dispatcher.trace,
             )
         )

@@ -27,6 +27,7 @@ from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.engines.local import IN_PROCESS, Local, context_of
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, RequestError, ToolkitError
 from app_toolkit.interfaces import Deployable
+from app_toolkit.observability import tracing
 from app_toolkit.observability.context import REPLICA
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.proxy.request import REQUEST_ID_GRAMMAR
@@ -64,6 +65,7 @@ class Embedded:
         *,
         stream_log: str = "memory",
     ) -> None:
+        IN_PROCESS.begin_tracing()
         self._stream_log = stream_log
         self._app = app
         self._configs = ingresses
@@ -183,7 +185,11 @@ class Ingress(Local):
         ours = {"request_id": request_id}
         if self._stream_log != "memory":
             ours["stream_log"] = self._stream_log
-        if (trace := trace_of(scope["headers"])) is not None:
+        trace, place = trace_of(scope["headers"]), None
+        if tracing.current is not None:
+            place = tracing.current.begin(trace)
+            trace = place.forwarded
+        if trace is not None:
             ours["trace"] = trace
         for name, value in scope["headers"]:
             if name == SHARD_KEY and (key := shard_key(value)) is not None:
@@ -192,6 +198,7 @@ class Ingress(Local):
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
         loop = asyncio.get_running_loop()
         dispatcher: Dispatcher[Permit] = Dispatcher(RetainedRequest("this request", request_id, LATE), time.monotonic())
+        dispatcher.trace = place
         status, size, outcome = 0, 0, CLIENT_GONE
         first_byte_s: float | None = None
         chunk_at: float | None = None  # when the last chunk of a stream was sent
@@ -304,6 +311,7 @@ class Ingress(Local):
                 attempt_s,
                 failed,
                 route,
+                dispatcher.trace,
             )
         )
 

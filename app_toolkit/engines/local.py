@@ -19,11 +19,13 @@ import uvloop
 from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.core import deadlines
+from app_toolkit.core.trace import Trace
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.dispatch.mirror import MirroredRequest
 from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, RequestError, StartupError
 from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, Endpoint, QueuePosition
+from app_toolkit.observability import tracing
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.logs import attach_fields
@@ -345,13 +347,16 @@ class Deployed(Local):
         since = time.monotonic()
         until = deadlines.until(since, (call.timeout_s, self.router.policy.request_timeout_s), DEADLINE.get())
         request = RetainedRequest(call.method, REQUEST_ID.get() or uuid.uuid4().hex, LATE)
-        return Dispatcher(request, since, until)
+        dispatcher: Dispatcher[Permit] = Dispatcher(request, since, until)
+        if tracing.current is not None:
+            dispatcher.trace = tracing.current.begin_call()
+        return dispatcher
 
     async def _run(self, call: Call, dispatcher: Dispatcher[Permit], result: LocalResult) -> None:
         """Run a call with a permit. Raises a `RequestError` if the call did not run to its end."""
         until = dispatcher.attempts.deadline
         response = _ReplicaResponse(self.router, dispatcher)
-        scope = _scope(call, dispatcher.request.request_id, result)
+        scope = _scope(call, dispatcher.request.request_id, result, dispatcher.trace)
         options: Any = {"name": call.method, "affinity": call.affinity}
         try:
             async with asyncio.timeout_at(until):
@@ -391,6 +396,7 @@ class InProcess:
         self._counting = threading.Lock()
         #: The records of the requests and calls that have ended. Each event loop adds those that end on it.
         self.records = Records(self._count)
+        self._is_traced = False
         #: The lines that have been logged by `list_unapplied`, so that each is logged once.
         self.listed: set[str] = set()
         #: The copies of calls that mirrors of splits get, by event loop.
@@ -401,6 +407,15 @@ class InProcess:
         #: Returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
         #: mirror of a split.
         self.draw: Callable[[], float] = random.random
+
+    def begin_tracing(self) -> None:
+        """Export the spans of this process, if the environment names a collector. Later calls do nothing."""
+        with self._lock:
+            if self._is_traced:
+                return
+            self._is_traced = True
+        if begun := tracing.begin_tracing(ReplicaContext("default", "", ReplicaId("default"))):
+            self.records.subscribe(begun.add)
 
     def _count(self, record: Record) -> None:
         with self._counting:
@@ -584,8 +599,10 @@ async def _receive_nothing() -> Message:
     return {"type": "http.disconnect"}
 
 
-def _scope(call: Call, request_id: str, result: ResultReceiver) -> Scope:
+def _scope(call: Call, request_id: str, result: ResultReceiver, trace: Trace | None = None) -> Scope:
     ours = {"request_id": request_id, "call": call, "result": result, "shard_key": call.shard_key}
+    if trace is not None:
+        ours["trace"] = trace.forwarded
     return {
         "type": "http",
         "method": "POST",

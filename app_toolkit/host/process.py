@@ -49,6 +49,7 @@ from app_toolkit.observability.secrets import add_secrets, redacted, redacting
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.observability.snapshots import Snapshots
 from app_toolkit.observability.tracebacks import shorten_paths
+from app_toolkit.observability.tracing import begin_tracing, end_tracing
 from app_toolkit.observability.user_metrics import UserRegistry
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.proxy.thread import ProxyThread
@@ -164,6 +165,7 @@ class ControlledProcess:
         self.server.stop(timeout_s)
         if self._metrics is not None:
             self._metrics.stop()
+        end_tracing()
 
     def snapshots(self) -> Snapshots:
         """Return the pushes of the metrics of this process, once it serves."""
@@ -220,6 +222,7 @@ class ReplicaProcess(ControlledProcess):
         add_secrets(spec.live.secrets)
         context = ReplicaContext(spec.application, spec.deployment, spec.id)
         begin_logs(self.services.log_folder, context, output=True)
+        begin_tracing(context)
         folder, store = self.services.folder.path, self.services.store
         # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
         file = folder / sha256(spec.id.encode()).hexdigest()[:16]
@@ -268,6 +271,7 @@ class ProxyProcess(ControlledProcess):
 
     def _serve(self, spec: ProxySpec, secret: bytes) -> Location:
         begin_logs(self.services.log_folder, process_context(spec.id))
+        begin_tracing(process_context(spec.id))
         options, services = HTTPOptions(**spec.options), self.services
         here = services.node
         shared = options.proxies_per_node > 1 or list(services.nodes()).count(services.address) > 1

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from math import inf, isfinite, isnan
 from typing import Any
@@ -65,6 +66,8 @@ FIRST_S = 10.0
 sent again. Without the controller, the revisions are not known."""
 
 LEGAL_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+ILLEGAL = re.compile(r"[^a-zA-Z0-9_]|^(?=[0-9])")
+"""What the name of a label cannot have. `prometheus_client` replaces it by `_`, too."""
 RESERVED = ("application", "revision", "deployment", "replica")
 """The labels that user metrics get. A label of the user with such a name becomes `exported_NAME`."""
 
@@ -166,6 +169,8 @@ class _Process:
     ended: bool = False
     gauges: dict[str, _Gauge] = field(default_factory=dict)
     families: dict[str, UserFamily] = field(default_factory=dict)
+    usable: set[str] = field(default_factory=set)
+    """The families that can be exposed."""
 
 
 class MetricsAggregate:
@@ -182,6 +187,8 @@ class MetricsAggregate:
         self._series: dict[str, dict[tuple[str, ...], _Series]] = {}
         """The counters and histograms, by metric and by the values of their labels."""
         self._families: dict[str, UserFamily] = {}
+        self._names: dict[str, str] = {}
+        """The families of user code by the names of their series."""
         self._deployments: dict[str, DeploymentNumbers] = {}
         self._revisions: dict[str, str] = {}
         self._alive: frozenset[str] | None = None
@@ -218,6 +225,7 @@ class MetricsAggregate:
                 name: UserFamily(kind, help, tuple(bounds))
                 for name, (kind, help, bounds) in contents["families"].items()
             }
+            there.usable = {name for name in there.families if self._is_usable(there, name)}
             if contents["number"] > there.number:
                 there.number = contents["number"]
                 for name, labels, grown in contents["counters"]:
@@ -225,7 +233,7 @@ class MetricsAggregate:
             there.pushed, there.ended = now, contents["ended"]
             gauges: dict[str, _Gauge] = {}
             for name, labels, value in contents["gauges"]:
-                if name in BY_NAME or self._is_usable(there, name):
+                if name in BY_NAME or name in there.usable:
                     gauge = gauges.setdefault(name, _Gauge())
                     gauge.labels.append(tuple(labels))
                     gauge.values.append(value)
@@ -241,7 +249,7 @@ class MetricsAggregate:
     def _add(self, process: _Process, name: str, labels: tuple[str, ...], grown: list[float], now: float) -> None:
         metric = BY_NAME.get(name)
         if metric is None:
-            if not self._is_usable(process, name):
+            if name not in process.usable or len(grown) != _length(self._families[name]):
                 return
             names, values = self._user_labels(process, labels, None)
             key = (*names, *values)
@@ -295,27 +303,34 @@ class MetricsAggregate:
         own = self._deployment_of(process.replica_set)
         if replica is not None:
             own = (*own, replica)  # type: ignore[assignment]
-        names = [f"exported_{name}" if name in RESERVED else name for name in labels[::2]]
+        names = [_label_name(name) for name in labels[::2]]
         return (*RESERVED[: len(own)], *names), (*own, *labels[1::2])
 
     def _is_usable(self, process: _Process, name: str) -> bool:
         """Return whether a metric of user code can be exposed. If not, say so once."""
-        family = process.families.get(name)
-        if family is None:
-            return False
-        there = self._families.setdefault(name, family)
+        family = process.families[name]
+        there = self._families.get(name)
         if not LEGAL_NAME.fullmatch(name):
             why = "its name is not a legal one"
         elif _reserved(name):
             why = "the toolkit has a metric of this name"
-        elif (there.kind, there.bounds) != (family.kind, family.bounds):
+        elif there is None and (other := self._with_series_of(name, family)):
+            why = f"it has the same series as the metric {other}"
+        elif there is not None and (there.kind, there.bounds) != (family.kind, family.bounds):
             why = f"it is a {family.kind} here and a {there.kind} elsewhere, or has other buckets"
         else:
+            if there is None:
+                self._families[name] = family
+                self._names |= dict.fromkeys(_exposed(name, family), name)
             return True
         if name not in self._warned:
             self._warned.add(name)
             log.warning("the metric %s of %s is left out: %s", name[:200], process.replica_set, why)
         return False
+
+    def _with_series_of(self, name: str, family: UserFamily) -> str | None:
+        """Return another family that has a series of this name; None: there is none."""
+        return next((self._names[each] for each in _exposed(name, family) if each in self._names), None)
 
     # What has ended
 
@@ -354,6 +369,7 @@ class MetricsAggregate:
             for name, each in self._families.items()
             if name in self._series or any(name in process.gauges for process in self._processes.values())
         }
+        self._names = {each: name for name, family in self._families.items() for each in _exposed(name, family)}
         self._deployments = {name: each for name, each in self._deployments.items() if name in current}
 
     # For Prometheus
@@ -435,6 +451,30 @@ class MetricsAggregate:
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+@lru_cache(1_000)
+def _label_name(name: str) -> str:
+    """Return the name of a label of user code in the exposition."""
+    name = ILLEGAL.sub("_", name)
+    return f"exported_{name}" if name in RESERVED else name
+
+
+def _length(family: UserFamily) -> int:
+    """Return how many numbers a series of user code has."""
+    return len(family.bounds) + 1 if family.kind == "histogram" else 2 if family.kind == "summary" else 1
+
+
+def _exposed(name: str, family: UserFamily) -> tuple[str, ...]:
+    """Return the names of the series of a metric of user code."""
+    match family.kind:
+        case "histogram":
+            return name, f"{name}_bucket", f"{name}_count", f"{name}_sum"
+        case "summary":
+            return name, f"{name}_count", f"{name}_sum"
+        case "counter" | "info":
+            return name, f"{name}_{'total' if family.kind == 'counter' else 'info'}"
+    return (name,)
 
 
 def _reserved(name: str) -> bool:

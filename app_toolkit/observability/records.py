@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from app_toolkit.core.trace import Trace
+
 LONGEST_PATH = 2_000
 """Bytes of a path that a record has."""
 
@@ -88,6 +90,8 @@ class Record(NamedTuple):
     route: str = ""
     """The path template of its route, with the route prefix of the application, such as `/items/{item_id}`. Empty: it
     matched no route."""
+    trace: Trace | None = None
+    """Its place in its trace. None: tracing is off."""
 
 
 @dataclass(frozen=True, slots=True)

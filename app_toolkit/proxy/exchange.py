@@ -678,6 +678,7 @@ class Exchange:
                 attempt_s,
                 failed,
                 self._route,
+                request.trace,
             )
         )
 

@@ -22,7 +22,7 @@ from httptools import (
 from app_toolkit.core import forwarded
 from app_toolkit.core.attempts import is_repeatable
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
-from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, trace_of
+from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
 from app_toolkit.core.traffic import SHARD_KEY as SHARD_KEY_FIELD
 from app_toolkit.core.traffic import shard_key
 from app_toolkit.dispatch.dispatcher import Stage
@@ -36,6 +36,7 @@ from app_toolkit.errors import (
     URITooLong,
     VersionNotSupported,
 )
+from app_toolkit.observability import tracing
 from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, MIRRORED, SHARD_KEY, TRACE, encode_key
 from app_toolkit.types import Header, Retry
 
@@ -188,6 +189,7 @@ class Request:
         "raw_path",
         "shard_key",
         "timeout",
+        "trace",
         "version",
         "websocket",
     )
@@ -207,6 +209,8 @@ class Request:
         self.error: RequestError | None = None
         #: The value of `X-SERVE-SHARD-KEY`; None: there is none.
         self.shard_key: str | None = None
+        #: Its place in its trace. None: tracing is off.
+        self.trace: Trace | None = None
         #: The forwarded fields, if a trusted proxy sent the request.
         self.forwarded: list[Header] = []
         self.complete = False
@@ -355,7 +359,11 @@ class Request:
                 self.expects = self.version == "1.1" and value.lower() == b"100-continue"
         if host is None and self.version == "1.1":
             raise BadRequest("the request has no Host field")
-        if traced is not None and (trace := trace_of(traced)) is not None:
+        trace = None if traced is None else trace_of(traced)
+        if tracing.current is not None:
+            self.trace = tracing.current.begin(trace)
+            trace = self.trace.forwarded
+        if trace is not None:
             self._internal += b"%b: %b\r\n" % (TRACE, trace.encode())
         self._end_fields()
         return host

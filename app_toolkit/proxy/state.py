@@ -10,6 +10,7 @@ from app_toolkit.config.affinity import KeySource
 from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.interfaces import Join
+from app_toolkit.observability import tracing
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.counts import ComparedRequests, Counters, Counts
 from app_toolkit.observability.metrics import (
@@ -89,6 +90,8 @@ class ProxyState:
         #: The slowest requests of the last minutes.
         self.slow = SlowRequests()
         self.records.subscribe(self.slow.add)
+        if tracing.current is not None:
+            self.records.subscribe(tracing.current.add)
         if access is not None:
             self.records.subscribe(access.add)
             self.mirroring.records.subscribe(access.add)

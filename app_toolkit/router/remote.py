@@ -42,6 +42,7 @@ from app_toolkit.interfaces import (
     Payloads,
     Watch,
 )
+from app_toolkit.observability import tracing
 from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.metrics import CALL_STREAMS, CALLS_ONGOING, CALLS_QUEUED, Sample
@@ -124,6 +125,8 @@ class RemoteDataPlane:
         self.slow = SlowRequests()
         #: The records of the calls that have ended.
         self.records = Records(self.counters.add, self.slow.add)
+        if tracing.current is not None:
+            self.records.subscribe(tracing.current.add)
         prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
         #: The replica sets of deployments and their routers, and the shares of splits.
         self.registry = Registry(self._new_router, self.pool, node, prefixes)
@@ -335,7 +338,9 @@ class RemoteDeploymentClient:
         try:
             async with asyncio.timeout_at(mirrored.deadline):
                 connection = self._pool.take(address) or await self._dial(address)
-                head = self._head(call, permit, mirrored.primary.id, mirrored.deadline, "", sum(map(len, body)))
+                head = self._head(
+                    call, permit, mirrored.primary.id, mirrored.deadline, "", TRACE.get(), sum(map(len, body))
+                )
                 sent = DiscardedResponse(self._pool, connection, (head, *body))
                 frame = await sent.frame()
                 begun = True
@@ -372,7 +377,10 @@ class RemoteDeploymentClient:
         request = RetainedRequest(call.method, request_id, LATE, idempotent, call.retry)
         now = time.monotonic()
         allowed = call.timeout_s, self.router.policy.request_timeout_s
-        return Dispatcher(request, now, deadlines.until(now, allowed, DEADLINE.get()))
+        dispatcher: Dispatcher[Permit] = Dispatcher(request, now, deadlines.until(now, allowed, DEADLINE.get()))
+        if tracing.current is not None:
+            dispatcher.trace = tracing.current.begin_call()
+        return dispatcher
 
     async def _only_frame(self, call: Call, dispatcher: Dispatcher[Permit]) -> Frame:
         sent, frame = await self._first_in_time(call, dispatcher)
@@ -406,7 +414,8 @@ class RemoteDeploymentClient:
                 try:
                     connection = self._pool.take(address) or await self._dial(address)
                     dispatcher.sent()
-                    sent, frame = await self._send(call, permit, connection, request_id, until, body)
+                    trace = TRACE.get() if dispatcher.trace is None else dispatcher.trace.forwarded
+                    sent, frame = await self._send(call, permit, connection, request_id, until, body, trace)
                 except Refused as refused:
                     if refused.holdings is not None:
                         self.router.report(permit, refused.holdings, moved=True)
@@ -459,13 +468,14 @@ class RemoteDeploymentClient:
         request_id: str,
         until: float | None,
         body: Sequence[Piece],
+        trace: str | None,
     ) -> tuple[Sent, Frame]:
         """Send the call. Return the exchange, and the first frame of its result."""
         payloads = self._data_plane.payloads
         key = "" if payloads is None else self._data_plane.mint_id()
         out_of_band = payloads is not None and calls.is_out_of_band(body)
         length = None if out_of_band else sum(map(len, body))
-        head = self._head(call, permit, request_id, until, key, length)
+        head = self._head(call, permit, request_id, until, key, trace, length)
         sent = Sent(self._pool, connection, (head,) if out_of_band else (head, *body), key)
         if call.sent is not None:
             call.sent(body)
@@ -531,14 +541,23 @@ class RemoteDeploymentClient:
         return connection
 
     def _head(
-        self, call: Call, permit: Permit, request_id: str, until: float | None, key: str, length: int | None = None
+        self,
+        call: Call,
+        permit: Permit,
+        request_id: str,
+        until: float | None,
+        key: str,
+        trace: str | None,
+        length: int | None,
     ) -> bytes:
-        """Return the head of a call. `length`: that of the body. None: the arguments are sent out-of-band."""
+        """Return the head of a call.
+
+        `trace`: in the format of `core.trace`. `length`: that of the body. None: the arguments are sent out-of-band.
+        """
         left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
         identity = hop.encode(self._data_plane.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
         if permit.redeem():
             identity += self._data_plane.wait_queues.redeem
-        trace = TRACE.get()
         return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%b%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
             hop.HOP,
             identity,

@@ -311,7 +311,7 @@ def counted() -> Process:
                 affinity="kept",
                 queued_s=seconds / 2,
                 first_byte_s=seconds / 2,
-                route='/it"ems\\{id}',
+                route='/it"ems\\{id}/100%s',
             )
         )
     counters.gaps("shop/web").observe(0.2)
@@ -330,7 +330,7 @@ def user_metrics() -> UserMetrics:
         "build": UserFamily("info", "Build."),
     }
     samples = [
-        Sample("orders", ("kind", 'a"\n', "replica", "mine"), [2.0]),
+        Sample("orders", ("the.kind", 'a"\n', "replica", "mine"), [2.0]),
         Sample("wait_seconds", (), [1, 2, 3.5]),
         Sample("size", (), [3, 30.0]),
         Sample("temperature", ("room", "a"), [float("nan")]),
@@ -349,16 +349,15 @@ def test_exposition_parses_and_has_every_value(accept: str | None) -> None:
     parse = parse_openmetrics if accept == OPENMETRICS else parse_text
     samples = [sample for family in parse(text.decode()) for sample in family.samples]
     found = {(sample.name, sample.labels.get("le")): sample for sample in samples}
-    labels = {"application": "shop", "revision": "1", "deployment": "web", "route": '/it"ems\\{id}', "method": "GET"}
-    requests = found[REQUESTS, None]
-    assert (requests.labels, requests.value) == (labels | {"status": "200", "outcome": "ok"}, 3)
+    own = {"application": "shop", "revision": "1", "deployment": "web"}
+    labels = own | {"route": '/it"ems\\{id}/100%s', "method": "GET", "status": "200", "outcome": "ok"}
+    assert (found[REQUESTS, None].labels, found[REQUESTS, None].value) == (labels, 3)
     buckets = {bound: sample.value for (name, bound), sample in found.items() if name == f"{REQUEST_SECONDS}_bucket"}
     assert (buckets["0.001"], buckets["0.025"], buckets["60.0"], buckets["+Inf"]) == (1, 2, 2, 3)
     assert found[f"{REQUEST_SECONDS}_count", None].value == 3
     assert found[f"{REQUEST_SECONDS}_sum", None].value == pytest.approx(100.0205)
-    own = {"application": "shop", "revision": "1", "deployment": "web"}
     orders = found["orders_total", None]
-    assert (orders.labels, orders.value) == (own | {"kind": 'a"\n', "exported_replica": "mine"}, 2)
+    assert (orders.labels, orders.value) == (own | {"the_kind": 'a"\n', "exported_replica": "mine"}, 2)
     assert (found["wait_seconds_bucket", "0.5"].value, found["wait_seconds_bucket", "+Inf"].value) == (1, 3)
     assert (found["size_count", None].value, found["size_sum", None].value) == (3, 30)
     assert found["temperature", None].labels == own | {"replica": "shop.web-1-1", "room": "a"}
@@ -406,6 +405,8 @@ def test_user_counters_are_added_over_the_replicas() -> None:
         ("wait", UserFamily("histogram", "", ("1.0", "+Inf"))),
         ("app_toolkit_requests", UserFamily("counter", "")),
         ("a name", UserFamily("counter", "")),
+        ("orders_total", UserFamily("gauge", "")),
+        ("wait_count", UserFamily("gauge", "")),
     ],
 )
 def test_user_metric_that_conflicts_is_left_out_with_one_warning(
@@ -423,6 +424,14 @@ def test_user_metric_that_conflicts_is_left_out_with_one_warning(
     assert aggregate.exposition()[0].replace(b'component="replica"} 2', b'component="replica"} 1') == before
     assert len(caplog.records) == 1
     assert name in caplog.text
+
+
+def test_series_with_another_number_of_buckets_than_its_metric_is_left_out() -> None:
+    aggregate = new_aggregate()
+    families = {"wait": UserFamily("histogram", "", ("0.5", "1.0", "+Inf"))}
+    samples = [Sample("wait", ("kind", "a"), [1, 1, 1, 2.0]), Sample("wait", ("kind", "b"), [1, 1, 2.0])]
+    Process("shop.web-1-1", "replica", "shop/web", user=UserMetrics(families, samples)).push(aggregate)
+    assert [dict(labels)["kind"] for labels in values(aggregate, "wait_count")] == ["a"]
 
 
 def test_plain_numbers_are_those_of_the_exposition() -> None:

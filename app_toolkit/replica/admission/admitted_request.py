@@ -15,7 +15,8 @@ import anyio.to_thread
 from app_toolkit.core.disconnect import stops
 from app_toolkit.core.uploads import PROMPT, Period, measured
 from app_toolkit.errors import DeadlineExceeded, RequestError, RequestTimeout
-from app_toolkit.observability.context import DEADLINE, READ_STREAMS, REQUEST_ID, SHARD_KEY, TRACE, ReadStream
+from app_toolkit.observability import tracing
+from app_toolkit.observability.context import DEADLINE, READ_STREAMS, REPLICA, REQUEST_ID, SHARD_KEY, TRACE, ReadStream
 from app_toolkit.replica.admission.client import ClientMessages
 from app_toolkit.replica.admission.live_sets import LiveSets
 from app_toolkit.replica.admission.streams import LEAVE_SLOT, is_lasting, is_stream
@@ -68,6 +69,7 @@ class AdmittedRequest:
     _body_period: Period | None = None
     """The period in which the rate of the body is measured; None: the app has not waited for the body yet."""
     _chunks = 0
+    _span: tracing.ReplicaSpan | None = None
     _outer_deadline: float | None = None
     _bounded = False
     _client: ClientMessages | None = None
@@ -113,6 +115,10 @@ class AdmittedRequest:
         READ_STREAMS.set(self._read_streams)
         if self._trace is not None:
             self._outer_trace = TRACE.get()
+            if tracing.current is not None:
+                self._span = tracing.ReplicaSpan(tracing.current, self._trace, REPLICA.get())
+                self._trace = self._span.forwarded
+                self._scope["headers"] = tracing.with_trace(self._scope["headers"], self._trace)
             TRACE.set(self._trace)
         if self._shard_key is not None:
             self._outer_shard_key = SHARD_KEY.get()
@@ -146,6 +152,8 @@ class AdmittedRequest:
                 read_stream.leave()
         if self._trace is not None:
             TRACE.set(self._outer_trace)
+            if self._span is not None:
+                self._span.end(error)
         if self._shard_key is not None:
             SHARD_KEY.set(self._outer_shard_key)
         if self._bounded:

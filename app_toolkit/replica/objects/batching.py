@@ -33,6 +33,7 @@ from app_toolkit.core.methods import TAKES_MANY
 from app_toolkit.errors import BatchError, ConfigError
 from app_toolkit.observability.context import REPLICA, REQUEST_IDS, request_id
 from app_toolkit.observability.counts import BatchCounts
+from app_toolkit.observability.tracing import batch_span, current_span
 from app_toolkit.replica.objects.signatures import shape_of
 from app_toolkit.replica.objects.threads import threads_of
 
@@ -264,12 +265,13 @@ def _batching_wrapper(batching: "Batching") -> Callable[..., Any]:
 class Item:
     """The part of one caller in a batch: its arguments and its result."""
 
-    __slots__ = ("added", "batch", "buffer", "error", "news", "over", "request_id", "result", "steps", "values")
+    __slots__ = ("added", "batch", "buffer", "error", "news", "over", "request_id", "result", "span", "steps", "values")
 
     def __init__(self, buffer: "Batches", values: tuple[Any, ...]) -> None:
         self.buffer = buffer
         self.values = values
         self.request_id = request_id()
+        self.span = current_span()
         self.added = 0.0
         """When it was added to the buffer, on the clock of the event loop."""
         self.batch: Batch | None = None
@@ -526,12 +528,13 @@ class Batch:
         if batching.shape.has_self:
             args = [self._batches.hosted, *args]
         try:
-            if batching.streams:
-                await self._pass_on(batching.function(*args, **kwargs))
-            elif batching.in_thread:
-                self._end_items(await self._in_thread(functools.partial(batching.function, *args, **kwargs)))
-            else:
-                self._end_items(await batching.function(*args, **kwargs))
+            with batch_span(batching.name, [item.span for item in self._items]):
+                if batching.streams:
+                    await self._pass_on(batching.function(*args, **kwargs))
+                elif batching.in_thread:
+                    self._end_items(await self._in_thread(functools.partial(batching.function, *args, **kwargs)))
+                else:
+                    self._end_items(await batching.function(*args, **kwargs))
         except Exception as error:
             for item in self._live:
                 item.end(error=_copy(error, batching.name))

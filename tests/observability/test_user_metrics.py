@@ -1,0 +1,74 @@
+"""What user code has created with `prometheus_client` is read as it is."""
+
+from collections.abc import Iterator
+
+import prometheus_client
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info, Summary
+
+from app_toolkit.observability.metrics import DROPPED_SERIES, Sample
+from app_toolkit.observability.snapshots import Snapshots, UserFamily
+from app_toolkit.observability.user_metrics import UserRegistry
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
+    """The default registry, without what other tests have registered."""
+    registry = CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", registry)
+    return registry
+
+
+def test_metrics_of_all_kinds_are_read(registry: CollectorRegistry) -> None:
+    Counter("orders", "Orders.", ["kind"], registry=registry).labels("book").inc(2)
+    wait = Histogram("wait", "Waits.", buckets=(0.5, 1.0), registry=registry)
+    for seconds in (0.1, 0.7, 0.8, 9.0):
+        wait.observe(seconds)
+    Summary("size", "Sizes.", registry=registry).observe(30)
+    Gauge("depth", "Depth.", registry=registry).set(7)
+    Info("build", "Build.", registry=registry).info({"version": "1"})
+    Enum("state", "State.", states=["on", "off"], registry=registry).state("off")
+    Gauge("app_toolkit_own", "As the collector of one process has.", registry=registry).set(1)
+    found = UserRegistry().collect()
+    assert found.samples == [
+        Sample("orders", ("kind", "book"), [2.0]),
+        Sample("wait", (), [1.0, 2.0, 1.0, pytest.approx(10.6)]),
+        Sample("size", (), [1.0, 30.0]),
+        Sample("depth", (), [7.0]),
+        Sample("build", ("version", "1"), [1.0]),
+        Sample("state", ("state", "on"), [0]),
+        Sample("state", ("state", "off"), [1]),
+    ]
+    assert found.families["wait"] == UserFamily("histogram", "Waits.", ("0.5", "1.0", "+Inf"))
+
+
+def test_too_many_series_are_left_out_and_counted(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    Gauge("depth", "Depth.", registry=registry).set(7)
+    kinds = Counter("orders", "Orders.", ["kind"], registry=registry)
+    for number in range(3):
+        kinds.labels(str(number)).inc()
+    user = UserRegistry(most=2)
+    snapshots = Snapshots("replica", "shop/web", [], user=user.collect)
+    assert [sample.metric for sample in user.collect().samples] == ["depth"]
+    pushed = snapshots.next(0.0)
+    assert pushed is not None
+    assert f'["{DROPPED_SERIES}",["shop/web"],3]'.encode() in pushed
+    assert len(caplog.records) == 1
+    assert "at most 2" in caplog.text
+
+
+def test_a_collector_that_fails_is_logged_once(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(prometheus_client.registry.Collector):
+        def collect(self) -> Iterator[prometheus_client.Metric]:
+            raise ValueError("out of stock")
+
+        def describe(self) -> list[prometheus_client.Metric]:
+            return []
+
+    registry.register(Broken())
+    user = UserRegistry()
+    assert user.collect().samples == user.collect().samples == []
+    assert len(caplog.records) == 1
+    assert "out of stock" in caplog.text
