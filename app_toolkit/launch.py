@@ -9,8 +9,10 @@ from app_toolkit.client.client import Client, Engine
 from app_toolkit.client.commands import Compare, Deploy, GetApplications
 from app_toolkit.config.models import AdminOptions, ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import TrafficOptions
+from app_toolkit.config.settings import logs_to_stdout
 from app_toolkit.core.diff import Change, Diff, difference
 from app_toolkit.core.identity import candidate_name
+from app_toolkit.errors import ConfigError
 from app_toolkit.planning import logical_cpus, shared_logs
 from app_toolkit.proxy import addresses
 
@@ -63,6 +65,11 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
 
     `address`: that of a cluster; None: a local cluster will be started, and its proxy listens as `http` says.
     """
+    if address is not None and logs_to_stdout():
+        raise ConfigError(
+            f"log_file = '-' shows only the log files of a local Ray, not those of the cluster {address}: "
+            "leave it out, and use `app-toolkit logs --follow`"
+        )
     if address is None:
         addresses.check(http)
         if http.admin:

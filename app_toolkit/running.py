@@ -33,7 +33,7 @@ from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, SplitSpec
 from app_toolkit.config.options import LOG_OPTIONS, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
-from app_toolkit.config.settings import log_format, log_level, read_settings, set_logs
+from app_toolkit.config.settings import log_format, log_level, logs_to_stdout, read_settings, set_logs
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus
@@ -100,6 +100,7 @@ class RunKeywords(TypedDict, total=False):
     admin_port: int | None
     log_level: Literal["debug", "info", "warning", "error", "critical"]
     log_format: Literal["text", "json"]
+    log_file: Literal["-"] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,8 @@ def deploy(
     """
     if isinstance(only, str):
         raise ConfigError(f"only = {only!r}: it should be a list of names")
+    if "log_file" in options:
+        raise ConfigError("deploy() has no option 'log_file': use `app-toolkit logs --follow`")
     for name in LOG_OPTIONS:
         if name in options:
             raise ConfigError(
@@ -464,7 +467,7 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
     """Return the driver of this process, and start it if necessary. `options`: those that the caller gave."""
     _lock.wait_for(lambda: _connection is None)
     if _driver is not None:
-        present = {"log_level": log_level(), "log_format": log_format()}
+        present = {"log_level": log_level(), "log_format": log_format(), "log_file": "-" if logs_to_stdout() else ""}
         _check_logs(options, present if _driver.client.is_local else {})
         _driver.client.acquire_lease()
         return _driver
@@ -501,6 +504,11 @@ def _check_logs(options: RunKeywords, present: Mapping[str, str]) -> None:
     `present`: those that its processes have; empty: they are not known.
     """
     given = cast("Mapping[str, object]", options)
+    if given.get("log_file") and given["log_file"] != present.get("log_file"):
+        raise ConfigError(
+            f"run() cannot apply log_file = {given['log_file']!r} to a Ray that runs already: use `app-toolkit logs "
+            "--follow`"
+        )
     for name in LOG_OPTIONS:
         if name in given and str(given[name]).lower() != present.get(name):
             raise ConfigError(
@@ -581,7 +589,7 @@ def _serve_until_signal(client: Client, sentences: Iterable[str]) -> None:
     """Serve until a signal stops this process, or the instance is shut down."""
     with Interrupts() as interrupts:
         for sentence in (*sentences, "Press Ctrl-C to drain and stop."):
-            print(sentence, flush=True)
+            print(sentence, flush=True, file=sys.stderr if logs_to_stdout() else sys.stdout)
         with suppress(InstanceEnded):
             for _ in client.watch(interrupts.not_interrupted):
                 pass

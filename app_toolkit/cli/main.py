@@ -151,6 +151,7 @@ DEFAULTS = {
     "tag_source": "tags select nothing",
     "address": "a local Ray",
     "admin_port": "8001, or any free port if that is in use",
+    "log_file": "none: replicas log to standard error",
 }
 """The meaning of the default None in the help, by option."""
 
@@ -165,7 +166,7 @@ def _option(name: str) -> Any:
     flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
     if field.annotation is bool:
         kind, flags = bool, [f"{flags[0]}/{CommandLine.display_name(f'no_{name}')}"]
-    metavar = "PATH|-|true|false" if name == "access_log" else None
+    metavar = {"access_log": "PATH|-|true|false", "log_file": "-"}.get(name)
     help = f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
     return Annotated[kind | None, typer.Option(*flags, help=help, metavar=metavar)]
 
@@ -231,19 +232,20 @@ class Format(StrEnum):
 
 
 @app.command()
-@takes(*SERVE_OPTIONS, *LOG_OPTIONS)
+@takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file")
 def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
     """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
     set_logs(chosen)
+    screen = Screen() if chosen.log_file is None else Screen.on_stderr()
     for name in LOG_OPTIONS:
         if context.params[name] is not None and chosen.address is not None:
-            Screen().say(
+            screen.say(
                 f"{CommandLine.display_name(name)} does not change the replicas of a running cluster: set "
                 f"APP_TOOLKIT_{name.upper()} in the environment of its nodes."
             )
-    serve_on_cluster(options, Screen(), engine())
+    serve_on_cluster(options, screen, engine())
 
 
 @app.command()

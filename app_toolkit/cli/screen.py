@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -39,10 +40,15 @@ COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
 
 
 class Screen:
-    """Standard output. Text is shown as it is, without markup."""
+    """Standard output, or another console. Text is shown as it is, without markup."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
+
+    @classmethod
+    def on_stderr(cls) -> Self:
+        """Return a screen on standard error, for a command whose standard output is read by a program."""
+        return cls(Console(highlight=False, soft_wrap=True, stderr=True))
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, markup=False)

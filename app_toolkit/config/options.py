@@ -74,6 +74,13 @@ class Options(InstanceOptions, PlanOptions):
         Literal["text", "json"],
         Field(description="the format of log records, text or json, of an app that does not configure logging itself"),
     ] = "text"
+    log_file: Annotated[
+        Literal["-"] | None,
+        Field(
+            description="where `run` writes the log records of all processes of a local Ray; -: standard output, and "
+            "its own messages go to standard error"
+        ),
+    ] = None
 
     @field_validator("ssl_keyfile", "ssl_certfile")
     @classmethod

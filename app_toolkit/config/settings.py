@@ -127,12 +127,17 @@ def read_served() -> str:
 
 LOG_LEVEL = "APP_TOOLKIT_LOG_LEVEL"
 LOG_FORMAT = "APP_TOOLKIT_LOG_FORMAT"
+LOG_FILE = "APP_TOOLKIT_LOG_FILE"
 
 
 def set_logs(options: Options) -> None:
-    """Set the log level and format for the child processes of this process, which include those of a local Ray."""
+    """Set the log level and format for the child processes of this process, which include those of a local Ray.
+
+    The log file is set for this process, which starts the local Ray.
+    """
     os.environ[LOG_LEVEL] = options.log_level
     os.environ[LOG_FORMAT] = options.log_format
+    os.environ[LOG_FILE] = options.log_file or ""
 
 
 def log_level() -> str:
@@ -144,6 +149,11 @@ def log_level() -> str:
 def log_format() -> str:
     """Return the log format of this process from its environment: `text`, the default, or `json`."""
     return "json" if os.environ.get(LOG_FORMAT, "").lower() == "json" else "text"
+
+
+def logs_to_stdout() -> bool:
+    """Return whether this process writes the log records of all processes of its local Ray to standard output."""
+    return os.environ.get(LOG_FILE) == "-"
 
 
 def set_plain_logs(colour: bool) -> None:

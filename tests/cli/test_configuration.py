@@ -2,22 +2,26 @@
 
 import json
 from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 
+from app_toolkit import launch
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import Options
 from app_toolkit.config.project import RunDefaults, read_project
-from app_toolkit.config.settings import log_format, log_level, read_settings
+from app_toolkit.config.settings import log_format, log_level, logs_to_stdout, read_settings
 from app_toolkit.deployment import deployment
+from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError
 from app_toolkit.running import deploy, run
 from tests.client.scripted import Unloaded
+from tests.docs.pages import page
 
 VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for name in Options.model_fields))
 
@@ -179,6 +183,35 @@ def test_an_option_of_logs_without_effect_is_reported(
     options: Any = {name: value}
     with pytest.raises(ConfigError, match=rf"^deploy\(\) has no option '{name}': set APP_TOOLKIT_{name.upper()}"):
         deploy(FastAPI(), **options)
+
+
+def test_records_of_all_processes_go_to_standard_output_only_with_a_local_ray(
+    options_of, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options_of()
+    assert not logs_to_stdout()
+    options_of("--log-file", "-")
+    assert logs_to_stdout()
+    with pytest.raises(ConfigError, match=r"^log_file = '-' shows only the log files of a local Ray, not those of "):
+        launch.check(engine(), "127.0.0.1:1", HTTPOptions())
+    with pytest.raises(ConfigError, match=r"^deploy\(\) has no option 'log_file': use `app-toolkit logs --follow`"):
+        deploy(FastAPI(), log_file="-")
+    with pytest.raises(SystemExit):
+        command_line.main(["run", "--log-file", "app.log"])
+    assert "--log-file = 'app.log': input should be '-'" in capsys.readouterr().err
+
+
+def test_commands_of_the_page_log_to_standard_output(
+    project: Path, options_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "shop.py").write_text((project / "main.py").read_text())
+    (image,), (unit,) = page("docs/logs.md").shown("dockerfile"), page("docs/logs.md").shown("ini")
+    service = ConfigParser(interpolation=None)
+    service.read_string(unit)
+    for command in (json.loads(image.removeprefix("CMD ")), service["Service"]["ExecStart"].split()):
+        monkeypatch.delenv("APP_TOOLKIT_LOG_FILE", raising=False)
+        options_of(*command[2:])
+        assert (logs_to_stdout(), log_format()) == (True, "json")
 
 
 class Answer:

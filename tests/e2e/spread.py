@@ -1,6 +1,7 @@
 """An application of one small ingress, of which a replica starts quickly."""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator
 
@@ -25,6 +26,8 @@ async def sleep(seconds: float) -> int:
 
 @app.get("/numbers/{count}")
 async def numbers(count: int) -> StreamingResponse:
+    logging.getLogger("spread").info("%d numbers", count)
+
     async def lines() -> AsyncIterator[bytes]:
         for number in range(count):
             yield b"%d\n" % number

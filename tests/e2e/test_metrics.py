@@ -169,6 +169,7 @@ class Load:
         return str(response.status_code), "cut" if path == "/ticks" and body.count(b"data:") < 5 else "ok"
 
 
+@pytest.mark.slow
 def test_totals_are_the_counts_of_the_clients_while_replicas_are_killed(measured: Measured) -> None:
     total = measured.total
 

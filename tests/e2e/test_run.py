@@ -19,6 +19,7 @@ from anyio.from_thread import start_blocking_portal
 from websockets import ConnectionClosed
 from websockets.asyncio.client import connect
 
+from app_toolkit.core.logs import LoggedRecord
 from tests.cluster import Cluster
 from tests.e2e.targets import KINDS, file
 from tests.patience import PATIENCE_S, wait_until
@@ -35,7 +36,8 @@ LEFT_S = 5.0
 @pytest.mark.slow
 def test_signal_to_the_process_group_drains_tls_requests_and_leaves_nothing(run: Start, tmp_path: Path) -> None:
     own = certificate(tmp_path)
-    served = run(str(SPREAD), "--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
+    tls = ("--ssl-certfile", own.certfile, "--ssl-keyfile", own.keyfile)
+    served = run(str(SPREAD), *tls, "--log-file", "-", "--log-format", "json")
     url = served.url()
     assert url.startswith("https://")
     with (
@@ -59,6 +61,8 @@ def test_signal_to_the_process_group_drains_tls_requests_and_leaves_nothing(run:
         assert closed.value.rcvd.code == 1012
     assert served.wait() == 0, served.said
     assert "Traceback" not in served.said
+    records = [record for line in served.said.splitlines() if (record := LoggedRecord.parse(line)) is not None]
+    assert [record.message for record in records if record.logger == "spread"] == ["150 numbers"]
     wait_until(lambda: not served.left(), LEFT_S)
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.engines.ray.output import MOST_BYTES, POLL_S, Output
+from app_toolkit.core.logs import LoggedRecord
+from app_toolkit.engines.ray.output import LOG_FOLDER, MOST_BYTES, POLL_S, Output
+from app_toolkit.observability.log_folder import LogFolder
+from app_toolkit.observability.log_formats import shown
 from tests.patience import PATIENCE_S, wait_until
 
 
@@ -123,3 +126,33 @@ def test_a_line_of_the_access_log_is_shown_unchanged(tmp_path: Path, capsys: pyt
     (tmp_path / "worker-6-01-15.out").write_text(':actor_name:proxy\n{"time":"2026-05-04T09:30:00.123Z"}\n')
     Output(tmp_path).close()
     assert capsys.readouterr().out == '{"time":"2026-05-04T09:30:00.123Z"}\n'
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_records_of_all_processes_and_the_access_log_are_written_to_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_format: str
+) -> None:
+    access = '{"time":"2026-05-04T09:30:00.123Z","client":"192.0.2.7"}'
+    (tmp_path / "worker-7-01-16.out").write_text(f":actor_name:proxy\n{access}\n")
+    (tmp_path / "worker-7-01-17.out").write_text(f":actor_name:shop.chat-1-1\nhello\n{access}\n")
+    (tmp_path / "worker-7-01-17.err").write_text(":actor_name:shop.chat-1-1\nTraceback\n")
+    records = [
+        LoggedRecord(f"2026-05-04T09:30:00.12{number}Z", "INFO", "shop", "tea\n\x1b[2K", "5f1c", replica=name)
+        for number, name in enumerate(["shop.chat-1-1", "controller", "shop.chat-1-1", "shop.chat-1-1"])
+    ]
+    monkeypatch.setattr("sys.stdout", said := io.StringIO())
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    output = Output(tmp_path, log_format)
+    folder = LogFolder(tmp_path / LOG_FOLDER)
+    for position, record in enumerate(records):
+        file = folder.create(record.replica)
+        file.write(f"{record.line}\n")
+        file.close()
+        if position < 2:  # what is in the file when the output ends is written, too
+            wait_until(lambda count=position + 2: said.getvalue().count("\n") == count)
+    folder.close()
+    output.close()
+    expected = [record.line if log_format == "json" else shown(record) for record in records]
+    lines = said.getvalue().splitlines()
+    lines.remove(access)  # it is from another file, so its place is not determined
+    assert lines == expected

@@ -22,6 +22,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 from app_toolkit.config import settings
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.engines.ray.output import LOG_FOLDER, PROXY
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ControlError
@@ -108,7 +109,7 @@ class _Proxy(Supervised, ProxyProcess):
 
     def __repr__(self) -> str:
         """Return a short name for the output: that of the actor contains the whole ID of its node."""
-        return "proxy"
+        return PROXY
 
     @logs
     def read_logs(self, query: LogQuery, last: int, after: Mapping[str, str] | None) -> NodeLogs:
@@ -212,7 +213,7 @@ class RayServices:
 def log_folder() -> Path:
     """Return the folder for our log files on this node, in the one that Ray's own tools show."""
     context = ray.get_runtime_context()
-    return Path(context.get_temp_dir(), context.get_session_name(), "logs", "app_toolkit")
+    return Path(context.get_temp_dir(), context.get_session_name(), "logs", LOG_FOLDER)
 
 
 def revive(controller: Any) -> None:

@@ -17,14 +17,17 @@ from app_toolkit.errors import ConfigError, InsecurePath
 class LocalRay:
     """A local Ray in a session of its own. It ends with `close`, and also when this process is killed.
 
-    The output of its workers is written to standard output and standard error of this process.
+    The output of its workers is written to standard output and standard error of this process, or the log records of
+    all its processes to standard output.
     """
 
     address: str
     """The address of Ray's control store, `HOST:PORT`."""
 
-    def __init__(self, num_cpus: float | None, parent: Path) -> None:
+    def __init__(self, num_cpus: float | None, parent: Path, log_format: str | None = None) -> None:
         """Start Ray with `num_cpus` logical CPUs (None: Ray's default) and its files in a new folder below `parent`.
+
+        `log_format`: write log records in this format; None: write the output of workers.
 
         Raises `ConfigError` with the last line of Ray's output if Ray does not start, and `InsecurePath` if another
         user could replace the folder.
@@ -47,7 +50,7 @@ class LocalRay:
                 raise ConfigError(f"Ray did not start: {_last_line(folder / guard.OUTPUT)}")
             # `ray start` writes this file for later commands of Ray.
             self.address = (folder / "ray_current_cluster").read_text().strip()
-            self._output = Output(folder / "session_latest" / "logs")
+            self._output = Output(folder / "session_latest" / "logs", log_format)
         except BaseException:
             self.close()
             raise

@@ -1,10 +1,25 @@
-"""Shows the output of workers of a local Ray: a small replacement for Ray's log monitor."""
+"""Shows the output of workers of a local Ray, or the log records of its processes.
+
+It is a small replacement for Ray's log monitor.
+"""
 
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
+
+from app_toolkit.core.logs import LoggedRecord, LogQuery
+from app_toolkit.observability.log_folder import LogFolder
+from app_toolkit.observability.log_formats import shown
+
+LOG_FOLDER = "app_toolkit"
+"""The folder of our log files, in the folder of Ray's log files."""
+
+PROXY = "proxy"
+"""The name of a proxy in the output."""
 
 POLL_S = 0.2
 """Seconds between two checks of the files."""
@@ -25,10 +40,19 @@ CYAN, PLAIN = "\x1b[36m", "\x1b[0m"
 
 
 class Output:
-    """Follows the files of all workers in a folder, and writes their lines to standard output and standard error."""
+    """Follows the files of all workers in a folder, and writes their lines to standard output and standard error.
 
-    def __init__(self, folder: Path) -> None:
+    With a log format, it writes only the records of our log files and the access log, to standard output. Records that
+    workers show are in our log files, too.
+    """
+
+    def __init__(self, folder: Path, log_format: str | None = None) -> None:
+        """`folder`: that of Ray's log files. `log_format`: `text` or `json`; None: write the output of workers.
+
+        Raises `InsecurePath` if the folder of our log files is not this user's alone.
+        """
         self._folder = folder
+        self._records = None if log_format is None else _Records(folder.resolve() / LOG_FOLDER, log_format)
         self._files: dict[str, _File] = {}
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="app-toolkit output", daemon=True)
@@ -47,13 +71,17 @@ class Output:
             self._read_files()
             for file in self._files.values():
                 file.flush()
+        if self._records is not None:
+            self._records.close()
 
     def _read_files(self) -> None:
+        if self._records is not None:
+            self._records.show()
         grown = []
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
                 if entry.name.startswith("worker-") and entry.name.endswith((".out", ".err")):
-                    file = self._files.setdefault(entry.name, _File(Path(entry.path)))
+                    file = self._files.setdefault(entry.name, _File(Path(entry.path), self._records is None))
                     with suppress(FileNotFoundError):  # Ray has rotated the file meanwhile
                         if entry.stat().st_size != file.position:
                             grown.append(file)
@@ -67,9 +95,11 @@ class _File:
     It is open only during a read, because a long run has the files of thousands of workers that have ended.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shows_all: bool) -> None:
+        """`shows_all`: show everything that the worker writes, and not only the access log of a proxy."""
         self.position = 0
         self._path = path
+        self._shows_all = shows_all
         self._actor = "worker"
         self._rest = b""
 
@@ -103,16 +133,54 @@ class _File:
         for line in lines:
             if line.startswith(ACTOR):
                 self._actor = line[len(ACTOR) :].decode(errors="replace").strip()
-            if line.startswith(JSON):
+            if line.startswith(JSON) and (self._shows_all or self._has_access_log()):
                 texts.append(f"{line.decode(errors='replace')}\n")
-            elif not line.startswith(MARKS):
+            elif self._shows_all and not line.startswith(MARKS):
                 texts.append(f"{before}{self._actor} |{after} {line.decode(errors='replace')}\n")
         if texts:
-            encoding = stream.encoding or "utf-8"
+            _write(stream, "".join(texts))
+
+    def _has_access_log(self) -> bool:
+        return self._path.suffix == ".out" and self._actor == PROXY
+
+
+class _Records:
+    """The log records of all processes, from their log files."""
+
+    def __init__(self, folder: Path, log_format: str) -> None:
+        self._folder = LogFolder(folder)
+        self._format = log_format
+        self._positions: Mapping[str, str] = {}
+
+    def close(self) -> None:
+        self._folder.close()
+
+    def show(self) -> None:
+        """Write the records that have been added since the last call."""
+        more = True
+        while more:
             try:
-                stream.write("".join(texts).encode(encoding, "replace").decode(encoding))
-                stream.flush()
-            except BrokenPipeError:
-                raise
-            except OSError:  # for example a full disk: drop these lines, but continue with later ones
-                pass
+                found = self._folder.read(LogQuery(), after=self._positions)
+            except OSError:  # the files may be readable at the next check
+                return
+            self._positions, more = found.positions, found.more
+            texts = [text for line in found.lines if (text := self._shown(line)) is not None]
+            if texts:
+                _write(sys.stdout, "".join(f"{text}\n" for text in texts))
+
+    def _shown(self, line: str) -> str | None:
+        record = LoggedRecord.parse(line)
+        if record is None:
+            return None
+        return line if self._format == "json" else shown(record)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    encoding = stream.encoding or "utf-8"
+    try:
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:  # for example a full disk: drop these lines, but continue with later ones
+        pass

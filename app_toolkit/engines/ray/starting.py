@@ -56,7 +56,7 @@ def _start_ray(num_cpus: float | None) -> LocalRay:
     except OSError as error:
         raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
     use_token()
-    return LocalRay(num_cpus, settings.ray_folder())
+    return LocalRay(num_cpus, settings.ray_folder(), settings.log_format() if settings.logs_to_stdout() else None)
 
 
 def _join_own(local: LocalRay) -> bool:
