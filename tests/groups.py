@@ -108,6 +108,8 @@ GROUPS = {
             "app_toolkit/admin/",
             "app_toolkit/chat/",
             "app_toolkit/dashboard/",
+            "benchmarks/dashboard",
+            "benchmarks/simulated",
             "app_toolkit/streaming/",
             "examples/chat/",
             "templates/chat/",

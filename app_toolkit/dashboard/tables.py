@@ -28,6 +28,9 @@ SAME_MOMENT_S = 2.0
 MEMORY_DIGITS = 6
 """Memory is rounded to megabytes. Otherwise each document would have all processes."""
 
+LAG_DIGITS = 3
+"""Delays of the event loop are rounded to milliseconds, for the same reason."""
+
 COLUMNS = ("requests", "failed", *Point._fields)
 """The columns of the table `numbers`: two totals, and the fields of `Point`."""
 
@@ -171,7 +174,7 @@ def process_rows(processes: Mapping[str, ProcessNumbers]) -> dict[str, Row]:
             each.ongoing,
             each.streams + each.websockets,
             round(each.memory_bytes, -MEMORY_DIGITS),
-            rounded(each.loop_lag_s),
+            round(each.loop_lag_s, LAG_DIGITS),
         ]
         for name, each in processes.items()
     }

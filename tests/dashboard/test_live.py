@@ -12,7 +12,7 @@ from app_toolkit.client.commands import Scale
 from app_toolkit.dashboard.live import Live
 from app_toolkit.dashboard.tables import COLUMNS
 from app_toolkit.observability.aggregate import Numbers
-from tests.dashboard.simulated import SimulatedClient, Traffic, application, simulated
+from benchmarks.simulated import SimulatedClient, Traffic, application, simulated
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio

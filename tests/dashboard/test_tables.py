@@ -14,7 +14,7 @@ from app_toolkit.core.status import (
 )
 from app_toolkit.dashboard.tables import LONGEST_ERROR, Moments, difference, event_row, layout, status_tables
 from app_toolkit.observability.event_log import LoggedEvent
-from tests.dashboard.simulated import application
+from benchmarks.simulated import application
 
 REPLICA = ReplicaStatus("shop.web-1-1", "running", 5.0, "r", "tcp:127.0.0.1:1", 0, None, None, node="home")
 WEB = ReplicaSetStatus("shop/web", "healthy", 1, "r", {"running": 1}, (REPLICA,), 0, None)

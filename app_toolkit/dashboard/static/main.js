@@ -90,12 +90,8 @@ function update() {
   waiting = false;
   const tables = changed;
   changed = new Set();
-  const began = performance.now();
   updateShell();
   current.update(tables);
-  const took = performance.now() - began;
-  performance.clearMeasures("update");
-  performance.measure("update", { start: began, duration: took });
   document.documentElement.dataset.sample = state.tables.sample.at ?? "";
   document.documentElement.dataset.updates = Number(document.documentElement.dataset.updates ?? 0) + 1;
 }

@@ -88,8 +88,11 @@ export function table({ caption, columns, key, sort = 0, descending = false, siz
   return { root, update(next) { rows = next; render(); } };
 }
 
+// Made once: `localeCompare` would make a collator for each comparison.
+const names = new Intl.Collator(undefined, { numeric: true });
+
 export function compare(left, right) {
-  if (typeof left === "string" && typeof right === "string") return left.localeCompare(right, undefined, { numeric: true });
+  if (typeof left === "string" && typeof right === "string") return names.compare(left, right);
   return left < right ? -1 : left > right ? 1 : 0;
 }
 

@@ -4,6 +4,7 @@
 import { attr, children, el, show, svg, text } from "./dom.js";
 import { application, applicationLink, count, deployment, deploymentLink, duration, main, percent, plural, rate, short, words } from "./format.js";
 import { applications, deployments, errorShare, kind, numbers, proxies, rank, running, state } from "./store.js";
+import { compare } from "./table.js";
 
 const MOST_NODES = 24;
 const LEAST_WIDTH = 640;
@@ -99,10 +100,10 @@ export function topology() {
     const firstX = SMALL + COLUMN + (SMALL + 30) + COLUMN;
     let y = 0;
     let widest = 0;
-    for (const [name, members] of [...groups].sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }))) {
+    for (const [name, members] of [...groups].sort(([a], [b]) => compare(a, b))) {
       const level = levels(members, byName);
       const columns = [];
-      for (const row of members.sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }))) (columns[level.get(row.name)] ??= []).push(row);
+      for (const row of members.sort((a, b) => compare(a.name, b.name))) (columns[level.get(row.name)] ??= []).push(row);
       const height = Math.max(...columns.filter(Boolean).map((column) => column.length)) * (HEIGHT + GAP) - GAP;
       boxes.push({ id: `band:${name}`, type: "band", name, x: firstX, y, width: WIDTH * 2, height: BAND - 8 });
       columns.forEach((column = [], number) => {
@@ -218,7 +219,7 @@ export function topology() {
     }
     const worst = (members) => Math.min(...members.map((row) => rank(row.status)));
     const sorted = [...groups].map(([name, members]) => ({ name, members, worst: worst(members) }))
-      .sort((a, b) => a.worst - b.worst || a.name.localeCompare(b.name, undefined, { numeric: true }));
+      .sort((a, b) => a.worst - b.worst || compare(a.name, b.name));
     const shown = all ? sorted : sorted.slice(0, MOST_CARDS);
     children(cards, shown.map((group) => {
       const card = knownCards.get(group.name) ?? makeCard(group.name);

@@ -31,9 +31,13 @@ from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import SimulatedLauncher, World
 from app_toolkit.observability.aggregate import DeploymentNumbers, MetricsAggregate, Numbers, ProcessNumbers
 from app_toolkit.observability.metrics import LATENCY_S, SIZES
-from tests.patience import PATIENCE_S
 
 R = TypeVar("R")
+
+STOP_S = 90.0
+"""Seconds that the server may take to stop."""
+DRAWN = 40
+"""The number of latencies that are drawn for a deployment and a sample. Each counts for several requests."""
 
 
 TRACEBACK = """Traceback (most recent call last):
@@ -184,8 +188,10 @@ class Traffic(MetricsAggregate):
             requests = int(2 * speed) if each.running else 0
             typical = 0.004 * (1 + len(each.name) % 7)
             counts = [0] * (len(LATENCY_S) + 1)
-            for _ in range(min(requests, 200)):
-                counts[bisect_left(LATENCY_S, typical * self._random.lognormvariate(0, 0.7))] += max(requests // 200, 1)
+            for _ in range(min(requests, DRAWN)):
+                counts[bisect_left(LATENCY_S, typical * self._random.lognormvariate(0, 0.7))] += max(
+                    requests // DRAWN, 1
+                )
             errors = int(sum(counts) * 0.2) if "fail" in each.name else int(self._random.random() < 0.1)
             if kinds.get(each.name) == "class":
                 numbers.calls += sum(counts)
@@ -238,4 +244,4 @@ def served(client: SimulatedClient, token: str | None = None, port: int = 0) -> 
     try:
         yield f"http://{address.partition(':')[2]}"
     finally:
-        server.stop(PATIENCE_S)
+        server.stop(STOP_S)
