@@ -36,7 +36,7 @@ from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.planning import take_up
 from app_toolkit.proxy.addresses import check_port_is_free
-from app_toolkit.toolkit import Toolkit
+from app_toolkit.toolkit import Toolkit, route_table
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.loading import configure_logging
 
@@ -132,7 +132,7 @@ def app() -> ASGIApp:
         found, _ = load(served.target)
         if isinstance(found, Toolkit) and found.logging_config is not None:
             configure_logging(found.logging_config, str(served.target.app_dir))
-        return embedded(found)
+        return embedded(found, routes=route_table)
     except ToolkitError as error:
         report(error)
         sys.exit(ConfigError.exit_code)
@@ -162,7 +162,7 @@ def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
         add_secrets(secret for deployment in spec.deployments for secret in secrets_of(deployment))
         take_up(served, spec)
         apps[file.application(name).options.route_prefix] = embedded(
-            served, spec.deployments[0].config, stream_log=spec.stream_log
+            served, spec.deployments[0].config, routes=route_table, stream_log=spec.stream_log
         )
     _configure_logging(file, plans)
     return Applications(apps)

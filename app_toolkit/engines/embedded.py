@@ -7,7 +7,7 @@ import time
 import traceback
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse
 
 from app_toolkit.config import settings
-from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.config.models import DeploymentConfig, Route
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable
@@ -142,23 +142,34 @@ class Embedded:
 
 
 def embedded(
-    app: ASGIApp | Deployable, config: DeploymentConfig | None = None, *, stream_log: str = "memory"
+    app: ASGIApp | Deployable,
+    config: DeploymentConfig | None = None,
+    *,
+    routes: Callable[[FastAPI], Iterable[Route]] | None = None,
+    stream_log: str = "memory",
 ) -> ASGIApp:
     """Return the ASGI app that serves a target in this process.
 
     A `Toolkit` serves itself. Any other app, and a deployment, becomes one ingress. `config` and `stream_log`: the
-    options of an app that is no `Toolkit`.
+    options of an app that is no `Toolkit`. `routes`: returns the routes of an app, for its records; None: they are not
+    known.
     """
     if getattr(app, "is_embedded", False):
         return cast(ASGIApp, app)
     if not isinstance(app, Deployable):
         config = config or DeploymentConfig(name="app")
         deployments = partial(find, app) if isinstance(app, FastAPI) else tuple
-        table = partial(RouteTable, config.name, ())
+        table = partial(_table, app, config.name, routes)
         return Embedded(app, {config.name: config}, table, deployments, stream_log=stream_log)
     respond = partial(_respond, app)
     http = http_app(app.cls, respond) if serves_http(app.cls) else FastAPI(openapi_url=None)
     return Embedded(http, {app.name: app.config}, partial(RouteTable, app.name, ()), partial(find, app))
+
+
+def _table(app: ASGIApp, name: str, routes: Callable[[FastAPI], Iterable[Route]] | None) -> RouteTable:
+    """Return the table of an app that is the ingress of this name."""
+    found = routes(app) if routes is not None and isinstance(app, FastAPI) else ()
+    return RouteTable(name, [route.model_copy(update={"owner": name}) for route in found])
 
 
 async def _respond(deployment: Deployable, request: Request) -> Any:

@@ -17,6 +17,7 @@ from app_toolkit.engines.embedded import Embedded, embedded
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import QueueFull
 from app_toolkit.observability.records import Record
+from app_toolkit.toolkit import route_table
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
@@ -134,6 +135,20 @@ async def test_the_record_of_a_request_has_the_times_of_its_stages(records: list
     assert one.queued_s == 0
     assert one.attempt_s == 0
     assert 0 < two.queued_s <= (two.attempt_s or 0) <= (two.first_byte_s or 0) <= two.seconds
+
+
+async def test_record_of_an_app_without_ingresses_has_the_route(records: list[Record]) -> None:
+    app = FastAPI()
+
+    @app.get("/items/{name}")
+    async def item(name: str) -> str:
+        return name
+
+    transport = httpx.ASGITransport(embedded(app, DeploymentConfig(name="web"), routes=route_table))
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
+        for path in ("/items/tea", "/none"):
+            await http.get(path)
+    assert [(record.deployment, record.route) for record in records] == [("web", "/items/{name}"), ("web", "")]
 
 
 @pytest.mark.parametrize(
