@@ -257,6 +257,8 @@ class ReplicaSpec:
     """The hash of the Python files that replace those of `app_dir` on disk; empty: they are imported from disk."""
     stream_log: str = "memory"
     """The stream log of the routes that name none."""
+    logging_config: Mapping[str, Any] | None = None
+    """What the replica passes to `logging.config.dictConfig`; None: nothing."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment variables that the replica sets before it imports the app. They contain secrets."""
 

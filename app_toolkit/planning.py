@@ -60,16 +60,17 @@ def plan(
     name: str = "default",
     route_prefix: str = "/",
     stream_log: str | None = None,
+    logging_config: dict[str, Any] | None = None,
     num_replicas: int | None = None,
     working_dir: str | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ApplicationSpec:
     """Translate an app into the specification of an application.
 
-    `target`: `module:attribute`. `app_dir`: the folder that replicas put first on their import path. `stream_log`:
-    replaces that of the app. `num_replicas`: for each ingress that does not set `num_replicas` or `autoscaling_config`;
-    a warning names the others. `working_dir`: the folder for relative paths of the app; by default the current folder.
-    `overrides`: options by deployment, as in a file.
+    `target`: `module:attribute`. `app_dir`: the folder that replicas put first on their import path. `stream_log` and
+    `logging_config`: replace those of the app. `num_replicas`: for each ingress that does not set `num_replicas` or
+    `autoscaling_config`; a warning names the others. `working_dir`: the folder for relative paths of the app; by
+    default the current folder. `overrides`: options by deployment, as in a file.
 
     An app that is not a `Toolkit` is one ingress and owns every path. A deployment is planned as by `plan_bound`.
     Raises `PlanningError` if the app cannot be split as it requires, `ConfigError` for a wrong option, and
@@ -84,6 +85,7 @@ def plan(
             name=name,
             route_prefix=route_prefix,
             stream_log=stream_log,
+            logging_config=logging_config,
             num_replicas=num_replicas,
             working_dir=working_dir,
             overrides=overrides,
@@ -108,6 +110,7 @@ def plan(
         route_prefix=route_prefix,
         title=title,
         stream_log=log,
+        logging_config=logging_config or (app.logging_config if isinstance(app, Toolkit) else None),
         default=default,
         deployments=(
             *(
@@ -141,6 +144,7 @@ def plan_bound(
     name: str = "default",
     route_prefix: str = "/",
     stream_log: str | None = None,
+    logging_config: dict[str, Any] | None = None,
     num_replicas: int | None = None,
     working_dir: str | None = None,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
@@ -167,6 +171,7 @@ def plan_bound(
         route_prefix=route_prefix if http else None,
         title=bound.name,
         stream_log=stream_log or "memory",
+        logging_config=logging_config,
         default=bound.name if http else None,
         deployments=tuple(_class_spec(each, configs[each.name]) for each in classes),
         routes=(_everything(bound.name),) if http else (),

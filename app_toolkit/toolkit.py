@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Host, Mount, WebSocketRoute
 from starlette.routing import Route as StarletteRoute
 
+from app_toolkit.config.log_config import logging_config as checked_logging_config
 from app_toolkit.config.models import DeploymentConfig, Route
 from app_toolkit.config.models import stream_log as checked_stream_log
 from app_toolkit.core.batch import is_batched
@@ -52,6 +53,7 @@ class Toolkit(FastAPI):
         deployment: DeploymentConfig | None = None,
         deployments: Sequence[Bound[Any] | Split[Any]] = (),
         stream_log: str = "memory",
+        logging_config: dict[str, Any] | None = None,
         **fastapi: Any,
     ) -> None:
         """Create the app.
@@ -65,16 +67,23 @@ class Toolkit(FastAPI):
                 application of its own that `run` and `deploy` start; `redis`, the server that the environment variable
                 `APP_TOOLKIT_REDIS_URL` of the replicas names; or the URL of a Redis server without a password. In one
                 process, `shared` is its memory. Default: memory.
+            logging_config: What each replica passes to `logging.config.dictConfig` before it imports the app: values of
+                JSON only. Under `app-toolkit dev`, the process does that after it has imported the app; under plain
+                uvicorn, nothing does. `disable_existing_loggers` is false unless it is given. Default: nothing.
             **fastapi: All keywords of `FastAPI`.
 
         Raises:
             PlanningError: An item of `deployments` is not a bound deployment.
-            ConfigError: `stream_log` is none of these.
+            ConfigError: `stream_log` is none of these, or `logging_config` has a mistake.
         """
         try:
             self.stream_log = checked_stream_log(stream_log)
         except ValueError as error:
             raise ConfigError(f"Toolkit(stream_log=...): {error}") from None
+        try:
+            self.logging_config = None if logging_config is None else checked_logging_config(logging_config)
+        except ValueError as error:
+            raise ConfigError(f"Toolkit(logging_config=...): {error}") from None
         for each in deployments:
             if not isinstance(each, Bound | Split):
                 raise PlanningError(f"Toolkit(deployments=...) takes what `bind` gives, not {each!r}")

@@ -16,6 +16,7 @@ from app_toolkit.cli.plan import application_here
 from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
+from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.project import read_project
 from app_toolkit.config.settings import (
     log_format,
@@ -35,7 +36,9 @@ from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.planning import take_up
 from app_toolkit.proxy.addresses import check_port_is_free
+from app_toolkit.toolkit import Toolkit
 from app_toolkit.types import ASGIApp
+from app_toolkit.userapp.loading import configure_logging
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,10 @@ def app() -> ASGIApp:
         if served.file is not None:
             return _applications(_read(served.file), served.application)
         assert served.target is not None, "one of both is said"
-        return embedded(load(served.target)[0])
+        found, _ = load(served.target)
+        if isinstance(found, Toolkit) and found.logging_config is not None:
+            configure_logging(found.logging_config, str(served.target.app_dir))
+        return embedded(found)
     except ToolkitError as error:
         report(error)
         sys.exit(ConfigError.exit_code)
@@ -148,16 +154,30 @@ def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
     _refuse_equal_modules(file, names)
     variables = read_variables(file.variables)
     file.check(variables)
-    apps = {}
+    apps, plans = {}, []
     for name in names:
         served, plan = application_here(file, name)
         spec = applied(plan, variables)
+        plans.append(spec)
         add_secrets(secret for deployment in spec.deployments for secret in secrets_of(deployment))
         take_up(served, spec)
         apps[file.application(name).options.route_prefix] = embedded(
             served, spec.deployments[0].config, stream_log=spec.stream_log
         )
+    _configure_logging(file, plans)
     return Applications(apps)
+
+
+def _configure_logging(file: ConfigFile, plans: Sequence[ApplicationSpec]) -> None:
+    """Apply the logging configuration of the applications. Raises `ConfigError` if they have different ones."""
+    first, *others = plans
+    if any(each.logging_config != first.logging_config for each in others):
+        raise ConfigError(
+            f"{file.document.source}: its applications have different values of logging_config, and `dev` serves them "
+            "in one process: serve one of them with --application NAME"
+        )
+    if first.logging_config is not None:
+        configure_logging(first.logging_config, first.app_dir)
 
 
 def _refuse_equal_modules(file: ConfigFile, names: Sequence[str]) -> None:

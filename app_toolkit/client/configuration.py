@@ -142,6 +142,8 @@ def _changed(before: ApplicationSpec, application: FileApplication) -> Applicati
         update["route_prefix"] = options.route_prefix
     if options.stream_log is not None:
         update["stream_log"] = options.stream_log
+    if "logging_config" in options.model_fields_set:
+        update["logging_config"] = options.logging_config
     for name in application.deployments:
         before.deployment(name)  # raises if there is none
     after = before.model_copy(

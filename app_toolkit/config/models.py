@@ -27,6 +27,7 @@ from pydantic import (
 
 from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.fields import SecretValue, merge, sentence
+from app_toolkit.config.log_config import logging_config
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions, Resources
 from app_toolkit.types import Kind, OnDisconnect, Retry
@@ -452,6 +453,12 @@ STREAM_LOG = "where routes that name no log keep their streams: memory, shared, 
 """The description of the option, which files, commands and the environment share."""
 
 
+LoggingConfig = Annotated[dict[str, JsonValue], AfterValidator(logging_config)]
+
+LOGGING_CONFIG = "what each replica passes to `logging.config.dictConfig` before it imports the app"
+"""The description of the option, which files and the API share."""
+
+
 class Route(Model):
     """One row of the route table. The rows are in the order in which the app matches its routes."""
 
@@ -543,6 +550,7 @@ class ApplicationSpec(Origin):
     stream_log: StreamLogChoice = "memory"
     """where routes that name no log keep their streams: memory of the replica, shared, redis, or the URL of a Redis
     server without a password"""
+    logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
     default: Name | None
     """ingress that serves requests that match no route; None: there is none"""
     deployments: tuple[DeploymentSpec, ...]
@@ -611,6 +619,8 @@ class ApplicationSpec(Origin):
         facts = [origin.target, origin.code, *folders, self.route_prefix, deployment, kept]
         if spec.kind == "ingress":
             facts.append(self.stream_log)
+        if self.logging_config is not None:
+            facts.append({"logging_config": self.logging_config})
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -51,6 +51,7 @@ def _application(spec: ApplicationSpec, folder: Path, given: Mapping[str, Given]
         target=spec.target,
         route_prefix=spec.route_prefix or "/",
         stream_log=spec.stream_log,
+        logging_config=spec.logging_config,
         splits={each.name: each.shares for each in spec.splits},
         app_dir=_from(folder, spec.app_dir),
         working_dir=_from(folder, spec.working_dir),

@@ -215,6 +215,7 @@ def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSp
             artifact=origin.artifact,
             sources=origin.sources,
             stream_log=spec.stream_log,
+            logging_config=spec.logging_config,
             variables=variables,
         ),
         policy=config.policy,

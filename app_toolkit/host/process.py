@@ -63,7 +63,7 @@ from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp import sources
 from app_toolkit.userapp.artifact import Unpacked
-from app_toolkit.userapp.loading import users_traceback
+from app_toolkit.userapp.loading import configure_logging, users_traceback
 
 
 class ControlledProcess:
@@ -232,6 +232,8 @@ class ReplicaProcess(ControlledProcess):
             sources.use(here.app_dir, sources.read(here.sources, packed(store, here.sources)))
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
             os.chdir(here.working_dir or os.curdir)
+        if here.logging_config is not None:
+            configure_logging(here.logging_config, here.app_dir)
         # On a cluster with one node, no port is opened.
         remote_host = self.services.address if len(self.services.nodes()) > 1 else None
         around = partial(_calling, here, secret, self.services)

@@ -1,11 +1,12 @@
 """Loading the user's app by its import path, selecting its ingress, and reporting why its startup failed."""
 
 import importlib
+import logging.config
 import os
 import pickle
 import sys
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
@@ -66,6 +67,20 @@ def unpack(target: str, code: bytes | None, app_dir: str) -> Any:
         return pickle.loads(code)
     except (Exception, SystemExit) as error:  # user code may raise anything
         raise fails(f"the packed code of {target!r} cannot be unpacked", error) from error
+
+
+def configure_logging(config: Mapping[str, Any], app_dir: str) -> None:
+    """Apply a checked `logging_config`. Modules that it names are imported with `app_dir` first on the import path.
+
+    Existing loggers stay enabled unless `disable_existing_loggers` is given, because those of this package exist.
+    Raises `TargetError` if a class or function that it names does not import or raises an error.
+    """
+    _put_first_on_path(app_dir)
+    try:
+        logging.config.dictConfig({"disable_existing_loggers": False, **config})
+    except Exception as error:  # user code, such as the constructor of a handler, may raise anything
+        cause = f": {error.__cause__}" if error.__cause__ is not None else ""
+        raise TargetError(f"logging_config cannot be applied: {error}{cause}") from error
 
 
 def _put_first_on_path(app_dir: str) -> None:

@@ -29,7 +29,11 @@ class Writer(Deployment, num_replicas=3, user_config={"key": "of the code"}, ray
 
 
 small, large = Writer.bind(), Writer.options(name="large").bind()
-app = Toolkit(deployment=DeploymentConfig(name="front", num_replicas="auto"), stream_log="shared")
+app = Toolkit(
+    deployment=DeploymentConfig(name="front", num_replicas="auto"),
+    stream_log="shared",
+    logging_config={"version": 1, "root": {"level": "INFO"}},
+)
 
 
 @app.get("/")
@@ -78,6 +82,7 @@ def test_deploying_what_is_written_to_the_same_code_changes_nothing(instance: In
         working_dir=shop.options.working_dir,
         name="shop",
         stream_log=shop.options.stream_log,
+        logging_config=shop.options.logging_config,
         overrides=shop.deployments,
     )
     assert difference(spec_of(instance), applied(again, {"KEY": SECRET})).is_empty
@@ -105,6 +110,7 @@ def test_only_what_differs_is_changed_and_the_values_of_references_stay(instance
     config = read(instance)
     shop = config["applications"]["shop"]
     shop["splits"]["writers"] = {"writer": 1, "large": 1}
+    shop["logging_config"]["root"]["level"] = "DEBUG"
     shop["deployments"]["large"]["user_config"] |= {"other": "Bearer ${KEY}", "more": 1}
     shop["deployments"]["front"]["autoscaling_config"]["max_replicas"] = 7
     before = spec_of(instance)
@@ -119,6 +125,7 @@ def test_only_what_differs_is_changed_and_the_values_of_references_stay(instance
         "more": 1,
     }
     assert after.deployment("front").config.autoscaling_config.max_replicas == 7  # type: ignore[union-attr]
+    assert after.logging_config == {"version": 1, "root": {"level": "DEBUG"}}
     assert after.deployment("writer") == before.deployment("writer")
     assert read(instance) == {**config, "applications": {**config["applications"], "shop": spelled(shop)}}
 

@@ -12,6 +12,7 @@ from app_toolkit.config.models import ClassConfig, DeploymentConfig, merge_overr
 from app_toolkit.config.options import InstanceOptions, Options
 from app_toolkit.config.project import read_project, resolve_options
 from app_toolkit.errors import ConfigError
+from tests.docs.pages import page
 
 FOLDER = Path("/srv/shop")
 
@@ -139,6 +140,16 @@ def test_an_application_may_choose_its_stream_log_but_its_url_has_no_password() 
     (mistake,) = mistakes(text.format("redis://:s3cret@cache"))
     assert mistake.startswith("app.yaml:4: applications.shop.stream_log: a URL in options must not have a password")
     assert "s3cret" not in mistake
+
+
+def test_an_application_may_have_a_logging_configuration() -> None:
+    text = "applications:\n  shop:\n    target: shop:app\n    logging_config: {{version: 1, root: {{level: {}}}}}\n"
+    config = read(text.format("DEBUG")).applications["shop"].options.logging_config
+    assert config == {"version": 1, "root": {"level": "DEBUG"}}
+    (written,) = page("docs/logs.md").shown("yaml")
+    assert read(written).applications["shop"].options.logging_config == config
+    (mistake,) = mistakes(text.format("LOUD"))
+    assert mistake.startswith("app.yaml:4: applications.shop.logging_config: root has the level 'LOUD', and the levels")
 
 
 @pytest.mark.parametrize("text", ["- a", "3", "applications: [a]", "applications:\n  a:\n    deployments: 3\n"])

@@ -138,6 +138,13 @@ def test_routes_alone_restart_nothing():
     assert not found.is_empty
 
 
+def test_another_logging_configuration_restarts_all_replicas():
+    before = application(model=True)
+    found = difference(before, before.model_copy(update={"logging_config": {"version": 1}}))
+    assert [str(change) for change in found.changes] == ["logging_config changed"]
+    assert {each.effect for each in found.deployments} == {Effect.RESTARTED}
+
+
 def test_difference_shows_removed_and_added_deployments():
     before = application(model=True)
     chat = IngressSpec(config=DeploymentConfig(name="chat", num_replicas=2))

@@ -206,6 +206,12 @@ def test_default_ingress_and_last_deployment_are_not_deleted():
             {"chat"},
             "application 'shop' has the stream log 'memory': a part of it cannot be deployed with 'shared'",
         ),
+        (
+            shop(2).model_copy(update={"logging_config": {"version": 1}}),
+            {"chat"},
+            "application 'shop' has another logging_config: all of its deployments have the same one, so deploy the "
+            "whole application to change it",
+        ),
     ],
 )
 def test_inconsistent_partial_deploy_is_refused_by_name(plan, names, said):

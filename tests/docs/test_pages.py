@@ -66,6 +66,7 @@ SHOWN = {
     "docs/logs.md json": "tests/observability/test_logs.py::test_records_in_json_are_one_line_each",
     "docs/logs.md py": "tests/observability/test_logs.py::test_a_formatter_of_the_app_uses_the_fields",
     "docs/logs.md text": "tests/observability/test_logs.py::test_a_record_has_its_time_and_the_id_of_its_request",
+    "docs/logs.md yaml": "tests/config/test_files.py::test_an_application_may_have_a_logging_configuration",
     "docs/metrics.md yaml": (
         "tests/observability/test_grafana.py::test_promtool_accepts_the_configuration_of_the_page"
     ),

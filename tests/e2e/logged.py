@@ -11,6 +11,7 @@ from fastapi import BackgroundTasks, Depends, FastAPI, Request
 from app_toolkit import Deployment, Toolkit, batch, remote
 
 logger = logging.getLogger("shop")
+logger.debug("imported")
 SMALL = {"num_cpus": 0.1}
 
 
@@ -52,6 +53,14 @@ async def echo(request: Request) -> None:
     logger.info("asked for %s", text)
     print(text, file=sys.stderr)
 
+
+CONFIG = {
+    "version": 1,
+    "formatters": {"own": {"format": "%(deployment)s [%(request_id)s] %(message)s"}},
+    "handlers": {"file": {"class": "logging.FileHandler", "formatter": "own"}},
+    "loggers": {"shop": {"handlers": ["file"], "level": "DEBUG", "propagate": False}},
+}
+"""A logging configuration, without the name of the file."""
 
 # Without a handler that shows anything, and without the propagation to the root logger.
 logging.config.dictConfig(

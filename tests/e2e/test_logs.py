@@ -1,12 +1,15 @@
 """The log records of an instance on Ray, as its client finds them."""
 
+import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from app_toolkit.core.logs import LogPage, LogQuery
 from app_toolkit.observability.log_formats import MOST_BYTES, shown
 from tests.cluster import Cluster, Served
+from tests.e2e.logged import CONFIG
 from tests.patience import wait_until
 
 REQUEST = "5f1c-2a"
@@ -76,6 +79,22 @@ def test_text_of_a_client_is_one_bounded_and_escaped_record_in_all_logs(shop: Se
     long = cluster.client.logs(LogQuery(request_id="long")).records
     assert len(long) == 2
     assert all(len(record.line) < MOST_BYTES and "bytes cut" in record.message for record in long)
+
+
+def test_replicas_apply_the_logging_configuration_of_their_application_before_they_import_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    config = copy.deepcopy(CONFIG)
+    config["handlers"]["file"]["filename"] = str(tmp_path / "shop.log")
+    served = cluster.deploy("logged:app", logging_config=config)
+    with served.client() as http:
+        assert http.post("/echo", content="tea", headers={"x-request-id": REQUEST}).status_code == 200
+    lines = (tmp_path / "shop.log").read_text().splitlines()
+    assert sorted(lines[:-1]) == ["app [] imported", "stock [] imported", "till [] imported"]
+    assert lines[-1] == f"app [{REQUEST}] asked for tea"
+    records = [each.message for each in cluster.client.logs(LogQuery(served.spec.name, "app")).records]
+    assert records == ["asked for tea", "tea"]
+    served.delete()
 
 
 def test_controller_and_proxies_have_log_files(cluster: Cluster, shop: Served) -> None:

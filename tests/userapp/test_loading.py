@@ -1,12 +1,14 @@
 """Finding the user's app, and saying why it cannot be found."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app_toolkit.errors import PlanningError, TargetError
 from app_toolkit.types import Message, Receive, Scope, Send
-from app_toolkit.userapp.loading import Lifespan, host, load
+from app_toolkit.userapp.loading import Lifespan, configure_logging, host, load
 from tests.replica.client import Serve
 
 
@@ -89,3 +91,21 @@ async def _nobody() -> Message:
 
 
 async def _drop(message: Message) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        ("nowhere.Handler", "Unable to configure handler 'own': Cannot resolve 'nowhere.Handler': No module named"),
+        ("logging.FileHandler", "Unable to configure handler 'own': "),
+    ],
+)
+def test_a_logging_configuration_that_cannot_be_applied_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str, said: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    config = {"version": 1, "handlers": {"own": {"class": handler}}}
+    with pytest.raises(TargetError) as refused:
+        configure_logging(config, str(tmp_path))
+    assert str(refused.value).startswith(f"logging_config cannot be applied: {said}")
+    assert "\n" not in str(refused.value)
