@@ -56,7 +56,12 @@ class Redactor:
             form
             for secret in secrets
             if len(secret) >= SHORTEST
-            for form in (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret, safe=""))
+            for form in (
+                secret,
+                repr(secret)[1:-1],
+                json.dumps(secret)[1:-1],
+                quote(secret, safe="", errors="surrogatepass"),
+            )
         }
         # Longest first: a secret may begin with another one.
         ordered = sorted(forms, key=len, reverse=True)

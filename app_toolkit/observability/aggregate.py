@@ -303,8 +303,12 @@ class MetricsAggregate:
         own = self._deployment_of(process.replica_set)
         if replica is not None:
             own = (*own, replica)  # type: ignore[assignment]
-        names = [_label_name(name) for name in labels[::2]]
-        return (*RESERVED[: len(own)], *names), (*own, *labels[1::2])
+        names = [*RESERVED[: len(own)]]
+        for name in map(_label_name, labels[::2]):
+            while name in names:  # as Prometheus does
+                name = f"exported_{name}"
+            names.append(name)
+        return tuple(names), (*own, *labels[1::2])
 
     def _is_usable(self, process: _Process, name: str) -> bool:
         """Return whether a metric of user code can be exposed. If not, say so once."""

@@ -43,28 +43,34 @@ class UserRegistry:
         try:
             families = list(registry.collect())
         except Exception:  # a collector of user code
-            if not self._warned:
-                log.exception("the metrics of this app cannot be collected")
-            self._warned = True
+            self._warn("the metrics of this app cannot be collected", exc_info=True)
             return found
         count = 0
         for family in families:
             if family.name in OWN or family.name.startswith("app_toolkit_"):
                 continue
-            samples = _samples_of(family)
+            try:
+                samples = _samples_of(family)
+            except (TypeError, ValueError):  # a collector of user code that returns no numbers
+                self._warn("the metric %s of this app is left out: its values are no numbers", family.name)
+                continue
             size = sum(len(each.numbers) for each in samples)
             if count + size > self._most or family.type not in (*SUMMED, *INSTANT):
                 found.dropped += size
                 continue
             count += size
-            found.families[family.name] = UserFamily(family.type, family.documentation, _bounds_of(family))
+            found.families[family.name] = UserFamily(family.type, _text(family.documentation), _bounds_of(family))
             found.samples.extend(samples)
-        if found.dropped and not self._warned:
-            self._warned = True
-            log.warning(
-                "%d series of the metrics of this app are left out: a process has at most %d", found.dropped, self._most
-            )
+        if found.dropped:
+            why = "%d series of the metrics of this app are left out: a process has at most %d"
+            self._warn(why, found.dropped, self._most)
         return found
+
+    def _warn(self, message: str, *values: object, exc_info: bool = False) -> None:
+        """Log the first problem of this process. The next collection, seconds later, would have the same one."""
+        if not self._warned:
+            self._warned = True
+            log.warning(message, *values, exc_info=exc_info)
 
 
 def _samples_of(family: Any) -> list[Sample]:
@@ -77,10 +83,19 @@ def _samples_of(family: Any) -> list[Sample]:
     suffixes = {"counter": "_total", "info": "_info"}
     name = family.name + suffixes.get(family.type, "")
     return [
-        Sample(family.name, tuple(chain.from_iterable(sample.labels.items())), [sample.value])
+        Sample(family.name, _labels(sample.labels.items()), [float(sample.value)])
         for sample in family.samples
         if sample.name == name
     ]
+
+
+def _labels(pairs: Iterable[tuple[Any, Any]]) -> tuple[str, ...]:
+    return tuple(map(_text, chain.from_iterable(pairs)))
+
+
+def _text(value: object) -> str:
+    """Return a text that has UTF-8. Other objects come from collectors, surrogates from the JSON of a client."""
+    return str(value).encode(errors="replace").decode()
 
 
 def _grouped(name: str, samples: Iterable[Any], *, is_histogram: bool) -> list[tuple[tuple[str, ...], list[float]]]:
@@ -89,14 +104,15 @@ def _grouped(name: str, samples: Iterable[Any], *, is_histogram: bool) -> list[t
     sums: dict[tuple[str, ...], float] = {}
     below: dict[tuple[str, ...], float] = {}
     for sample in samples:
-        labels = tuple(chain.from_iterable(pair for pair in sample.labels.items() if pair[0] != "le"))
+        labels = _labels(pair for pair in sample.labels.items() if pair[0] != "le")
+        value = float(sample.value)
         if sample.name == f"{name}_sum":
-            sums[labels] = sample.value
+            sums[labels] = value
         elif is_histogram and sample.name == f"{name}_bucket":
-            found.setdefault(labels, []).append(sample.value - below.get(labels, 0.0))
-            below[labels] = sample.value
+            found.setdefault(labels, []).append(value - below.get(labels, 0.0))
+            below[labels] = value
         elif not is_histogram and sample.name == f"{name}_count":
-            found[labels] = [sample.value]
+            found[labels] = [value]
     return [(labels, [*numbers, sums.get(labels, 0.0)]) for labels, numbers in found.items()]
 
 

@@ -32,6 +32,10 @@ from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import NodeId
 
+COUNTED_S = 60.0
+"""Seconds for which the counts of a removed ingress are kept. In this time its requests drain, and the counts are
+pushed to the admin process."""
+
 
 class ProxyState:
     """The registry of routes and routers, the states of ingresses, and the pool of connections to replicas.
@@ -99,6 +103,8 @@ class ProxyState:
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
         self.unowned = IngressState(NOT_OWNED, clock)
         self._ingress_states: dict[str, IngressState] = {}
+        #: The ingresses whose counts are kept for now, and when they were removed.
+        self._removed: dict[str, float] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 
@@ -107,16 +113,18 @@ class ProxyState:
         ingress_state = self._ingress_states.get(name)
         if ingress_state is None:
             ingress_state = self._ingress_states[name] = IngressState(name, self.clock)
+            self._removed.pop(name, None)
         return ingress_state
 
     def _forget_ingress(self, name: str) -> None:
         self.mirroring.mirrors.forget(name)
         if self._ingress_states.pop(name, None) is not None:
-            self.counters.forget(name)
+            self._removed[name] = self.clock()
 
     def _count_request(self, record: Record) -> None:
-        """Count a request, unless its ingress was removed while it ran."""
-        if record.deployment in self._ingress_states or record.deployment == NOT_OWNED:
+        """Count a request, unless its ingress was removed `COUNTED_S` before its end."""
+        name = record.deployment
+        if name in self._ingress_states or name in self._removed or name == NOT_OWNED:
             self.counters.add(record)
 
     def loads(self) -> Loads:
@@ -169,6 +177,9 @@ class ProxyState:
         self.registry.expire(now)
         self.pool.expire(now)
         self.mirroring.sweep(now)
+        for name in [name for name, removed in self._removed.items() if now - removed >= COUNTED_S]:
+            del self._removed[name]
+            self.counters.forget(name)
         if self.access is not None:
             self.access.flush()
 

@@ -32,9 +32,12 @@ class Measured:
     def __init__(self, url: str, admin_url: str) -> None:
         self.url = url
         self.admin_url = admin_url
+        self.sent = 0
+        """The requests that `get` has sent."""
 
     def get(self, path: str) -> httpx.Response:
         """Send a request on a connection of its own, so that it may go to any replica."""
+        self.sent += 1
         return httpx.get(f"{self.url}{path}", trust_env=False, timeout=PATIENCE_S)
 
     def replicas(self, deployment: str) -> set[str]:
@@ -114,7 +117,7 @@ def test_metrics_are_the_sums_over_all_processes(measured: Measured) -> None:
 
 def test_exposition_of_a_real_instance_parses_in_both_formats(measured: Measured) -> None:
     measured.get("/orders/book")
-    wait_until(lambda: measured.samples("shop_orders_total") and measured.samples(REQUESTS))
+    wait_until(lambda: measured.total(REQUESTS) == measured.sent and measured.samples("shop_orders_total"))
     texts = []
     for accept, parse in (
         ("text/plain", text_string_to_metric_families),
@@ -180,9 +183,8 @@ def test_totals_are_the_counts_of_the_clients_while_replicas_are_killed(measured
             counts[labels["status"], labels["outcome"]] += int(value)
         return counts
 
-    sent = total(REQUESTS, deployment="web")
     pids = {measured.get("/orders/book").json() for _ in range(40)}
-    wait_until(lambda: total(REQUESTS, deployment="web") == sent + 40)
+    wait_until(lambda: total(REQUESTS, deployment="web") == measured.sent)
     before, orders, old = requests(), total("shop_orders_total"), measured.replicas("web")
     with Load(measured) as load:
         for pid in pids:

@@ -426,6 +426,16 @@ def test_user_metric_that_conflicts_is_left_out_with_one_warning(
     assert name in caplog.text
 
 
+def test_each_label_of_a_user_metric_has_a_name_of_its_own() -> None:
+    aggregate = new_aggregate()
+    labels = ("a.b", "1", "a_b", "2", "exported_replica", "3", "replica", "4")
+    user = UserMetrics({"orders": UserFamily("counter", "")}, [Sample("orders", labels, [1])])
+    Process("shop.web-1-1", "replica", "shop/web", user=user).push(aggregate)
+    (found,) = map(dict, values(aggregate, "orders_total"))
+    names = {"a_b": "1", "exported_a_b": "2", "exported_replica": "3", "exported_exported_replica": "4"}
+    assert found.items() >= names.items()
+
+
 def test_series_with_another_number_of_buckets_than_its_metric_is_left_out() -> None:
     aggregate = new_aggregate()
     families = {"wait": UserFamily("histogram", "", ("0.5", "1.0", "+Inf"))}

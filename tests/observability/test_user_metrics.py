@@ -1,6 +1,8 @@
 """What user code has created with `prometheus_client` is read as it is."""
 
+import json
 from collections.abc import Iterator
+from decimal import Decimal
 
 import prometheus_client
 import pytest
@@ -72,3 +74,40 @@ def test_a_collector_that_fails_is_logged_once(registry: CollectorRegistry, capl
     assert user.collect().samples == user.collect().samples == []
     assert len(caplog.records) == 1
     assert "out of stock" in caplog.text
+
+
+class Custom(prometheus_client.registry.Collector):
+    """A collector of user code, which `prometheus_client` does not check."""
+
+    def __init__(self, *values: object) -> None:
+        self._values = values
+
+    def describe(self) -> list[prometheus_client.Metric]:
+        return []
+
+    def collect(self) -> Iterator[prometheus_client.Metric]:
+        family = prometheus_client.Metric("shelf", "Shelves.", "gauge")
+        for number, value in enumerate(self._values):
+            family.add_sample("shelf", {"number": number}, value)  # type: ignore[dict-item, arg-type]
+        yield family
+
+
+def test_labels_and_values_are_pushed_as_texts_with_utf8_and_as_numbers(registry: CollectorRegistry) -> None:
+    registry.register(Custom(Decimal("0.5"), 3))
+    Counter("orders", "Orders.", ["kind"], registry=registry).labels(json.loads(r'"a\ud800"')).inc()
+    snapshots = Snapshots("replica", "shop/web", [], user=UserRegistry().collect)
+    pushed = json.loads(snapshots.next(0.0) or b"")
+    assert pushed["gauges"] == [["shelf", ["number", "0"], 0.5], ["shelf", ["number", "1"], 3.0]]
+    assert pushed["counters"] == [["orders", ["kind", "a?"], [1.0]]]
+
+
+def test_a_metric_without_numbers_is_left_out_with_one_warning(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.register(Custom(None))
+    Gauge("depth", "Depth.", registry=registry).set(7)
+    user = UserRegistry()
+    assert user.collect().samples == user.collect().samples == [Sample("depth", (), [7.0])]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the metric shelf of this app is left out: its values are no numbers"
+    ]

@@ -9,6 +9,7 @@ import pytest
 
 from app_toolkit.core import attempts as policy
 from app_toolkit.observability.access import AccessLog
+from app_toolkit.proxy.state import COUNTED_S
 from tests.docs.pages import page
 from tests.patience import PATIENCE_S
 
@@ -441,17 +442,33 @@ def test_requests_are_counted_by_ingress_and_outcome_as_long_as_it_is_served(wir
     assert sum(counts["shop/web"].latency) == 3
     assert counts["-"].outcomes == {"ok": 1}
     wire.unroute()
-    assert wire.proxy.counts().keys() == {"-"}
     wire.route(replica)
     client.send(get("/"))
+    wire.advance(COUNTED_S)
+    assert wire.proxy.counts()["shop/web"].outcomes == {"ok": 3, "bad_request": 1}
+    wire.unroute()
+    wire.advance(COUNTED_S)
+    assert wire.proxy.counts().keys() == {"-"}
+    wire.route(replica)
+    wire.client().send(get("/"))
     assert wire.proxy.counts()["shop/web"].outcomes == {"ok": 1}
 
 
-def test_a_request_that_outlives_its_ingress_leaves_no_counts(wire: Wire) -> None:
+def test_a_request_that_drains_after_its_ingress_was_removed_is_counted(wire: Wire) -> None:
     replica = wire.one()
     client = wire.client().send(get("/"))
     wire.unroute()
     replica.last.respond(OK)
     assert client.response().status == 200
     assert wire.record().deployment == "shop/web"
+    assert wire.proxy.counts()["shop/web"].outcomes == {"ok": 1}
+
+
+def test_a_request_that_long_outlives_its_ingress_leaves_no_counts(wire: Wire) -> None:
+    replica = wire.one()
+    client = wire.client().send(get("/"))
+    wire.unroute()
+    wire.advance(COUNTED_S)
+    replica.last.respond(OK)
+    assert client.response().status == 200
     assert wire.proxy.counts().keys() <= {"-"}
