@@ -194,7 +194,7 @@ class Controller:
         Parameters:
             spec: The application.
             http: The options of the proxies that change, which are those that are set explicitly; None: none does.
-            owner: The lease that holds the application; None: no lease.
+            owner: The lease that holds the application; None: no lease. With `as_written`, it stays the same.
             code: The packed code that the replicas unpack, by hash, if the state store may not have it yet.
             expected: The revision number that the application must have before; 0: it must not exist; None: any.
             initial: The options of the proxies if the instance has none yet; None: the default ones.
@@ -212,6 +212,8 @@ class Controller:
             running, revision = self.application(spec.name)
             spec = applications.changed(running, spec, only, as_written=as_written)
             expected = revision if expected is None else expected
+        if as_written:  # it only changes options, so it does not matter who holds the application
+            owner = self.desired.leases.holder(spec.name)
         self._check_unused(spec)
         revision = await self.desired.apply(spec, http or HTTPOptions(), owner, code or {}, expected, initial)
         self._lift(spec)

@@ -115,6 +115,17 @@ async def test_leaving_client_removes_only_its_own_applications():
         assert not h.world.of("other/chat")
 
 
+async def test_options_of_an_application_that_another_client_holds_can_be_changed():
+    async with harness() as h:
+        await h.controller.apply(application(), owner="a terminal")
+        await h.until_healthy()
+        assert await h.controller.apply(application(chat=3), as_written=True) == 2
+        await h.until(lambda: len(h.world.of(CHAT)) == 3)
+        leaving = asyncio.create_task(h.controller.leave("a terminal"))
+        await h.until(leaving.done, within_s=60)
+        assert h.world.processes == {}
+
+
 async def test_instance_stays_for_a_client_that_is_about_to_deploy():
     async with harness() as h:
         await h.controller.apply(application(), owner="a terminal")

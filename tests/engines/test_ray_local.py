@@ -52,7 +52,7 @@ UNREACHABLE = """
 from types import SimpleNamespace
 from app_toolkit.engines.ray import starting
 
-starting.LocalRay = lambda num_cpus, parent: SimpleNamespace(address="127.0.0.1:1", close=lambda: print("stopped"))
+starting.LocalRay = lambda *_: SimpleNamespace(address="127.0.0.1:1", close=lambda: print("stopped"))
 try:
     starting.start_instance(num_cpus=1)
 except starting.ConfigError as error:
