@@ -78,6 +78,40 @@ def test_it_serves_the_app_it_finds_in_development_and_logs_in_the_chosen_format
     assert "Application startup complete." in [record["message"] for record in records]
 
 
+CONFIGURED = """
+applications:
+  shop:
+    target: main:app
+    logging_config:
+      version: 1
+      formatters: {short: {format: 'shop says %(message)s'}}
+      handlers: {stderr: {class: logging.StreamHandler, formatter: short}}
+      loggers: {shop: {level: INFO, handlers: [stderr]}}
+"""
+
+
+def test_the_logging_configuration_of_an_application_is_applied(dev: Callable[..., str], tmp_path: Path) -> None:
+    log = 'import logging\n@app.get("/log")\ndef log() -> None:\n    logging.getLogger("shop").info("sold")\n'
+    (tmp_path / "main.py").write_text(APP + log)
+    (tmp_path / "app.yaml").write_text(CONFIGURED)
+    url = dev("app.yaml", "--no-reload")
+    eventually(lambda: answers(f"{url}/log") is None)
+    eventually(lambda: "shop says sold" in (tmp_path / "said").read_text().splitlines())
+
+
+def test_applications_with_different_logging_configurations_are_refused(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "main.py").write_text(APP)
+    (tmp_path / "app.yaml").write_text(f"{CONFIGURED}  other: {{target: 'main:app', route_prefix: /other}}\n")
+    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", "--no-reload", "app.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 2
+    assert (
+        "its applications have different values of logging_config, and `dev` serves them in one process" in done.stderr
+    )
+
+
 @pytest.mark.slow
 def test_a_changed_file_replaces_the_process(dev: Callable[..., str], tmp_path: Path) -> None:
     url = dev("main:app")

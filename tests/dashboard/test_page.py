@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.client.commands import AddCandidate, BeginRelease, GetStatus
+from app_toolkit.client.commands import AddCandidate, BeginRelease, Deploy, GetStatus
 from app_toolkit.core.canary import plan_release
 from benchmarks.dashboard import measure_page
 from benchmarks.simulated import UNTRUSTED, SimulatedClient, application, served, simulated
@@ -225,6 +225,32 @@ def test_canary_release_is_paused_and_aborted(operator: Operator, instance: Simu
     search = instance.execute(GetStatus()).application("search")
     assert search is not None
     assert [each.share for each in search.traffic if not each.is_removed] in ([], [1.0])
+
+
+def test_application_is_rolled_back_after_a_confirmation(operator: Operator, instance: SimulatedClient) -> None:
+    def healthy(replicas: int) -> bool:
+        blog = instance.execute(GetStatus()).application("blog")
+        return blog is not None and blog.status == "healthy" and blog.deployments[0].running == replicas
+
+    for replicas in (1, 2):
+        instance.execute(Deploy(application("blog", replicas=replicas)))
+        wait_until(lambda replicas=replicas: healthy(replicas))
+    page = operator.open("traffic/blog")
+    expect(page.locator(".lead")).to_contain_text("revision 2")  # the API refuses a page that is behind
+    page.get_by_role("button", name="Roll back…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
+    expect(page.locator("#toasts")).to_contain_text("blog returns to its last stable revision.")
+    wait_until(lambda: healthy(1))
+
+
+def test_page_is_paused_and_goes_on_with_what_happened_meanwhile(operator: Operator) -> None:
+    page = operator.open("")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#live")).to_have_text("Paused")
+    sample = page.locator("html").get_attribute("data-sample")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#live")).to_have_text("Live")
+    wait_until(lambda: page.locator("html").get_attribute("data-sample") != sample)
 
 
 def test_page_is_live_again_after_the_admin_process_was_replaced(browser: Browser, instance: SimulatedClient) -> None:

@@ -72,7 +72,7 @@ export function button(label, onclick, { className = "tool", ...rest } = {}) {
 let announced = "";
 let timer = null;
 
-// Tells screen readers, at most every four seconds, and never the same twice in a row.
+// Tells screen readers. Of several messages within 400 ms, they get the last one.
 export function announce(message) {
   announced = message;
   timer ??= setTimeout(() => { timer = null; text($("announcement"), announced); }, 400);

@@ -127,7 +127,7 @@ function tell(word) {
 
 function togglePause() {
   paused = !paused;
-  attr($("pause"), "aria-pressed", paused);
+  $("pause").classList.toggle("on", paused);
   text($("pause"), paused ? "Resume" : "Pause");
   if (!paused) for (const document of kept.splice(0)) take(document);
   const word = connection;
