@@ -1,5 +1,6 @@
 """The page in headless Chromium (playwright), on an instance on Ray with a load."""
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app_toolkit.client.commands import GetStatus
+from app_toolkit.client.commands import Abort, AddCandidate, GetStatus
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.dashboard.history import WINDOW_S
 from tests.cluster import Cluster, Served
@@ -121,3 +122,18 @@ def test_button_scales_a_deployment(operator: Operator, cluster: Cluster, shop: 
     expect(page.locator("#toasts")).to_contain_text("is scaled to 2")
     expect(page.locator(".lead")).to_contain_text("2 of 2 replicas running")
     shop.wait(lambda now: now["deployments"][0]["target"] == 2 and now["deployments"][0]["counts"] == {"running": 2})
+
+
+def test_button_shifts_weights_to_a_live_revision(operator: Operator, cluster: Cluster, shop: Served) -> None:
+    name = shop.spec.name
+    number = cluster.client.execute(AddCandidate(shop.spec, share=0.0))
+    page = operator.open(f"traffic/{name}")
+    page.get_by_role("button", name="Change weights…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label(f"Revision {number}").fill("25")
+    dialog.get_by_label(re.compile(", main")).fill("75")
+    dialog.get_by_role("button", name="Change weights").click()
+    expect(page.locator("#toasts")).to_contain_text(f"The weights of {name} are changed.")
+    shop.wait(lambda now: [each["share"] for each in now["traffic"]] == [0.75, 0.25])
+    cluster.client.execute(Abort(name))
+    shop.wait(lambda now: not now["traffic"])
