@@ -491,7 +491,9 @@ def logs(
     request_id: Annotated[
         str | None, typer.Option(metavar="ID", help="Only records of this request, in all deployments and threads.")
     ] = None,
-    level: Annotated[Level | None, typer.Option(help="Only records of this level and above.")] = None,
+    level: Annotated[
+        Level | None, typer.Option(help="Only records of this level and above.", case_sensitive=False)
+    ] = None,
     replica: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Only records of this replica, also if it has ended, or of this proxy."),
@@ -524,8 +526,12 @@ def logs(
     screen = Screen()
     with _connected(context) as client, Interrupts() as interrupts:
         try:
+            found = False
             for page in client.follow_logs(query, last, lambda: follow and interrupts.not_interrupted()):
                 screen.logs(page, as_json=as_json)
+                found = found or bool(page.records)
+            if not found:
+                print("No records match.", file=sys.stderr)
         except InstanceEnded as error:
             screen.say(f"The logs ended: {error}.")
 

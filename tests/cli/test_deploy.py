@@ -319,6 +319,10 @@ def test_logs_are_shown_and_followed(command: Callable[..., int], capsys: pytest
 
     assert command(Scripted(first), "logs", "--json") == 0
     assert LoggedRecord.parse(capsys.readouterr().out) == forged
+    nothing = Scripted(LogPage((), {}))
+    assert command(nothing, "logs", "shop/a", "--level", "WARNING") == 0
+    assert nothing.did[0] == (LogQuery("shop", "a", level="warning"), 100, None)
+    assert capsys.readouterr() == ("", "No records match.\n")
     assert command(Scripted(), "logs", "shop", "--proxies") == 2
     assert capsys.readouterr().err == "Error: shop names replicas, so --proxies and --controller would show nothing\n"
 
