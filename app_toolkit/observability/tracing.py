@@ -167,7 +167,7 @@ class ReplicaSpan:
             self._span = trace.get_current_span(around)
         context.attach(trace.set_span_in_context(self._span, self._outer))
         #: The trace for the calls of the replica and for the app, in the format of `core.trace`.
-        self.forwarded = _trace_of(self._span.get_span_context())
+        self.forwarded = _trace_of(self._span.get_span_context()) if is_sampled else parent
 
     def end(self, error: BaseException | None) -> None:
         context.attach(self._outer)
