@@ -48,7 +48,7 @@ class Tracing:
     """Creates the spans of one process with a tracer provider."""
 
     def __init__(self, provider: "TracerProvider", ids: _Ids) -> None:
-        """`ids`: what `_provider` has given the provider as its source of IDs."""
+        """`ids`: the provider takes the IDs of its next span from them (`create_tracing`)."""
         self.provider = provider
         self.tracer = provider.get_tracer("app_toolkit")
         self._ids = ids
