@@ -565,7 +565,7 @@ def grafana() -> None:
 @app.command()
 def slow(
     context: typer.Context,
-    name: Annotated[
+    subject: Annotated[
         str | None,
         typer.Argument(
             metavar="APP[/DEPLOYMENT]",
@@ -582,7 +582,7 @@ def slow(
     """Show the slowest requests of the last ten minutes on a cluster, and where their time went."""
     screen = Screen()
     with _connected(context) as client:
-        found = client.slow(name, last)
+        found = client.slow(subject, last)
     if as_json:
         for each in found:
             print(json.dumps(asdict(each)))

@@ -128,8 +128,8 @@ def test_slow_requests_are_shown_with_their_stages_and_calls(
         begun + 0.803, 0.4809, "call", "shop/model", "shop.model-1-1", "rank", "", 200, "ok", "5f1c-2a", *stages
     )
     running.slow_requests = [replace(request, calls=(call,))]
-    assert command("slow", "shop", "-n", "5") == 0
-    assert running.did == ["auto", ("shop", 5), "close"]
+    assert command("slow", "shop/web", "-n", "5") == 0
+    assert running.did == ["auto", ("shop/web", 5), "close"]
     assert capsys.readouterr().out.split() == page("docs/debugging.md").shown("text")[0].split()
     assert command("slow", "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
