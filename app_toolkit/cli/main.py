@@ -468,6 +468,8 @@ def events(
     with _connected(context) as client, Interrupts() as interrupts:
         try:
             for found in client.events(subject, last, lambda: follow and interrupts.not_interrupted()):
+                if subject is not None and not found:  # the events of an application that was deleted are shown
+                    client.execute(GetStatus()).check_name(subject)
                 if as_json:
                     for each in found:
                         print(json.dumps(asdict(each)), flush=True)
@@ -583,6 +585,8 @@ def slow(
     screen = Screen()
     with _connected(context) as client:
         found = client.slow(subject, last)
+        if subject is not None and not found:
+            client.execute(GetStatus()).check_name(subject)
     if as_json:
         for each in found:
             print(json.dumps(asdict(each)))

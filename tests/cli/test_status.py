@@ -136,6 +136,17 @@ def test_slow_requests_are_shown_with_their_stages_and_calls(
     assert json.loads(line) == json.loads(json.dumps(asdict(running.slow_requests[0])))
 
 
+def test_slow_requests_of_a_name_that_does_not_exist_are_an_error(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("slow", "nope") == 2
+    assert capsys.readouterr() == ("", "Error: there is no application 'nope'\n")
+    assert command("slow", "shop/nope", "--json") == 2
+    assert capsys.readouterr() == ("", "Error: application 'shop' has no deployment 'nope'; it has app, chat\n")
+    assert command("slow", "shop/app") == 0
+    assert capsys.readouterr() == ("no requests have ended in the last ten minutes\n", "")
+
+
 def test_the_path_of_a_slow_request_is_escaped(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     stages = (0.0, 0.0, (), 1.0, 0.0)
     running.slow_requests = [
