@@ -468,6 +468,8 @@ def events(
     with _connected(context) as client, Interrupts() as interrupts:
         try:
             for found in client.events(subject, last, lambda: follow and interrupts.not_interrupted()):
+                if subject is not None and not found:  # the events of an application that was deleted are shown
+                    client.execute(GetStatus()).check_name(subject)
                 if as_json:
                     for each in found:
                         print(json.dumps(asdict(each)), flush=True)
@@ -565,7 +567,7 @@ def grafana() -> None:
 @app.command()
 def slow(
     context: typer.Context,
-    name: Annotated[
+    subject: Annotated[
         str | None,
         typer.Argument(
             metavar="APP[/DEPLOYMENT]",
@@ -582,7 +584,9 @@ def slow(
     """Show the slowest requests of the last ten minutes on a cluster, and where their time went."""
     screen = Screen()
     with _connected(context) as client:
-        found = client.slow(name, last)
+        found = client.slow(subject, last)
+        if subject is not None and not found:
+            client.execute(GetStatus()).check_name(subject)
     if as_json:
         for each in found:
             print(json.dumps(asdict(each)))

@@ -145,7 +145,7 @@ def _changed(before: ApplicationSpec, application: FileApplication) -> Applicati
     if options.stream_log is not None:
         update["stream_log"] = options.stream_log
     if "logging_config" in options.model_fields_set:
-        update["logging_config"] = options.logging_config
+        update["logging_config"] = application.logging_config
     for name in application.deployments:
         before.deployment(name)  # raises if there is none
     after = before.model_copy(

@@ -53,7 +53,7 @@ def _validate_target(target: str) -> str:
 
 
 class ApplicationOptions(Model):
-    """The options of one application in a file, without those of its deployments."""
+    """The options of one application in a file, as written, without those of its deployments."""
 
     target: Annotated[
         str, AfterValidator(_validate_target), Field(description="`module:attribute`: where its FastAPI app is")
@@ -91,6 +91,12 @@ class FileApplication:
     @property
     def app_dir(self) -> str:
         return str((self.folder / self.options.app_dir).resolve())
+
+    @property
+    def logging_config(self) -> dict[str, Any] | None:
+        """The option of this name, with `${` where the file has `$${`."""
+        config: dict[str, Any] | None = references.each_text(self.options.logging_config, references.unescape)
+        return config
 
     @property
     def working_dir(self) -> str:
@@ -435,7 +441,8 @@ class _FileReader:
             option = _option(place)
             if found and not any(option[: len(name)] == name for name in OPTIONS_WITH_REFERENCES):
                 names = " and ".join(".".join(name) for name in OPTIONS_WITH_REFERENCES)
-                self._report_option(place, f" = {text!r}: only {names} may refer to environment variables")
+                why = f"only {names} may refer to environment variables, and a literal ${{ is written $${{"
+                self._report_option(place, f" = {text!r}: {why}")
 
     def _report_option(self, place: Place, message: str) -> None:
         """Record a mistake in an option. The name of the option is put in front of `message`."""

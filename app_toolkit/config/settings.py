@@ -195,6 +195,14 @@ def ray_token() -> str | None:
     return None
 
 
+def ray_cluster_token() -> str | None:
+    """Return the access token of the cluster that this process is a part of; None: the cluster has none.
+
+    Ray sets `RAY_AUTH_MODE` in each process of a cluster that has one.
+    """
+    return ray_token() if "RAY_AUTH_MODE" in os.environ else None
+
+
 def ray_uses_tls() -> bool:
     return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 

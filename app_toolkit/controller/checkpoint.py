@@ -38,11 +38,11 @@ def decode_checkpoint(key: str, value: bytes) -> bytes:
     return content
 
 
-def corrupt(key: str, why: str) -> CorruptValue:
+def corrupt(key: str, why: str, remedy: str = "use the version of app_toolkit that wrote the value") -> CorruptValue:
     """Return the error for a value that cannot be read. `why` must not quote the content, which may be secret."""
     return CorruptValue(
         f"the value of {key!r} in the state store cannot be read: {why}; what runs goes on without a controller: "
-        "use the version of app_toolkit that wrote the value, or shut down the instance and deploy again"
+        f"{remedy}, or shut down the instance and deploy again"
     )
 
 

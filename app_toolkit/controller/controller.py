@@ -113,7 +113,7 @@ class Controller:
         `discard`: delete the desired state instead, which cannot be read. Only `shutdown` may follow.
         Raises `CorruptValue` if a stored value cannot be read.
         """
-        self.epoch = await self.state_store.take_epoch()
+        self.epoch = await self.state_store.take_epoch(discard=discard)
         self.publisher = Publisher(self.epoch, self._clock)
         self.inbox = Inbox(self._clock)
         self._replica_sets = ReplicaSets(self.epoch, self.event_log, self._changes)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.checkpoint import corrupt, decode_checkpoint, encode_checkpoint
 from app_toolkit.core.rollout import Rollout
-from app_toolkit.errors import ConfigError, Conflict, StaleEpoch
+from app_toolkit.errors import ConfigError, Conflict, CorruptValue, StaleEpoch
 from app_toolkit.interfaces import CODE, Store, code_key
 
 T = TypeVar("T")
@@ -57,11 +58,20 @@ class StateStore:
 
     # The epoch
 
-    async def take_epoch(self) -> int:
-        """Take and return the next epoch. From then on, every earlier controller counts as replaced."""
+    async def take_epoch(self, *, discard: bool = False) -> int:
+        """Take and return the next epoch. From then on, every earlier controller counts as replaced.
+
+        `discard`: if the last epoch cannot be read, take one that is certainly later.
+        """
         while True:
-            last = await self.store.get(EPOCH)
-            epoch = read_epoch(last) + 1
+            try:
+                last = await self.store.get(EPOCH)
+                epoch = read_epoch(last) + 1
+            except CorruptValue:
+                if not discard:
+                    raise
+                await self.store.delete(EPOCH)
+                last, epoch = None, int(time.time())  # no instance has had as many controllers
             with contextlib.suppress(Conflict):
                 await self.store.compare_and_set(EPOCH, last, encode_checkpoint(EPOCH, b"%d" % epoch))
                 self.epoch = epoch

@@ -7,6 +7,7 @@ from app_toolkit.core import restarts
 from app_toolkit.core.applications import replica_set_names
 from app_toolkit.core.canary import Requests
 from app_toolkit.core.identity import (
+    ReplicaSetKey,
     admin_of,
     application_of,
     are_proxies,
@@ -293,6 +294,19 @@ class InstanceStatus:
     def application(self, name: str) -> ApplicationStatus | None:
         """Return the status of an application; None: there is no application of this name."""
         return next((each for each in self.applications if each.name == name), None)
+
+    def check_name(self, name: str) -> None:
+        """Raise `ConfigError` if no application, deployment or other replica set has this name."""
+        application, _, deployment = name.partition("/")
+        found = self.application(application)
+        deployments = () if found is None else found.deployments
+        others = (*self.proxies, *self.leaving, *(() if self.admin is None else (self.admin,)))
+        if name in {each.name for each in (*self.applications, *deployments, *others)}:
+            return
+        if found is None:
+            raise ConfigError(f"there is no application {application!r}")
+        names = ", ".join(sorted(ReplicaSetKey.parse(each.name).deployment for each in deployments)) or "none"
+        raise ConfigError(f"application {application!r} has no deployment {deployment!r}; it has {names}")
 
     def leaving_of(self, application: str) -> list[ReplicaSetStatus]:
         """Return the replica sets of an application that its current revision does not have."""

@@ -6,7 +6,7 @@ import secrets
 from hashlib import sha256
 
 from app_toolkit.controller.state_store import EPOCH, read_epoch
-from app_toolkit.errors import Conflict, TargetError
+from app_toolkit.errors import Conflict, CorruptValue, TargetError
 from app_toolkit.interfaces import Store, code_key
 
 SECRET = "secret"
@@ -18,9 +18,18 @@ def new_secret() -> bytes:
     return secrets.token_urlsafe(32).encode()
 
 
-async def create_secret(store: Store) -> bytes:
-    """Return the secret of the instance. The first controller creates it, and later ones read it."""
-    known = await store.get(SECRET)
+async def create_secret(store: Store, *, discard: bool = False) -> bytes:
+    """Return the secret of the instance. The first controller creates it, and later ones read it.
+
+    `discard`: create another one if it cannot be read.
+    """
+    try:
+        known = await store.get(SECRET)
+    except CorruptValue:
+        if not discard:
+            raise
+        await store.delete(SECRET)
+        known = None
     if known is None:
         with contextlib.suppress(Conflict):  # another controller created it at the same time
             await store.compare_and_set(SECRET, None, new_secret())

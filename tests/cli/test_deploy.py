@@ -296,6 +296,18 @@ def test_events_are_shown_and_followed(command: Callable[..., int], capsys: pyte
     assert end == "The events ended: over."
 
 
+def test_events_of_a_name_that_does_not_exist_are_an_error_unless_the_log_has_some(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in ((), ("--json",), ("--follow",)):
+        assert command(Scripted(EventPage((), 1, 7), status(UP)), "events", "nope", *options) == 2
+        assert capsys.readouterr() == ("", "Error: there is no application 'nope'\n")
+    assert command(Scripted(EventPage((), 1, 7), status(UP)), "events", "shop") == 0
+    deleted = EventPage((LoggedEvent(61.0, "nope", "Deleted", None, None),), 1, 7)
+    assert command(Scripted(deleted), "events", "nope") == 0
+    assert "nope  Deleted" in capsys.readouterr().out
+
+
 def test_logs_are_shown_and_followed(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     forged = LoggedRecord(
         "2026-05-04T09:30:00.123Z", "INFO", "stdout", "tea\r\nPAID\x1b[2K", "5f1c", replica="shop.a-1-1"

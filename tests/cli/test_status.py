@@ -128,12 +128,23 @@ def test_slow_requests_are_shown_with_their_stages_and_calls(
         begun + 0.803, 0.4809, "call", "shop/model", "shop.model-1-1", "rank", "", 200, "ok", "5f1c-2a", *stages
     )
     running.slow_requests = [replace(request, calls=(call,))]
-    assert command("slow", "shop", "-n", "5") == 0
-    assert running.did == ["auto", ("shop", 5), "close"]
+    assert command("slow", "shop/web", "-n", "5") == 0
+    assert running.did == ["auto", ("shop/web", 5), "close"]
     assert capsys.readouterr().out.split() == page("docs/debugging.md").shown("text")[0].split()
     assert command("slow", "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == json.loads(json.dumps(asdict(running.slow_requests[0])))
+
+
+def test_slow_requests_of_a_name_that_does_not_exist_are_an_error(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("slow", "nope") == 2
+    assert capsys.readouterr() == ("", "Error: there is no application 'nope'\n")
+    assert command("slow", "shop/nope", "--json") == 2
+    assert capsys.readouterr() == ("", "Error: application 'shop' has no deployment 'nope'; it has app, chat\n")
+    assert command("slow", "shop/app") == 0
+    assert capsys.readouterr() == ("no requests have ended in the last ten minutes\n", "")
 
 
 def test_the_path_of_a_slow_request_is_escaped(running: Running, capsys: pytest.CaptureFixture[str]) -> None:

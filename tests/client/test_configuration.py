@@ -29,11 +29,16 @@ class Writer(Deployment, num_replicas=3, user_config={"key": "of the code"}, ray
     def reconfigure(self, user_config: dict[str, Any]) -> None: ...
 
 
+def logging_config(level: str) -> dict[str, Any]:
+    formatters = {"short": {"style": "$", "format": "${levelname} $${message}"}}
+    return {"version": 1, "formatters": formatters, "root": {"level": level}}
+
+
 small, large = Writer.bind(), Writer.options(name="large").bind()
 app = Toolkit(
     deployment=DeploymentConfig(name="front", num_replicas="auto"),
     stream_log="shared",
-    logging_config={"version": 1, "root": {"level": "INFO"}},
+    logging_config=logging_config("INFO"),
 )
 
 
@@ -83,7 +88,7 @@ def test_deploying_what_is_written_to_the_same_code_changes_nothing(instance: In
         working_dir=shop.options.working_dir,
         name="shop",
         stream_log=shop.options.stream_log,
-        logging_config=shop.options.logging_config,
+        logging_config=shop.logging_config,
         overrides=shop.deployments,
     )
     assert difference(spec_of(instance), applied(again, {"KEY": SECRET})).is_empty
@@ -126,7 +131,7 @@ def test_only_what_differs_is_changed_and_the_values_of_references_stay(instance
         "more": 1,
     }
     assert after.deployment("front").config.autoscaling_config.max_replicas == 7  # type: ignore[union-attr]
-    assert after.logging_config == {"version": 1, "root": {"level": "DEBUG"}}
+    assert after.logging_config == logging_config("DEBUG")
     assert after.deployment("writer") == before.deployment("writer")
     assert read(instance) == {**config, "applications": {**config["applications"], "shop": spelled(shop)}}
 

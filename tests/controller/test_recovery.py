@@ -47,7 +47,7 @@ async def test_a_controller_does_not_start_if_a_value_cannot_be_read_and_everyth
         assert h.world.processes == processes
 
 
-@pytest.mark.parametrize("key", [KEY, "http", "port", "lease"])
+@pytest.mark.parametrize("key", [KEY, "http", "port", "lease", "epoch"])
 async def test_a_shutdown_ends_everything_although_a_value_cannot_be_read(key):
     async with harness() as h:
         await h.controller.apply(application(), HTTPOptions(port=0), owner="a terminal")

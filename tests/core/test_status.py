@@ -14,6 +14,7 @@ from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord
 from app_toolkit.core.restarts import Failure
 from app_toolkit.core.rollout import Rollout, applied
 from app_toolkit.core.status import WORST_FIRST, instance_status, replica_set_status, worst
+from app_toolkit.errors import ConfigError
 from app_toolkit.types import ReplicaId
 from tests.core.specs import HOME, NEXT, application, replica_set
 from tests.core.worlds import LIVE, REPLICA_SET, replica_set_spec
@@ -202,6 +203,18 @@ def test_status_shows_an_application_before_it_has_replica_sets():
     assert (found.epoch, found.change, found.status) == (3, 7, "healthy")
     [app] = found.applications
     assert (app.name, app.route_prefix, app.revision, app.deployments) == ("shop", "/x", 1, ())
+
+
+def test_a_name_is_known_if_it_is_that_of_an_application_or_a_replica_set():
+    there = ("shop/web", "shop/model", "other/web", "proxy@home", "admin@next")
+    found = shown_of([application()], {name: replica_set(name, RUN) for name in there})
+    for name in ("shop", *there):
+        found.check_name(name)
+    for name in ("nope", "nope/web", "admin@home"):
+        with pytest.raises(ConfigError, match=f"^there is no application '{name.partition('/')[0]}'$"):
+            found.check_name(name)
+    with pytest.raises(ConfigError, match=r"^application 'shop' has no deployment 'nope'; it has web$"):
+        found.check_name("shop/nope")
 
 
 def test_rolled_back_revision_is_shown_until_another_is_applied():

@@ -216,6 +216,8 @@ def test_weights_are_changed_after_a_confirmation(operator: Operator, instance: 
 def test_canary_release_is_paused_and_aborted(operator: Operator, instance: SimulatedClient) -> None:
     page = operator.open("traffic/search")
     expect(page.locator(".steps")).to_contain_text("10 %now")
+    expect(page.get_by_role("button", name="Promote…")).to_be_visible()
+    expect(page.get_by_role("button", name="Change weights…")).to_be_hidden()  # the release sets them
     page.get_by_role("button", name="Pause…").click()
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(page.locator(".steps")).to_contain_text("10 %paused")

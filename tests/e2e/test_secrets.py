@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 from app_toolkit.config.secrets import MASK
+from benchmarks.servers import free_port
 from tests.patience import PATIENCE_S, wait_until
 from tests.running import runs
+from tests.streaming.redis_server import RedisServer
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -46,7 +48,21 @@ def ray() -> Iterator[str]:
         yield folder
 
 
-def test_secrets_are_in_no_status_metric_log_event_page_and_command_line(tmp_path: Path, ray: str) -> None:
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the folder in which a Redis keeps everything that Ray's control store has written to it."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(folder, port := free_port())
+    server.start()
+    monkeypatch.setenv("RAY_REDIS_ADDRESS", f"127.0.0.1:{port}")
+    yield folder
+    server.end()
+
+
+def test_secrets_are_in_no_status_metric_log_event_page_stored_value_and_command_line(
+    tmp_path: Path, ray: str, stored: Path
+) -> None:
     (tmp_path / "app.yaml").write_text(f"{FILE}    app_dir: {Path(__file__).parents[2]}\n")
     sick = tmp_path / "sick"
     env = {**os.environ, **SECRETS, "VAULT_SICK": str(sick), "APP_TOOLKIT_ADMIN": "true", "RAY_TMPDIR": ray}
@@ -78,6 +94,9 @@ def test_secrets_are_in_no_status_metric_log_event_page_and_command_line(tmp_pat
         shown += [path.read_text(errors="replace") for path in Path(ray).glob("ray*/ray/session_2*/logs/**/*.*")]
         run.end(signal.SIGINT)
     shown.append(run.said)
+    kept = b"".join(path.read_bytes() for path in stored.rglob("*") if path.is_file()).decode(errors="replace")
+    assert "applications/vault@" in kept
+    shown.append(kept)
     everything = "\n".join(shown)
     for said in ("it is ill with", "the constructor has", "it reads with", "it prints", "it cannot read with"):
         assert re.search(f"{said}.*{re.escape(MASK)}", everything), said

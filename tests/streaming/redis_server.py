@@ -11,20 +11,25 @@ from tests.patience import PATIENCE_S, wait_until
 
 
 class RedisServer:
-    """A server on a Unix socket, whose data is in a folder, so that it can be ended and started again."""
+    """A server on a Unix socket, whose data is in a folder, so that it can be ended and started again.
 
-    def __init__(self, folder: Path) -> None:
+    `port`: also listen on this port of 127.0.0.1.
+    """
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
         program = shutil.which("redis-server")
         if program is None:
             pytest.skip("no redis-server is on PATH")
         self._program = program
         self._folder = folder
+        self._port = port
         self._socket = folder / "socket"
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{self._socket}"
 
     def start(self) -> None:
-        options = ["--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._folder)]
+        options = ["--bind", "127.0.0.1", "--port", str(self._port)]
+        options += ["--unixsocket", str(self._socket), "--dir", str(self._folder)]
         with (self._folder / "log").open("ab") as log:
             # With `appendfsync everysec`, a server that is killed may have answered writes that are not in its file.
             self._process = subprocess.Popen(

@@ -58,7 +58,7 @@ class _Controller:
     async def _live(self, *, discard: bool) -> None:
         try:
             store = RayStore()
-            launcher = RayLauncher(await create_secret(store))
+            launcher = RayLauncher(await create_secret(store, discard=discard))
             controller = Controller(store, launcher, SystemClock())
             await controller.start(discard=discard)
         except Exception as error:

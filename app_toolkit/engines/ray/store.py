@@ -13,7 +13,9 @@ from ray.experimental.internal_kv import (
     _internal_kv_put,
 )
 
+from app_toolkit.config import settings
 from app_toolkit.errors import Conflict
+from app_toolkit.host.encryption import Encryption
 
 NAMESPACE = b"app_toolkit"
 
@@ -28,7 +30,12 @@ class RayStore:
     Each write of a value has the key `key@number` with the next number. If two writers have read the same value, the
     number already exists for one of them. All but the last few writes are deleted. A `delete` does not compare: a write
     that has compared before a concurrent `delete` is still made.
+
+    Values are encrypted if the cluster has an access token.
     """
+
+    def __init__(self) -> None:
+        self._encryption = Encryption(settings.ray_cluster_token())
 
     async def get(self, key: str) -> bytes | None:
         return (await asyncio.to_thread(self._last, key))[1]
@@ -54,7 +61,7 @@ class RayStore:
         while numbers := self._numbers(key):
             value: bytes | None = _internal_kv_get(_name(key, numbers[-1]), namespace=NAMESPACE)
             if value is not None:
-                return numbers[-1], value
+                return numbers[-1], self._encryption.decrypt(key, value)
             # The value was deleted between the two calls: try again.
         return 0, None
 
@@ -62,7 +69,8 @@ class RayStore:
         last, there = self._last(key)
         if there != expected:
             raise Conflict(f"{key} no longer holds what was expected")
-        if _internal_kv_put(_name(key, last + 1), value, overwrite=False, namespace=NAMESPACE):
+        encrypted = self._encryption.encrypt(key, value)
+        if _internal_kv_put(_name(key, last + 1), encrypted, overwrite=False, namespace=NAMESPACE):
             raise Conflict(f"{key} was written by another at the same time")
         if last >= KEPT:
             _internal_kv_del(_name(key, last + 1 - KEPT), namespace=NAMESPACE)

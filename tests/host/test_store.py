@@ -1,0 +1,38 @@
+"""The secret of an instance, in its state store."""
+
+import pytest
+
+from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.errors import CorruptValue
+from app_toolkit.host.encryption import Encryption
+from app_toolkit.host.store import create_secret
+
+pytestmark = pytest.mark.anyio
+
+
+class EncryptedStore(MemoryStore):
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self.encryption = Encryption(token)
+
+    async def get(self, key: str) -> bytes | None:
+        stored = await super().get(key)
+        return None if stored is None else self.encryption.decrypt(key, stored)
+
+    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
+        assert await self.get(key) == expected
+        self.values[key] = self.encryption.encrypt(key, value)
+
+
+async def test_a_later_controller_reads_the_secret_that_the_first_one_created() -> None:
+    store = MemoryStore()
+    assert await create_secret(store) == await create_secret(store)
+
+
+async def test_a_secret_that_cannot_be_read_is_replaced_only_to_discard_everything() -> None:
+    store = EncryptedStore("the token")
+    before = await create_secret(store)
+    store.encryption = Encryption("a new token")
+    with pytest.raises(CorruptValue):
+        await create_secret(store)
+    assert await create_secret(store, discard=True) != before
