@@ -186,6 +186,15 @@ def test_variables_are_resolved_only_in_values_of_the_user() -> None:
     assert read(application("ray_actor_options: {runtime_env: {env_vars: {A: '${B}'}}}")).variables == {"B"}
 
 
+def test_error_names_the_line_of_each_masked_secret() -> None:
+    file = read(application("user_config: {api_key: '***', url: 'x://me:***@host', greeting: '***'}"))
+    with pytest.raises(ConfigError) as refused:
+        file.check({})
+    place = "app.yaml:6: applications.shop.deployments.chat.user_config"
+    why = "*** is shown instead of a secret: write the secret or a reference ${NAME}"
+    assert str(refused.value).splitlines() == [f"{place}.api_key: {why}", f"{place}.url: {why}"]
+
+
 def test_error_names_the_line_of_a_missing_variable_and_shows_no_value() -> None:
     file = read(application("user_config: {a: '${A}', b: ['${B} ${C}'], c: '$${D}'}"))
     assert file.variables == {"A", "B", "C"}
