@@ -63,7 +63,7 @@ def create_router(client: Client) -> APIRouter:
     def get_configuration(request: Request) -> Response:
         """Return the configuration of the instance as an application file, in JSON, or in YAML if `Accept` names it.
 
-        References to environment variables are returned as written. Other values are returned as they are.
+        References to environment variables are returned as written. `***` stands for each secret that is plain text.
         """
         text = configuration.write(client)
         if YAML in request.headers.get("accept", ""):
@@ -74,7 +74,8 @@ def create_router(client: Client) -> APIRouter:
     def put_configuration(document: Annotated[Document, Depends(_read_configuration)]) -> dict[str, int]:
         """Change options of the instance and of its applications. Return the new revision of each that has changed.
 
-        Options and applications that are missing stay as they are. What needs other code is refused.
+        Options and applications that are missing stay as they are, and so does a secret that is shown as `***`. What
+        needs other code is refused.
         """
         return configuration.change(client, document)
 

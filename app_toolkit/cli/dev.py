@@ -18,6 +18,7 @@ from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.project import read_project
+from app_toolkit.config.secrets import is_secret_name
 from app_toolkit.config.settings import (
     log_format,
     log_level,
@@ -27,7 +28,7 @@ from app_toolkit.config.settings import (
     set_served,
     values_of,
 )
-from app_toolkit.core.redaction import is_secret_name, secrets_of
+from app_toolkit.core.redaction import secrets_of
 from app_toolkit.engines.applications import Applications
 from app_toolkit.engines.embedded import embedded
 from app_toolkit.errors import ConfigError, ToolkitError

@@ -78,7 +78,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
             name=name,
             route_prefix=application.options.route_prefix,
             stream_log=application.options.stream_log,
-            logging_config=application.options.logging_config,
+            logging_config=application.logging_config,
             working_dir=application.working_dir,
             overrides=application.deployments,
         )

@@ -86,8 +86,8 @@ class Deploy(Command[int]):
     """The deployments of `spec` that replace those of the running application, by their names or by endpoints such as
     `POST /embed`. The others stay. Empty: all are replaced."""
     as_written: bool = False
-    """Whether the options of `spec` are as written. Their references then have the values that they have in the running
-    application."""
+    """Whether the options of `spec` are as written. Their references and masked secrets (`***`) then have the values
+    that they have in the running application."""
 
     async def perform(self, controller: "Controller") -> int:
         return await controller.apply(
@@ -330,7 +330,8 @@ class GetEvents(Query[EventPage]):
 class GetApplications(Query[tuple[Mapping[str, ApplicationSpec], HTTPOptions]]):
     """Get the applications as deployed last, by name, and the options of the proxies.
 
-    The options are as written: they contain references to environment variables, and not their values.
+    The options are as written: they contain references to environment variables, and not their values. `***` stands for
+    each secret that is plain text.
     """
 
     async def perform(self, controller: "Controller") -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:

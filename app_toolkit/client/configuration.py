@@ -33,16 +33,17 @@ FOLDER = Path()
 
 HEAD = """\
 # The configuration of an instance. Relative folders begin at the folder of this file, so keep it beside the code if you
-# deploy it. ${NAME} stands for the environment variable of the command that deploys it.
+# deploy it. ${NAME} stands for the environment variable of the command that deploys it. "***" stands for a secret:
+# replace it by the secret or by a reference before you deploy the file.
 """
 
 
 def write(client: Client) -> str:
     """Return the configuration of the instance as a YAML file, with references to variables instead of their values.
 
-    It contains the options of the proxies and the admin process, and each application with every option of its
-    deployments. It does not contain live revisions beside the main ones, mirrors, and a shared stream log that the
-    applications have brought with them.
+    `***` stands for each secret that is plain text. The file contains the options of the proxies and the admin process,
+    and each application with every option of its deployments. It does not contain live revisions beside the main ones,
+    mirrors, and a shared stream log that the applications have brought with them.
     """
     specs, http = client.execute(GetApplications())
     mains = [spec for name, spec in specs.items() if candidate_of(name) is None and not _is_shared_log(spec)]
@@ -71,8 +72,8 @@ def read(content: bytes, *, is_json: bool) -> Document:
 def change(client: Client, document: Document) -> dict[str, int]:
     """Give the instance the options of a configuration. Return the number of each new revision by application.
 
-    Applications and options that it does not have stay as they are. Applications that it does not change get no new
-    revision. Only `deploy` changes code: it imports the app.
+    Applications and options that it does not have stay as they are, and so does a secret that is shown as `***`.
+    Applications that it does not change get no new revision. Only `deploy` changes code: it imports the app.
 
     Raises:
         ConfigError: The configuration has mistakes, or needs `deploy`. Then nothing has changed, unless the instance
@@ -94,7 +95,8 @@ def change(client: Client, document: Document) -> dict[str, int]:
             raise ConfigError(f"{SOURCE}: options of the proxies change together with an application: name one of them")
         changed = [next(iter(found))]
     commands = [Deploy(specs[name], named, expected=found[name][1], as_written=True) for name in changed]
-    return {command.spec.name: client.execute(command) for command in commands}
+    numbers = {command.spec.name: client.execute(command) for command in commands}
+    return {name: number for name, number in numbers.items() if number != found[name][1]}
 
 
 def _is_shared_log(spec: ApplicationSpec) -> bool:
@@ -143,7 +145,7 @@ def _changed(before: ApplicationSpec, application: FileApplication) -> Applicati
     if options.stream_log is not None:
         update["stream_log"] = options.stream_log
     if "logging_config" in options.model_fields_set:
-        update["logging_config"] = options.logging_config
+        update["logging_config"] = application.logging_config
     for name in application.deployments:
         before.deployment(name)  # raises if there is none
     after = before.model_copy(

@@ -30,6 +30,7 @@ from app_toolkit.config.models import (
     StreamLogChoice,
 )
 from app_toolkit.config.options import InstanceOptions, TrafficOptions
+from app_toolkit.config.secrets import MASK, masked, secrets_in, unmasked
 from app_toolkit.errors import ConfigError, FileError, OverrideError
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -52,7 +53,7 @@ def _validate_target(target: str) -> str:
 
 
 class ApplicationOptions(Model):
-    """The options of one application in a file, without those of its deployments."""
+    """The options of one application in a file, as written, without those of its deployments."""
 
     target: Annotated[
         str, AfterValidator(_validate_target), Field(description="`module:attribute`: where its FastAPI app is")
@@ -92,6 +93,12 @@ class FileApplication:
         return str((self.folder / self.options.app_dir).resolve())
 
     @property
+    def logging_config(self) -> dict[str, Any] | None:
+        """The option of this name, with `${` where the file has `$${`."""
+        config: dict[str, Any] | None = references.each_text(self.options.logging_config, references.unescape)
+        return config
+
+    @property
     def working_dir(self) -> str:
         return str((self.folder / self.options.working_dir).resolve())
 
@@ -129,12 +136,18 @@ class ConfigFile:
         return frozenset(name for _, _, name in self._references())
 
     def check(self, variables: Mapping[str, str]) -> None:
-        """Raise `ConfigError` with each reference to a variable that is not in `variables`."""
+        """Raise `ConfigError` with each reference to a variable that is not in `variables`, and each masked secret."""
         mistakes = [
             f"{self.document.at(place)}: {self.document.display_name(place)} = {text!r}: "
             f"the environment variable {name} is not set"
             for place, text, name in self._references()
             if name not in variables
+        ]
+        mistakes += [
+            f"{self.document.at(place)}: {self.document.display_name(place)}: {MASK} is shown instead of a secret: "
+            "write the secret or a reference ${NAME}"
+            for place, text in references.texts(self.document.data)
+            if (option := _option(place)) and MASK in secrets_in(text, option)
         ]
         if mistakes:
             raise ConfigError("\n".join(mistakes))
@@ -206,24 +219,28 @@ def applied(spec: ApplicationSpec, variables: Mapping[str, str]) -> ApplicationS
 
 
 def written(spec: ApplicationSpec) -> ApplicationSpec:
-    """Return an applied spec as written: with the references instead of the values of the variables."""
+    """Return an applied spec as written: with the references instead of the values of the variables.
 
-    def as_before(each: DeploymentSpec) -> DeploymentSpec:
-        config = _with_values(as_written(each.config), each.written)
+    `MASK` stands for each secret that is plain text.
+    """
+
+    def shown(each: DeploymentSpec) -> DeploymentSpec:
+        config = _with_values(each.config, {option: masked(value) for option, value in _written(each).items()})
         return each.model_copy(update={"config": config, "written": {}})
 
-    return _with_deployments(spec, as_before)
+    return _with_deployments(spec, shown)
 
 
 def applied_again(spec: ApplicationSpec, deployed: ApplicationSpec) -> ApplicationSpec:
-    """Return the spec, which is as written, with the values that the references of the deployed spec have.
+    """Return the spec, which is as written, with the values of its references and masked secrets in the deployed spec.
 
-    Raises `ConfigError` for a text with a reference that the same deployment does not have in the deployed spec.
+    Raises `ConfigError` for a text with a reference that the same deployment does not have in the deployed spec, and
+    for a masked secret that it does not have at the same place.
     """
 
     def resolved(each: DeploymentSpec) -> DeploymentSpec:
         before = deployed.deployment(each.config.name)
-        values = _values(before.config)
+        values, there = _values(before.config), _written(before)
         known = {
             text: value
             for option, of_option in before.written.items()
@@ -240,7 +257,13 @@ def applied_again(spec: ApplicationSpec, deployed: ApplicationSpec) -> Applicati
                 )
             return references.resolve(text, {})
 
-        return _resolved(each, value_of)
+        try:
+            plain = {
+                option: unmasked(value, there.get(option), (option,)) for option, value in _values(each.config).items()
+            }
+        except ValueError as error:
+            raise ConfigError(f"{spec.name}/{each.config.name}: {error}") from None
+        return _resolved(each.model_copy(update={"config": _with_values(each.config, plain)}), value_of)
 
     return _with_deployments(spec, resolved)
 
@@ -274,6 +297,11 @@ def _values(config: DeploymentConfig) -> dict[str, Any]:
     return {option: value for option, value in found.items() if value is not None}
 
 
+def _written(deployment: DeploymentSpec) -> dict[str, Any]:
+    """Return the options `OPTIONS_WITH_REFERENCES` of an applied deployment as written, with their secrets."""
+    return {**_values(as_written(deployment.config)), **deployment.written}
+
+
 def _with_values(config: C, values: Mapping[str, Any]) -> C:
     """Return the options with other values of those that `_values` returns."""
     changed: dict[str, Any] = {}
@@ -281,6 +309,11 @@ def _with_values(config: C, values: Mapping[str, Any]) -> C:
         name, _, part = option.partition(".")
         changed[name] = getattr(config, name).model_copy(update={part: value}) if part else value
     return config.model_copy(update=changed)
+
+
+def _option(place: Place) -> Place:
+    """Return the path of a value in the options of its deployment; empty: it is not in those of a deployment."""
+    return place[4:] if place[:1] == ("applications",) and place[2:3] == ("deployments",) else ()
 
 
 def _importable_options(given: Mapping[str, Any]) -> ApplicationOptions | None:
@@ -405,10 +438,11 @@ class _FileReader:
             except ValueError as error:
                 self._report_option(place, f" = {text!r}: {error}")
                 continue
-            option = place[4:] if place[:1] == ("applications",) and place[2:3] == ("deployments",) else ()
+            option = _option(place)
             if found and not any(option[: len(name)] == name for name in OPTIONS_WITH_REFERENCES):
                 names = " and ".join(".".join(name) for name in OPTIONS_WITH_REFERENCES)
-                self._report_option(place, f" = {text!r}: only {names} may refer to environment variables")
+                why = f"only {names} may refer to environment variables, and a literal ${{ is written $${{"
+                self._report_option(place, f" = {text!r}: {why}")
 
     def _report_option(self, place: Place, message: str) -> None:
         """Record a mistake in an option. The name of the option is put in front of `message`."""

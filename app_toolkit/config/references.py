@@ -45,6 +45,11 @@ def escape(text: str) -> str:
     return text.replace("${", "$${")
 
 
+def unescape(text: str) -> str:
+    """Return a text that contains no reference as it is meant: the inverse of `escape`."""
+    return text.replace("$${", "${")
+
+
 def each_text(value: Any, change: Callable[[str], str]) -> Any:
     """Return the value with `change` applied to each text in it, except keys."""
     if isinstance(value, str):

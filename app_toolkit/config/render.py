@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from app_toolkit.config import references
 from app_toolkit.config.fields import by_name, parts
 from app_toolkit.config.files import ApplicationOptions
 from app_toolkit.config.models import ApplicationSpec
@@ -51,7 +52,7 @@ def _application(spec: ApplicationSpec, folder: Path, given: Mapping[str, Given]
         target=spec.target,
         route_prefix=spec.route_prefix or "/",
         stream_log=spec.stream_log,
-        logging_config=spec.logging_config,
+        logging_config=references.each_text(spec.logging_config, references.escape),
         splits={each.name: each.shares for each in spec.splits},
         app_dir=_from(folder, spec.app_dir),
         working_dir=_from(folder, spec.working_dir),

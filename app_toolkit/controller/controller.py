@@ -199,7 +199,8 @@ class Controller:
             expected: The revision number that the application must have before; 0: it must not exist; None: any.
             initial: The options of the proxies if the instance has none yet; None: the default ones.
             only: The deployments that replace those that run, by their names or by endpoints. Empty: all.
-            as_written: Whether `spec` has references, with the values that they have in the running application.
+            as_written: Whether `spec` is as written. Its references and masked secrets then have the values that they
+                have in the running application. If nothing changes, no revision is created.
 
         Raises:
             ConfigError: Another application has the same route prefix or may have it, or calls a deployment that the
@@ -212,6 +213,10 @@ class Controller:
             running, revision = self.application(spec.name)
             spec = applications.changed(running, spec, only, as_written=as_written)
             expected = revision if expected is None else expected
+            listening = self.desired.proxies.http
+            same_options = applications.proxy_options(listening, http or HTTPOptions()) == listening
+            if as_written and spec == running and expected == revision and same_options:
+                return revision
         if as_written:  # it only changes options, so it does not matter who holds the application
             owner = self.desired.leases.holder(spec.name)
         self._check_unused(spec)

@@ -99,7 +99,8 @@ def changed(
         running: The application that runs; None: there is none.
         spec: The one that is deployed.
         only: The deployments of it that replace those that run, by their names or by endpoints. Empty: all.
-        as_written: Whether `spec` has references, which then have the values that they have in `running`.
+        as_written: Whether `spec` is as written. Its references and masked secrets then have the values that they have
+            in `running`.
 
     Raises:
         ConfigError: No application runs, and one is needed; or the two do not fit together.

@@ -1,7 +1,6 @@
-"""Secrets, and texts without them.
+"""Texts without the secrets of a deployment.
 
-A value is secret if it comes from a reference to an environment variable (`${NAME}`), or if its name says so, as
-`api_key` and `DB_PASSWORD` do. The password in a URL is secret, too.
+These are the values of references to environment variables (`${NAME}`), and what `config.secrets` finds in its options.
 """
 
 import json
@@ -12,31 +11,10 @@ from urllib.parse import quote
 
 from app_toolkit.config import references
 from app_toolkit.config.models import DeploymentSpec
-
-MASK = "***"
+from app_toolkit.config.secrets import MASK, secrets_in
 
 SHORTEST = 6
 """The least number of characters of a secret. Shorter texts are parts of many words, and are shown."""
-
-_SECRET_NAME = re.compile(
-    r"(password|passwd|passphrase|\bpass|_pass|secret|token|credentials?"
-    r"|(api|access|private|secret|signing|encryption|account|auth|master)[_-]?key)$",
-    re.IGNORECASE,
-)
-_PASSWORD_IN_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s:@]*:([^/\s@]+)@")
-
-
-def is_secret_name(name: str) -> bool:
-    """Return whether the value with this name is secret: whether the name ends with a word such as `key` or `token`."""
-    return _SECRET_NAME.search(name) is not None
-
-
-def secrets_in(value: Any) -> Iterator[str]:
-    """Yield the secrets in plain data, by the names of its keys, and the passwords in its URLs."""
-    for place, text in references.texts(value):
-        if any(map(is_secret_name, place)):
-            yield text
-        yield from _PASSWORD_IN_URL.findall(text)
 
 
 def referenced(written: Any, value: Any) -> Iterator[str]:

@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
-from math import isfinite, nan
+from math import ceil, isfinite, nan
 from typing import NamedTuple
 
 from app_toolkit.core.identity import application_of
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.observability.aggregate import DeploymentNumbers, Numbers
+from app_toolkit.observability.metrics import SIZES
 
 EVERY_S = 2.0
 """Seconds between two samples. The processes report as often."""
@@ -23,7 +24,7 @@ WINDOW_S = 10.0
 """A rate or a quantile covers this many seconds. Reports arrive at different times, so a shorter window would waver."""
 
 MOST_NAMES = 2_000
-"""The maximum number of names with a history. Each takes 20 kB."""
+"""The maximum number of names with a history. Each takes 27 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class Sample:
     errors: int = 0
     """Those of them that failed by a fault of the server."""
     latency: tuple[int, ...] = ()
-    """Their number in each bucket; see `quantile_s`."""
-    batches: int = 0
+    """Their number in each bucket; see `quantile`."""
+    batches: tuple[int, ...] = ()
+    """The number of batches in each bucket of `SIZES`."""
     batch_items: int = 0
     """The items of all batches together."""
     queued: int = 0
@@ -52,10 +54,11 @@ class Sample:
 
     def __add__(self, other: "Sample") -> "Sample":
         plain = {name: getattr(self, name) + getattr(other, name) for name in PLAIN}
-        return Sample(latency=_added(self.latency, other.latency), **plain)
+        latency, batches = _added(self.latency, other.latency), _added(self.batches, other.batches)
+        return Sample(latency=latency, batches=batches, **plain)
 
 
-PLAIN = tuple(field.name for field in fields(Sample) if field.name != "latency")
+PLAIN = tuple(field.name for field in fields(Sample) if field.name not in ("latency", "batches"))
 NO_SAMPLE = Sample()
 
 
@@ -80,7 +83,7 @@ def _requests(each: DeploymentNumbers) -> Sample:
         each.requests,
         each.errors,
         tuple(each.latency),
-        sum(each.batches),
+        tuple(each.batches),
         int(each.batch_items),
         each.queued,
         each.ongoing,
@@ -104,6 +107,10 @@ class Point(NamedTuple):
     """Latencies in seconds."""
     batch: float = nan
     """The average number of items of a batch."""
+    batch_p50: float = nan
+    batch_p95: float = nan
+    batch_p99: float = nan
+    """Numbers of items, rounded up: a bucket with the upper bound 1 has only batches with one item."""
     queued: float = nan
     ongoing: float = nan
     streams: float = nan
@@ -112,14 +119,14 @@ class Point(NamedTuple):
     desired: float = nan
 
 
-def quantile_s(counts: Sequence[int], bounds: Sequence[float], level: float) -> float:
-    """Return a quantile of durations in seconds, or NaN if there are none.
+def quantile(counts: Sequence[int], bounds: Sequence[float], level: float) -> float:
+    """Return a quantile of values above 0, or NaN if there are none.
 
-    Within a bucket, durations are taken as evenly distributed. Above the last bound, that bound is returned.
+    Within a bucket, values are taken as evenly distributed. Above the last bound, that bound is returned.
 
     Parameters:
-        counts: The number of durations in each bucket.
-        bounds: The upper bounds of the buckets in seconds. `counts` has one more bucket for longer durations.
+        counts: The number of values in each bucket.
+        bounds: The upper bounds of the buckets. `counts` has one more bucket for higher values.
         level: Between 0 and 1.
     """
     cumulative = list(accumulate(counts))
@@ -157,17 +164,18 @@ def point(before: Sample, after: Sample, seconds: float, bounds: Sequence[float]
         return gauges
     began_again = after.requests < before.requests
     past = NO_SAMPLE if began_again else before
-    counts = [
-        max(now - then, 0) for now, then in zip(after.latency, _padded(past.latency, len(after.latency)), strict=True)
-    ]
-    batches = max(after.batches - past.batches, 0)
+    counts = _grown(past.latency, after.latency)
+    batches = _grown(past.batches, after.batches)
     return gauges._replace(
         rate=(after.requests - past.requests) / seconds,
         errors=max(after.errors - past.errors, 0) / seconds,
-        p50=quantile_s(counts, bounds, 0.5),
-        p95=quantile_s(counts, bounds, 0.95),
-        p99=quantile_s(counts, bounds, 0.99),
-        batch=max(after.batch_items - past.batch_items, 0) / batches if batches else nan,
+        p50=quantile(counts, bounds, 0.5),
+        p95=quantile(counts, bounds, 0.95),
+        p99=quantile(counts, bounds, 0.99),
+        batch=max(after.batch_items - past.batch_items, 0) / sum(batches) if any(batches) else nan,
+        batch_p50=_whole(quantile(batches, SIZES, 0.5)),
+        batch_p95=_whole(quantile(batches, SIZES, 0.95)),
+        batch_p99=_whole(quantile(batches, SIZES, 0.99)),
     )
 
 
@@ -229,6 +237,14 @@ class History:
 def rounded(value: float) -> float | None:
     """Return a number with four significant digits, for JSON; None: it is NaN."""
     return float(f"{value:.4g}") if isfinite(value) else None
+
+
+def _whole(value: float) -> float:
+    return float(ceil(value)) if isfinite(value) else nan
+
+
+def _grown(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    return [max(now - then, 0) for now, then in zip(after, _padded(before, len(after)), strict=True)]
 
 
 def _added(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from app_toolkit.config import settings
-from app_toolkit.core.redaction import is_secret_name
+from app_toolkit.config.secrets import is_secret_name
 from app_toolkit.errors import InsecurePath
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.log_folder import LogFolder

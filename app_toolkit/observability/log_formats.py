@@ -43,12 +43,18 @@ _CODES = (
 )
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CODES}
 _ESCAPES.update({ord(character): repr(character)[1:-1] for character in "\t\n\r"})
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _CODES if code != ord("\t")}
 _find_unsafe = re.compile(f"[{''.join(map(re.escape, map(chr, _ESCAPES)))}]").search
 
 
 def escaped(text: str) -> str:
     r"""Return a text as one printable line: control characters are written as in Python, such as `\n` and `\x1b`."""
     return text if _find_unsafe(text) is None else text.translate(_ESCAPES)
+
+
+def escaped_json(text: str) -> str:
+    """Return a line of JSON whose control characters, except for tabs, are escaped. The value of valid JSON stays."""
+    return text if _find_unsafe(text) is None else text.translate(_JSON_ESCAPES)
 
 
 def indented(text: str) -> str:

@@ -10,7 +10,7 @@ from fastapi import Depends
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, split
 from app_toolkit.client import configuration
-from app_toolkit.client.commands import Deploy, GetApplication, GetApplications, Scale
+from app_toolkit.client.commands import Delete, Deploy, GetApplication, GetApplications, GetEvents, Scale
 from app_toolkit.config.document import from_yaml
 from app_toolkit.config.files import applied, parse
 from app_toolkit.config.models import ApplicationSpec
@@ -22,17 +22,23 @@ from tests.admin.instance import Instance
 from tests.core.specs import application
 
 SECRET = "s3cret-of-the-environment"
+PLAIN = "hunter22-of-the-file"
 
 
 class Writer(Deployment, num_replicas=3, user_config={"key": "of the code"}, ray_actor_options={"num_cpus": 0.2}):
     def reconfigure(self, user_config: dict[str, Any]) -> None: ...
 
 
+def logging_config(level: str) -> dict[str, Any]:
+    formatters = {"short": {"style": "$", "format": "${levelname} $${message}"}}
+    return {"version": 1, "formatters": formatters, "root": {"level": level}}
+
+
 small, large = Writer.bind(), Writer.options(name="large").bind()
 app = Toolkit(
     deployment=DeploymentConfig(name="front", num_replicas="auto"),
     stream_log="shared",
-    logging_config={"version": 1, "root": {"level": "INFO"}},
+    logging_config=logging_config("INFO"),
 )
 
 
@@ -82,7 +88,7 @@ def test_deploying_what_is_written_to_the_same_code_changes_nothing(instance: In
         working_dir=shop.options.working_dir,
         name="shop",
         stream_log=shop.options.stream_log,
-        logging_config=shop.options.logging_config,
+        logging_config=shop.logging_config,
         overrides=shop.deployments,
     )
     assert difference(spec_of(instance), applied(again, {"KEY": SECRET})).is_empty
@@ -125,13 +131,85 @@ def test_only_what_differs_is_changed_and_the_values_of_references_stay(instance
         "more": 1,
     }
     assert after.deployment("front").config.autoscaling_config.max_replicas == 7  # type: ignore[union-attr]
-    assert after.logging_config == {"version": 1, "root": {"level": "DEBUG"}}
+    assert after.logging_config == logging_config("DEBUG")
     assert after.deployment("writer") == before.deployment("writer")
     assert read(instance) == {**config, "applications": {**config["applications"], "shop": spelled(shop)}}
 
 
 def spelled(shop: Any) -> Any:
     return {**shop, "splits": {"writers": {"writer": 0.5, "large": 0.5}}}
+
+
+def secrets(api_key: str, **more: str) -> dict[str, Any]:
+    """The options of a deployment with a secret as plain text."""
+    return {"user_config": {"api_key": api_key, "header": "Bearer ${KEY}", "greeting": "***", **more}}
+
+
+WITH_SECRETS = {
+    **secrets(PLAIN),
+    "ray_actor_options": {"runtime_env": {"env_vars": {"URL": f"x://a:{PLAIN}@h"}}},
+}
+
+
+@pytest.fixture
+def vault(instance: Instance) -> Iterator[Instance]:
+    """The instance, with secrets that are plain text in the options of an application."""
+    spec = planned(large=WITH_SECRETS)
+    instance.execute(Deploy(spec.model_copy(update={"name": "vault", "route_prefix": "/vault"})))
+    yield instance
+    instance.execute(Delete("vault"))
+
+
+def large_of(config: Any) -> Any:
+    return config["applications"]["vault"]["deployments"]["large"]
+
+
+def user_config(instance: Instance) -> Any:
+    return spec_of(instance, "vault").deployment("large").config.user_config  # type: ignore[union-attr]
+
+
+def test_secrets_that_are_plain_text_are_masked(vault: Instance) -> None:
+    large = large_of(read(vault))
+    assert large["user_config"] == {"api_key": "***", "header": "Bearer ${KEY}", "greeting": "***"}
+    assert large["ray_actor_options"]["runtime_env"] == {"env_vars": {"URL": "x://a:***@h"}}
+    shown = [configuration.write(vault), vault.execute(GetApplications()), vault.execute(GetApplication("vault"))]
+    assert PLAIN not in repr(shown)
+
+
+def test_masked_secrets_stay_if_other_options_change(vault: Instance) -> None:
+    before = spec_of(vault, "vault")
+    config = read(vault)
+    assert change(vault, config) == {}
+    assert spec_of(vault, "vault") == before
+    large_of(config)["user_config"]["greeting"] = "hello"
+    assert change(vault, config) == {"vault": 2}
+    assert user_config(vault) == {
+        "api_key": PLAIN,
+        "header": f"Bearer {SECRET}",
+        "greeting": "hello",
+    }
+    after = spec_of(vault, "vault").deployment("large").config.ray_actor_options
+    assert after == before.deployment("large").config.ray_actor_options
+
+
+def test_a_changed_secret_is_applied_and_the_difference_names_its_option(vault: Instance) -> None:
+    before = spec_of(vault, "vault")
+    config = read(vault)
+    large_of(config).update(secrets("hunter22-of-a-client"))
+    assert change(vault, config) == {"vault": 2}
+    assert user_config(vault)["api_key"] == "hunter22-of-a-client"
+    assert str(difference(before, spec_of(vault, "vault"))) == "large reconfigured (user_config changed)"
+    assert "hunter22" not in repr([read(vault), vault.execute(GetEvents("vault"))])
+    assert change(vault, config) == {}, "it is the secret that is deployed"
+
+
+def test_masked_secret_is_refused_where_none_is_deployed(vault: Instance) -> None:
+    before = spec_of(vault, "vault")
+    config = read(vault)
+    large_of(config).update(secrets("***", new_token="***"))
+    with pytest.raises(ConfigError, match=r"^vault/large: user_config\.new_token: \*\*\* keeps a deployed secret only"):
+        change(vault, config)
+    assert spec_of(vault, "vault") == before
 
 
 def test_options_that_are_not_named_stay(instance: Instance) -> None:

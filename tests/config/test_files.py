@@ -152,6 +152,26 @@ def test_an_application_may_have_a_logging_configuration() -> None:
     assert mistake.startswith("app.yaml:4: applications.shop.logging_config: root has the level 'LOUD', and the levels")
 
 
+def test_a_logging_configuration_has_no_references_and_a_literal_one_is_escaped() -> None:
+    text = """\
+applications:
+  shop:
+    target: shop:app
+    logging_config:
+      version: 1
+      formatters: {short: {style: $, format: "{levelname} $message"}}
+"""
+    config = read(text.replace('"{', '"$${')).applications["shop"].logging_config
+    assert config is not None
+    assert config["formatters"] == {"short": {"style": "$", "format": "${levelname} $message"}}
+    (mistake,) = mistakes(text.replace('"{', '"${'))
+    assert mistake == (
+        "app.yaml:6: applications.shop.logging_config.formatters.short.format = '${levelname} $message': only "
+        "user_config and ray_actor_options.runtime_env may refer to environment variables, and a literal ${ is written "
+        "$${"
+    )
+
+
 @pytest.mark.parametrize("text", ["- a", "3", "applications: [a]", "applications:\n  a:\n    deployments: 3\n"])
 def test_value_in_place_of_a_table_is_refused(text: str) -> None:
     assert any("it should be a table" in mistake for mistake in mistakes(text))
@@ -161,9 +181,18 @@ def test_variables_are_resolved_only_in_values_of_the_user() -> None:
     [mistake] = mistakes("host: ${HOST}\n" + application("user_config: {a: '${A}'}"))
     assert mistake == (
         "app.yaml:1: host = '${HOST}': only user_config and ray_actor_options.runtime_env may refer to environment "
-        "variables"
+        "variables, and a literal ${ is written $${"
     )
     assert read(application("ray_actor_options: {runtime_env: {env_vars: {A: '${B}'}}}")).variables == {"B"}
+
+
+def test_error_names_the_line_of_each_masked_secret() -> None:
+    file = read(application("user_config: {api_key: '***', url: 'x://me:***@host', greeting: '***'}"))
+    with pytest.raises(ConfigError) as refused:
+        file.check({})
+    place = "app.yaml:6: applications.shop.deployments.chat.user_config"
+    why = "*** is shown instead of a secret: write the secret or a reference ${NAME}"
+    assert str(refused.value).splitlines() == [f"{place}.api_key: {why}", f"{place}.url: {why}"]
 
 
 def test_error_names_the_line_of_a_missing_variable_and_shows_no_value() -> None:

@@ -1,15 +1,15 @@
-"""Which values are secrets, and texts without them."""
+"""The secrets of a deployment, and texts without them."""
 
 import json
 import random
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app_toolkit.config.files import applied
 from app_toolkit.config.models import ClassConfig, ClassSpec
-from app_toolkit.core.redaction import MASK, SHORTEST, Redactor, is_secret_name, redact_error, secrets_in, secrets_of
+from app_toolkit.config.secrets import MASK
+from app_toolkit.core.redaction import SHORTEST, Redactor, redact_error, secrets_of
 from tests.core.specs import application
 
 SECRETS = st.lists(st.text(st.characters(exclude_characters="*"), min_size=SHORTEST), max_size=4)
@@ -33,23 +33,6 @@ def test_text_without_secrets_does_not_change(text, short):
 
 def test_longer_one_of_two_secrets_is_replaced_as_a_whole():
     assert Redactor(["abcdef", "abcdefgh"]).redact("=abcdefgh= abcdef") == f"={MASK}= {MASK}"
-
-
-@pytest.mark.parametrize(
-    "name", ["TOKEN", "HF_TOKEN", "openai_api_key", "apiKey", "DB_PASSWORD", "db_pass", "client-secret"]
-)
-def test_name_says_that_its_value_is_secret(name):
-    assert is_secret_name(name)
-
-
-@pytest.mark.parametrize("name", ["key", "max_tokens", "model", "compass", "TOKENIZERS_PARALLELISM", "public_key", ""])
-def test_name_says_nothing_about_its_value(name):
-    assert not is_secret_name(name)
-
-
-def test_secrets_are_found_in_tables_and_lists_and_urls():
-    config = {"store": {"token": ["first-token", 3]}, "url": "redis://me:in-the-url@host/0", "model": "tiny-model"}
-    assert list(secrets_in(config)) == ["first-token", "in-the-url"]
 
 
 def test_values_of_references_are_the_secrets_of_a_deployment():

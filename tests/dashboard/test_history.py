@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.dashboard.history import MOST_NAMES, WINDOW_S, History, Point, Sample, point, quantile_s
+from app_toolkit.dashboard.history import MOST_NAMES, WINDOW_S, History, Point, Sample, point, quantile
+from app_toolkit.observability.metrics import SIZES
 
 BOUNDS = (0.01, 0.1, 1.0)
 COUNTS = st.lists(st.integers(0, 1_000), min_size=4, max_size=4).map(tuple)
@@ -16,7 +17,7 @@ SAMPLES = st.builds(
     requests=st.integers(0, 10_000),
     errors=st.integers(0, 10_000),
     latency=COUNTS,
-    batches=st.integers(0, 100),
+    batches=COUNTS,
     batch_items=st.integers(0, 10_000),
     queued=st.integers(0, 9),
 )
@@ -34,17 +35,17 @@ def test_quantile_lies_in_the_bucket_of_the_exact_one(durations: list[float], le
     exact = sorted(durations)[ceil(level * len(durations)) - 1]
     upper = BOUNDS[bisect_left(BOUNDS, exact)]
     lower = max((bound for bound in BOUNDS if bound < upper), default=0.0)
-    assert lower <= quantile_s(counted(durations), BOUNDS, level) <= upper
+    assert lower <= quantile(counted(durations), BOUNDS, level) <= upper
 
 
 @given(COUNTS)
 def test_higher_quantiles_are_not_lower(counts: tuple[int, ...]) -> None:
-    levels = [quantile_s(counts, BOUNDS, level) for level in (0.5, 0.95, 0.99)]
+    levels = [quantile(counts, BOUNDS, level) for level in (0.5, 0.95, 0.99)]
     assert all(map(isnan, levels)) if not sum(counts) else levels == sorted(levels)
 
 
 def test_quantile_beyond_the_last_bound_is_that_bound() -> None:
-    assert quantile_s((0, 0, 0, 5), BOUNDS, 0.5) == 1.0
+    assert quantile((0, 0, 0, 5), BOUNDS, 0.5) == 1.0
 
 
 @given(SAMPLES, SAMPLES)
@@ -58,6 +59,24 @@ def test_rate_of_a_sum_is_the_sum_of_the_rates(before: Sample, grown: Sample) ->
     after = before + grown
     assert point(before, after, 2.0, BOUNDS).rate == grown.requests / 2.0
     assert point(before, after, 2.0, BOUNDS).errors == grown.errors / 2.0
+
+
+@given(st.lists(st.integers(1, 1_024), min_size=1, max_size=50))
+def test_quantiles_of_batch_sizes_are_whole_and_lie_in_the_buckets_of_the_exact_ones(sizes: list[int]) -> None:
+    batches = [0] * (len(SIZES) + 1)
+    for each in sizes:
+        batches[bisect_left(SIZES, each)] += 1
+    found = point(Sample(), Sample(batches=tuple(batches), batch_items=sum(sizes)), 2.0, BOUNDS)
+    assert found.batch == pytest.approx(sum(sizes) / len(sizes))
+    for level, value in ((0.5, found.batch_p50), (0.95, found.batch_p95), (0.99, found.batch_p99)):
+        exact = sorted(sizes)[ceil(level * len(sizes)) - 1]
+        assert bisect_left(SIZES, value) == bisect_left(SIZES, exact)
+        assert value == int(value)
+
+
+def test_quantiles_of_batches_with_one_item_are_one() -> None:
+    found = point(Sample(), Sample(batches=(7,), batch_items=7), 2.0, BOUNDS)
+    assert (found.batch, found.batch_p50, found.batch_p95, found.batch_p99) == (1.0, 1.0, 1.0, 1.0)
 
 
 def test_number_that_has_decreased_began_again() -> None:

@@ -191,6 +191,12 @@ def test_chart_is_read_with_the_keyboard_and_as_a_table(operator: Operator) -> N
     expect(figure.get_by_role("columnheader", name="p95")).to_be_visible()
 
 
+def test_batch_sizes_are_shown_with_their_quantiles_and_their_average(operator: Operator) -> None:
+    page = operator.open("deployments/shop/m0")
+    figure = page.locator("figure", has=page.get_by_role("slider", name="Batch size, time"))
+    expect(figure.locator(".legend")).to_have_text(re.compile(r"^p50\d+p95\d+p99\d+average[\d.]+$"))
+
+
 def test_refused_command_leaves_the_dialog_open(operator: Operator) -> None:
     page = operator.open("deployments/shop/m0")  # its autoscaler has up to 8 replicas
     page.get_by_role("button", name="Scale…").click()
@@ -216,6 +222,8 @@ def test_weights_are_changed_after_a_confirmation(operator: Operator, instance: 
 def test_canary_release_is_paused_and_aborted(operator: Operator, instance: SimulatedClient) -> None:
     page = operator.open("traffic/search")
     expect(page.locator(".steps")).to_contain_text("10 %now")
+    expect(page.get_by_role("button", name="Promote…")).to_be_visible()
+    expect(page.get_by_role("button", name="Change weights…")).to_be_hidden()  # the release sets them
     page.get_by_role("button", name="Pause…").click()
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(page.locator(".steps")).to_contain_text("10 %paused")

@@ -1,5 +1,6 @@
 """Secrets in the environment, in arguments, in a file and in exceptions appear nowhere."""
 
+import json
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from app_toolkit.core.redaction import MASK
+from app_toolkit.config.secrets import MASK
 from benchmarks.servers import free_port
 from tests.patience import PATIENCE_S, wait_until
 from tests.running import runs
@@ -25,7 +26,8 @@ SECRETS = {
     "CODE": "referenced-in-the-variables-3",
     "APP_TOOLKIT_ADMIN_TOKEN": "token-of-the-operator-4",
 }
-FILE = """
+PLAIN = {"api_key": "plain-text-in-the-file-5", "URL": "plain-text-in-a-url-6"}
+FILE = f"""
 applications:
   vault:
     target: tests.e2e.vault:app
@@ -33,8 +35,9 @@ applications:
       store:
         health_check_period_s: 0.2
         health_check_failure_threshold: 1
-        user_config: {header: 'Bearer ${HEADER}'}
-        ray_actor_options: {runtime_env: {env_vars: {STORE_CODE: '${CODE}'}}}
+        user_config: {{header: 'Bearer ${{HEADER}}', api_key: {PLAIN["api_key"]}}}
+        ray_actor_options:
+          runtime_env: {{env_vars: {{STORE_CODE: '${{CODE}}', STORE_URL: 'redis://me:{PLAIN["URL"]}@host'}}}}
 """
 
 
@@ -74,9 +77,14 @@ def test_secrets_are_in_no_status_metric_log_event_page_stored_value_and_command
             sick.touch()
             # First the health check fails, and then the constructor of the next replica.
             wait_until(lambda: "the constructor has" in admin.get("/api/status").text)
-            shown = [
-                admin.get(path).text for path in ("/metrics", "/api/status", "/api/events?last=500", "/api/config")
-            ]
+            paths = ("/metrics", "/api/status", "/api/events?last=500", "/api/get-applications", "/api/config")
+            shown = [admin.get(path).text for path in paths]
+            configuration = json.loads(shown[-1])
+            store = configuration["applications"]["vault"]["deployments"]["store"]
+            assert store["user_config"] == {"header": "Bearer ${HEADER}", "api_key": MASK}
+            assert admin.put("/api/config", json=configuration).json() == {}
+            store["user_config"]["api_key"] = PLAIN["api_key"]
+            assert admin.put("/api/config", json=configuration).json() == {}, "the deployed secret is the same"
             shown.append(admin.get("/api/slow").text)
             shown.append(admin.post("/api/logs", json={"query": {}, "last": 500}).text)
             with admin.stream("GET", "/api/live") as live:
@@ -92,4 +100,4 @@ def test_secrets_are_in_no_status_metric_log_event_page_stored_value_and_command
     everything = "\n".join(shown)
     for said in ("it is ill with", "the constructor has", "it reads with", "it prints", "it cannot read with"):
         assert re.search(f"{said}.*{re.escape(MASK)}", everything), said
-    assert {name for name, secret in SECRETS.items() if secret in everything} == set()
+    assert {name for name, secret in {**SECRETS, **PLAIN}.items() if secret in everything} == set()

@@ -122,6 +122,49 @@ def test_lines_are_shown_again_once_a_full_disk_has_space(tmp_path: Path, monkey
     assert stream.getvalue() == "worker | shown\n"
 
 
+def test_control_characters_are_escaped_except_for_tabs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = (
+        "a\tb",
+        "\x1b[2J\x1b]0;title\x07\0",
+        "\x1b[31mred\u202e",
+        '{"time":"\x1b[2J\u2028",\t"level":1}\r',
+        ":actor_name:\x1b[2Jshop",
+        "end\r",
+        "",
+    )
+    (tmp_path / "worker-1-01-20.out").write_bytes("".join(f"{each}\n" for each in printed).encode())
+    Output(tmp_path).close()
+    assert capsys.readouterr().out.split("\n") == [
+        "worker | a\tb",
+        r"worker | \x1b[2J\x1b]0;title\x07\x00",
+        r"worker | \x1b[31mred\u202e",
+        '{"time":"\\u001b[2J\\u2028",\t"level":1}',
+        r"\x1b[2Jshop | end",
+        r"\x1b[2Jshop | ",
+        "",
+    ]
+
+
+def test_a_terminal_gets_colours_which_end_with_their_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", terminal := Terminal())
+    (tmp_path / "worker-1-01-21.out").write_text("\x1b[1;31mred\x1b[38:5:1m\ttoo\x1b[2A\nplain\\x1b[31m\n")
+    Output(tmp_path).close()
+    assert terminal.getvalue().splitlines() == [
+        "\x1b[36mworker |\x1b[0m \x1b[1;31mred\x1b[38:5:1m\ttoo\\x1b[2A\x1b[0m",
+        "\x1b[36mworker |\x1b[0m plain\\x1b[31m",
+    ]
+
+
+def test_each_state_of_a_progress_bar_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "worker-1-01-22.err").write_bytes(b"\rweights: 0 %\rweights: 100 %\n")
+    Output(tmp_path).close()
+    assert capsys.readouterr().err == "worker | weights: 0 %\nworker | weights: 100 %\n"
+
+
 def test_a_line_of_the_access_log_is_shown_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "worker-6-01-15.out").write_text(':actor_name:proxy\n{"time":"2026-05-04T09:30:00.123Z"}\n')
     Output(tmp_path).close()

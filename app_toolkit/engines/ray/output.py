@@ -4,6 +4,7 @@ It is a small replacement for Ray's log monitor.
 """
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from typing import TextIO
 
 from app_toolkit.core.logs import LoggedRecord, LogQuery
 from app_toolkit.observability.log_folder import LogFolder
-from app_toolkit.observability.log_formats import shown
+from app_toolkit.observability.log_formats import escaped, escaped_json, shown
 
 LOG_FOLDER = "app_toolkit"
 """The folder of our log files, in the folder of Ray's log files."""
@@ -34,9 +35,14 @@ MARKS = ACTOR, b":job_id:", b":task_name:"
 """The prefixes of lines that Ray itself writes, which are not shown."""
 
 JSON = b'{"time":"'
-"""The prefix of a line of the access log, or of a log record in JSON. It is shown unchanged, for programs."""
+"""The prefix of a line of the access log, or of a log record in JSON. It is shown without the name of
+its worker, for programs."""
 
 CYAN, PLAIN = "\x1b[36m", "\x1b[0m"
+
+TAB = re.compile("(\t)")
+TAB_OR_COLOUR = re.compile("(\t|\x1b\\[[0-9;:]*m)")
+"""What is kept for a terminal: tabs, and sequences that change only the colour or the style of the text."""
 
 
 class Output:
@@ -128,15 +134,17 @@ class _File:
     def _write(self, lines: list[bytes]) -> None:
         # Look up the streams each time: a live table on the terminal replaces both temporarily.
         stream = sys.stderr if self._path.suffix == ".err" else sys.stdout
-        before, after = (CYAN, PLAIN) if stream.isatty() else ("", "")
+        colours = stream.isatty()
+        before, after = (CYAN, PLAIN) if colours else ("", "")
         texts = []
         for line in lines:
+            text = line.decode(errors="replace")
             if line.startswith(ACTOR):
-                self._actor = line[len(ACTOR) :].decode(errors="replace").strip()
+                self._actor = escaped(text[len(ACTOR) :].strip())
             if line.startswith(JSON) and (self._shows_all or self._has_access_log()):
-                texts.append(f"{line.decode(errors='replace')}\n")
+                texts.append(f"{escaped_json(text.rstrip())}\n")
             elif self._shows_all and not line.startswith(MARKS):
-                texts.append(f"{before}{self._actor} |{after} {line.decode(errors='replace')}\n")
+                texts += (f"{before}{self._actor} |{after} {each}\n" for each in _lines(text, colours=colours))
         if texts:
             _write(stream, "".join(texts))
 
@@ -173,6 +181,23 @@ class _Records:
         if record is None:
             return None
         return line if self._format == "json" else shown(record)
+
+
+def _lines(text: str, *, colours: bool) -> list[str]:
+    """Return the lines of a text for a terminal, which no line end separates. Control characters are escaped.
+
+    A progress bar is written with a carriage return for each of its states: each state is a line. `colours`: keep
+    sequences that change the colour. They end with the line.
+    """
+    return [_printable(each, colours=colours) for each in text.split("\r") if each] or [""]
+
+
+def _printable(line: str, *, colours: bool) -> str:
+    if escaped(line) == line:
+        return line
+    kept = TAB_OR_COLOUR if colours else TAB
+    parts = [part if place % 2 else escaped(part) for place, part in enumerate(kept.split(line))]
+    return "".join(parts) + (PLAIN if any(part.startswith("\x1b") for part in parts) else "")
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -36,7 +36,7 @@ export function open([application, name]) {
     chart({ title: "Latency", note: "quantiles of 10 s", format: duration, least: 0.001, series: [{ key: "p50", label: "p50" }, { key: "p95", label: "p95" }, { key: "p99", label: "p99" }] }),
     chart({ title: "Load", note: "at replicas, and waiting for one", format: count, whole: true, series: [{ key: "ongoing", label: "in flight", fill: true }, { key: "queued", label: "queued", className: "warn" }] }),
     chart({ title: "Replicas", format: count, whole: true, series: [{ key: "replicas", label: "available", fill: true, step: true }, { key: "desired", label: "desired", className: "dashed", step: true }] }),
-    chart({ title: "Batch size", note: "average", format: decimal, series: [{ key: "batch", label: "items" }] }),
+    chart({ title: "Batch size", note: "items, quantiles of 10 s", format: decimal, series: [{ key: "batch_p50", label: "p50" }, { key: "batch_p95", label: "p95" }, { key: "batch_p99", label: "p99" }, { key: "batch", label: "average" }] }),
     chart({ title: "Open streams", format: count, whole: true, series: [{ key: "streams", label: "streams", fill: true, step: true }, { key: "websockets", label: "WebSockets", step: true }] }),
   ];
   const grid = table({ caption: `Replicas of ${id}`, columns: REPLICAS, key: (row) => row.id, empty: "It has no replicas." });

@@ -13,6 +13,8 @@ export function open([name]) {
 
 const revisionsOf = (row) => (row.traffic.length ? row.traffic : [{ revision: row.serving_revision || row.revision, share: 1, planned: 1, tag: null, is_ready: true, is_removed: false, mirror: 0 }]);
 
+const goesOn = (release) => Boolean(release) && !release.outcome;
+
 function all() {
   const filter = el("input", { type: "search", id: "filter", placeholder: "Filter by name or status" });
   const found = el("span.quiet", { role: "status" });
@@ -22,7 +24,7 @@ function all() {
     { label: "Prefix", value: (row) => row.route_prefix ?? "", cell: cellWords((row) => row.route_prefix ?? "no HTTP", "code") },
     { label: "Revision", numeric: true, value: (row) => row.serving_revision, cell: cellWords((row) => String(row.serving_revision || row.revision)) },
     { label: "Traffic", cell: () => { const node = bar(); return { node: node.root, update: (row) => node.update(revisionsOf(row)) }; }, className: "wide" },
-    { label: "Canary release", value: (row) => (row.canary && !row.canary.outcome ? 0 : 1), cell: cellWords((row) => (row.canary && !row.canary.outcome ? `step ${row.canary.step} of ${row.canary.steps.length}` : "–")) },
+    { label: "Canary release", value: (row) => (goesOn(row.canary) ? 0 : 1), cell: cellWords((row) => (goesOn(row.canary) ? `step ${row.canary.step} of ${row.canary.steps.length}` : "–")) },
     { label: "Requests/s", numeric: true, value: (row) => numbers(row.name).rate, cell: cellWords((row) => rate(numbers(row.name).rate)) },
     { label: "p95", numeric: true, value: (row) => numbers(row.name).p95, cell: cellWords((row) => duration(numbers(row.name).p95)) },
   ], empty: "No application is deployed." });
@@ -73,7 +75,7 @@ function one(name) {
     text(status, words(found.status));
     status.className = `pill ${kind(found.status)}`;
     text(about, [found.route_prefix ?? "no HTTP", `revision ${found.serving_revision || found.revision}`, plural(live.length, "live revision")].join(" · "));
-    show(buttons.weights, live.length > 1);
+    show(buttons.weights, live.length > 1 && !goesOn(found.canary)); // a release sets the weights itself
     show(buttons.promote, live.length > 1);
     show(buttons.abort, live.length > 1);
     distribution.update(live);
@@ -178,7 +180,7 @@ function canary(name) {
     show(root, Boolean(release));
     if (!release) return;
     text(title, `Canary release of revision ${release.revision}`);
-    show(pause, !release.outcome);
+    show(pause, goesOn(release));
     text(pause, release.paused ? "Resume…" : "Pause…");
     const said = JSON.stringify([release.steps, release.step, release.outcome, release.paused]);
     if (steps.dataset.said !== said) {
