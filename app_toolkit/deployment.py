@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, T
 import cloudpickle
 
 from app_toolkit.config.models import ClassConfig
+from app_toolkit.config.secrets import secrets_in
 from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import kebab
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import DEPLOYMENT_CLASS, Callee, Deployable, WeightedCallee
+from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.replica.objects.batching import slots_for
 from app_toolkit.replica.objects.http import serves_http
 from app_toolkit.router.handle import Handle, deployment_of
@@ -179,8 +181,16 @@ class Bound(Deployable, Generic[T_co]):
         return tuple(each for each in map(deployment_of, handles) if each.application is None)
 
     def make(self) -> T_co:
-        """Construct an ordinary object of the class."""
+        """Construct an ordinary object of the class. This process then redacts the secrets among its arguments."""
+        add_secrets(secrets_in(self._named_arguments()))
         return cast(T_co, self.cls(*self._args, **self._kwargs))
+
+    def _named_arguments(self) -> Mapping[str, Any]:
+        """Return the arguments by the names of their parameters."""
+        try:
+            return inspect.signature(self.cls).bind(*self._args, **self._kwargs).arguments
+        except ValueError:  # a class implemented in C may have no signature
+            return self._kwargs
 
     # Asynchronous, because FastAPI runs a synchronous dependency in a thread.
     async def __call__(self) -> T_co:

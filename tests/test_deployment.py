@@ -15,6 +15,7 @@ from app_toolkit import ConfigError, Deployment, DeploymentConfig, Toolkit, batc
 from app_toolkit.config.models import BatchLimits, ClassActorOptions, ClassConfig
 from app_toolkit.core.batch import BOUNDS
 from app_toolkit.deployment import Bound, pack
+from app_toolkit.observability.secrets import redacted
 from app_toolkit.router.handle import deployment_of
 
 T = TypeVar("T")
@@ -311,6 +312,17 @@ def test_no_two_bounds_are_equal_and_each_has_one_handle() -> None:
     assert len({one, other, one}) == 2
     assert one.handle is one.handle
     assert deployment_of(one.handle) is one
+
+
+def test_secrets_among_the_arguments_are_redacted_from_the_construction_on() -> None:
+    class Vault(Deployment):
+        def __init__(self, api_key: str, urls: list[str], **others: str) -> None: ...
+
+    vault = Vault.bind("a key of Ada", ["redis://:a-word-of-ada@host"], name="Ada", db_password="a password of Ada")
+    said = "a key of Ada, a-word-of-ada and a password of Ada"
+    assert redacted(said) == said
+    vault.make()
+    assert redacted(said) == "***, *** and ***"
 
 
 def test_handles_are_found_in_nested_arguments() -> None:

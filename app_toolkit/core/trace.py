@@ -21,6 +21,9 @@ _IDS = rb"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 PARENT = re.compile(rb"00" + _IDS + rb"|(?!00|ff)[0-9a-f]{2}" + _IDS + rb"(?:-[!-~]{0,72})?")
 """Later versions may add text after the flags. It is propagated, up to 128 characters in all."""
 
+_FLAGS = slice(53, 55)
+"""The place of the flags, which is the same in all versions."""
+
 MEMBER = re.compile(rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
 
 
@@ -71,8 +74,13 @@ def formatted(trace_id: int, span: int, is_sampled: bool, state: str = "") -> st
     return f"{parent} {state}" if state else parent
 
 
+def is_sampled(trace: str) -> bool:
+    """Return whether a trace in the format of `trace_of` is sampled."""
+    return bool(int(trace[_FLAGS], 16) & 1)
+
+
 def parsed(trace: str) -> tuple[int, int, bool, str]:
     """Return the trace ID, the span, whether it is sampled, and the state of a trace in the format of `trace_of`."""
     parent, _, state = trace.partition(" ")
-    _, trace_id, span, flags, *_ = parent.split("-", 4)
-    return int(trace_id, 16), int(span, 16), bool(int(flags, 16) & 1), state
+    _, trace_id, span, *_ = parent.split("-", 3)
+    return int(trace_id, 16), int(span, 16), is_sampled(trace), state

@@ -15,11 +15,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context, trace
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
 
 from app_toolkit.config import settings
 from app_toolkit.core.identity import main_name
-from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, formatted, parsed
+from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, formatted, is_sampled, parsed
 from app_toolkit.observability.context import TRACE, ReplicaContext
 from app_toolkit.observability.records import CLIENT_GONE, NOT_OWNED, OK, Record
 from app_toolkit.types import Header, Scope
@@ -62,8 +72,8 @@ class Tracing:
         if parent is None:
             trace_id = random.getrandbits(128) or 1
             return Trace(trace_id, 0, span, attempt, self._samples(None, trace_id))
-        trace_id, parent_span, is_sampled, state = parsed(parent)
-        around = _within(trace_id, parent_span, is_sampled, state)
+        trace_id, parent_span, parent_sampled, state = parsed(parent)
+        around = _within(trace_id, parent_span, parent_sampled, state)
         return Trace(trace_id, parent_span, span, attempt, self._samples(around, trace_id), state)
 
     def _samples(self, around: context.Context | None, trace_id: int) -> bool:
@@ -155,25 +165,37 @@ class ReplicaSpan:
     def __init__(self, tracing: Tracing, parent: str, replica: ReplicaContext | None) -> None:
         """`parent`: the trace in the format of `core.trace`."""
         self._outer = context.get_current()
-        trace_id, span, is_sampled, state = parsed(parent)
-        around = _within(trace_id, span, is_sampled, state)
-        if is_sampled:
+        if is_sampled(parent):
             attributes: dict[str, Any] = {}
             if replica is not None:
                 attributes["app_toolkit.deployment"] = f"{replica.application}/{replica.deployment}"
                 attributes["app_toolkit.replica"] = replica.replica_id
+            around = _within(*parsed(parent))
             self._span = tracing.tracer.start_span("replica", around, SpanKind.SERVER, attributes)
+            forwarded = _trace_of(self._span.get_span_context())
         else:  # libraries must not begin traces of their own
-            self._span = trace.get_current_span(around)
+            self._span, forwarded = _Unsampled(parent), parent
         context.attach(trace.set_span_in_context(self._span, self._outer))
         #: The trace for the calls of the replica and for the app, in the format of `core.trace`.
-        self.forwarded = _trace_of(self._span.get_span_context()) if is_sampled else parent
+        self.forwarded = forwarded
 
     def end(self, error: BaseException | None) -> None:
         context.attach(self._outer)
         if isinstance(error, Exception):
             self._span.set_status(StatusCode.ERROR, type(error).__name__)
         self._span.end()
+
+
+class _Unsampled(NonRecordingSpan):
+    """A span of another process in a trace that is not sampled. Most requests have one, and few read its context."""
+
+    def __init__(self, parent: str) -> None:
+        """`parent`: the trace in the format of `core.trace`."""
+        super().__init__(INVALID_SPAN_CONTEXT)
+        self._parent = parent
+
+    def get_span_context(self) -> SpanContext:
+        return _context_of(*parsed(self._parent))
 
 
 def with_trace(headers: Sequence[Header], forwarded: str) -> list[Header]:
@@ -189,7 +211,7 @@ def is_unsampled(scope: Scope) -> bool:
     if current is None:
         return False
     found = scope.get("extensions", {}).get("app_toolkit", {}).get("trace")
-    return found is not None and not parsed(found)[2]
+    return found is not None and not is_sampled(found)
 
 
 def current_span() -> SpanContext | None:
@@ -268,11 +290,15 @@ def end_tracing() -> None:
         current.provider.force_flush(FLUSH_MS)
 
 
-def _within(trace_id: int, span: int, is_sampled: bool, state: str = "") -> context.Context:
+def _within(trace_id: int, span: int, sampled: bool, state: str = "") -> context.Context:
     """Return a context with a span of another process as the parent."""
-    flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
-    known = SpanContext(trace_id, span, True, flags, TraceState.from_header([state]) if state else None)
+    known = _context_of(trace_id, span, sampled, state)
     return trace.set_span_in_context(NonRecordingSpan(known), context.Context())
+
+
+def _context_of(trace_id: int, span: int, sampled: bool, state: str) -> SpanContext:
+    flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
+    return SpanContext(trace_id, span, True, flags, TraceState.from_header([state]) if state else None)
 
 
 def _trace_of(span: SpanContext) -> str:

@@ -26,7 +26,7 @@ SECRETS = {
     "CODE": "referenced-in-the-variables-3",
     "APP_TOOLKIT_ADMIN_TOKEN": "token-of-the-operator-4",
 }
-PLAIN = {"api_key": "plain-text-in-the-file-5", "URL": "plain-text-in-a-url-6"}
+PLAIN = {"api_key": "plain-text-in-the-file-5", "URL": "plain-text-in-a-url-6", "argument": "argument-in-the-code-7"}
 FILE = f"""
 applications:
   vault:

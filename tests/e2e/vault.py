@@ -14,11 +14,12 @@ SICK = Path(os.environ.get("VAULT_SICK", "/"))
 
 
 class Store(Deployment, ray_actor_options={"num_cpus": 0.1}):
-    def __init__(self, argument: str) -> None:
+    def __init__(self, argument: str, api_key: str) -> None:
         self.argument = argument
+        self.api_key = api_key
         self.config: dict[str, Any] = {}
         if SICK.is_file():
-            raise RuntimeError(f"the constructor has {os.environ['STORE_CODE']} and {self.argument}")
+            raise RuntimeError(f"the constructor has {os.environ['STORE_CODE']}, {self.argument} and {api_key}")
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -29,11 +30,11 @@ class Store(Deployment, ray_actor_options={"num_cpus": 0.1}):
 
     async def read(self) -> str:
         log.error("it reads with %s", self.config)
-        print("it prints", os.environ["STORE_CODE"], self.argument)
+        print("it prints", os.environ["STORE_CODE"], self.argument, self.api_key)
         raise ValueError(f"it cannot read with {self.config} and {dict(os.environ)}")
 
 
-store = Store.bind(os.environ.get("VAULT_PASSWORD", ""))
+store = Store.bind(os.environ.get("VAULT_PASSWORD", ""), api_key="argument-in-the-code-7")
 shelf = APIRouter()
 
 
