@@ -241,6 +241,8 @@ class ReplicaSpec:
     root_path: str
     live: ReloadableOptions
     graceful_shutdown_timeout_s: float
+    revision: int = 0
+    """The revision of the application in which the replica starts; 0: not known."""
     on_disconnect: OnDisconnect = "auto"
     kind: Literal["ingress", "class"] = "ingress"
     callees: tuple[str, ...] = ()

@@ -102,7 +102,8 @@ class DesiredState:
         before, spread = self._specs.get(stands.name), self.proxies.spread
         if before is not None and before.rollout is stands and before.spread == spread:
             return before
-        return _Specs(stands, spread, applications.replica_set_specs(stands.active, spread=spread))
+        specs = applications.replica_set_specs(stands.active, spread=spread, number_of=stands.number_of)
+        return _Specs(stands, spread, specs)
 
     @property
     def applications(self) -> dict[str, ApplicationSpec]:

@@ -1,6 +1,6 @@
 """Decides whether an application may be applied beside the others of an instance, and computes its replica sets."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from app_toolkit.config.files import applied_again
@@ -163,10 +163,18 @@ def replica_set_names(spec: ApplicationSpec) -> list[str]:
     return [str(ReplicaSetKey(spec.name, deployment.config.name)) for deployment in spec.deployments]
 
 
-def replica_set_specs(applications: Iterable[ApplicationSpec], *, spread: bool) -> dict[str, ReplicaSetSpec]:
-    """Return the replica sets of these applications, by name. `spread`: whether their callers are on several nodes."""
+def replica_set_specs(
+    applications: Iterable[ApplicationSpec],
+    *,
+    spread: bool,
+    number_of: Callable[[ApplicationSpec], int] = lambda spec: 0,
+) -> dict[str, ReplicaSetSpec]:
+    """Return the replica sets of these applications, by name.
+
+    `spread`: whether their callers are on several nodes. `number_of` returns the number of a revision; 0: not known.
+    """
     return {
-        name: _replica_set_spec(name, spec, deployment, spread=spread)
+        name: _replica_set_spec(name, spec, deployment, number_of(spec), spread=spread)
         for spec in applications
         for name, deployment in zip(replica_set_names(spec), spec.deployments, strict=True)
     }
@@ -188,7 +196,9 @@ def _without_secrets(resources: Resources, secrets: Collection[str]) -> tuple[Re
     ), hidden
 
 
-def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSpec, *, spread: bool) -> ReplicaSetSpec:
+def _replica_set_spec(
+    name: str, spec: ApplicationSpec, deployment: DeploymentSpec, revision: int, *, spread: bool
+) -> ReplicaSetSpec:
     config, origin = deployment.config, deployment.origin or spec
     template_hash = spec.template_hash(config.name)
     secrets = secrets_of(deployment)
@@ -207,6 +217,7 @@ def _replica_set_spec(name: str, spec: ApplicationSpec, deployment: DeploymentSp
             root_path=(spec.route_prefix or "").rstrip("/"),
             live=replace(config.reloadable_options, secrets=secrets),
             graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
+            revision=revision,
             on_disconnect=config.on_disconnect,
             kind=deployment.kind,
             callees=spec.callees,

@@ -124,6 +124,15 @@ class Rollout(Model):
         """The number of the revision that should run; None: not known."""
         return self.stable_revision if self.failure is not None and self.stable is not None else self.revision
 
+    def number_of(self, spec: ApplicationSpec) -> int:
+        """Return the number of one of its revisions; 0: not known."""
+        numbered = (
+            (self.current, self.current_revision),
+            (self.stable, self.stable_revision),
+            (self.outgoing, self.number_before),
+        )
+        return next((number or 0 for revision, number in numbered if revision == spec), 0)
+
     @property
     def active(self) -> tuple[ApplicationSpec, ...]:
         """The revisions that may have replicas. If several have the same deployment, the last one defines its spec."""

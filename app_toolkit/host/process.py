@@ -220,7 +220,7 @@ class ReplicaProcess(ControlledProcess):
         settings.hide_admin_token()  # user code has no need of it
         settings.set_variables(spec.variables)
         add_secrets(spec.live.secrets)
-        context = ReplicaContext(spec.application, spec.deployment, spec.id)
+        context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         begin_logs(self.services.log_folder, context, output=True)
         begin_tracing(context)
         folder, store = self.services.folder.path, self.services.store

@@ -91,6 +91,8 @@ class ReplicaContext:
     """The name of the application. In one process it is "default" unless a name is given."""
     deployment: str
     replica_id: ReplicaId
+    revision: int = 0
+    """The revision of the application in which the replica has started. 0: not known, as in one process."""
 
 
 REPLICA: ContextVar[ReplicaContext | None] = ContextVar("app_toolkit_replica", default=None)

@@ -64,7 +64,7 @@ def _values() -> Iterator[str | int]:
     if replica is None:
         yield from ("", "", "", "")
         return
-    yield from candidate_of(replica.application) or (replica.application, "")
+    yield from candidate_of(replica.application) or (replica.application, replica.revision or "")
     yield replica.deployment
     yield replica.replica_id
 

@@ -325,7 +325,7 @@ class ReplicaServer:
             await self._serve(spec, secret, ready, code)
 
     async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None], code: bytes | None) -> None:
-        self._context = ReplicaContext(spec.application, spec.deployment, spec.id)
+        self._context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         REPLICA.set(self._context)  # for everything that starts from here on
         if spec.kind == "ingress":
             pins = Pins(hop.token(secret), str(ReplicaSetKey(main_name(spec.application), spec.deployment)))

@@ -377,6 +377,13 @@ def test_one_goes_back_to_the_last_stable_revision_other_than_the_current_one():
     assert (back.revision, rollback_target(back)) == (3, TWO), "and forth"
 
 
+def test_each_revision_that_may_have_replicas_has_its_number():
+    second = applied(whole(applied(None, ONE), ONE, 1), TWO)
+    assert [second.number_of(spec) for spec in (ONE, TWO, revision(3))] == [1, 2, 0]
+    failed = second.but(failure="it crashes", outgoing=None)
+    assert [failed.number_of(spec) for spec in (failed.current, TWO)] == [1, 0]
+
+
 def test_the_same_applied_again_only_counts():
     rollout = whole(applied(None, ONE), ONE, 1)
     again = applied(rollout, ONE)

@@ -46,6 +46,7 @@ def test_id_finds_all_records_of_a_request_in_deployments_threads_batches_and_ba
         ("app", "shop", "in a background task"),
     ]
     assert {each.application for each in found.records} == {shop.spec.name}
+    assert {each.revision for each in found.records} == {1}
     assert (found.more, found.missing) == (False, ())
     warnings = LogQuery(shop.spec.name, level="warning", request_id=REQUEST)
     assert records(cluster.client.logs(warnings)) == [("stock", "shop", "taken from the stock")]

@@ -144,11 +144,16 @@ def test_fields_are_those_of_the_context_of_the_log_call(caplog: pytest.LogCaptu
 def test_a_thread_without_a_context_has_the_replica_of_the_process(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    attach_fields(ReplicaContext("shop", "chat", ReplicaId("shop.chat-1-1")))
+    attach_fields(ReplicaContext("shop", "chat", ReplicaId("shop.chat-1-1"), revision=12))
     thread = threading.Thread(target=Context().run, args=(logger.warning, "cleaned"))
     thread.start()
     thread.join()
-    assert fields(caplog.records[0]) == {"application": "shop", "deployment": "chat", "replica": "shop.chat-1-1"}
+    assert fields(caplog.records[0]) == {
+        "application": "shop",
+        "revision": 12,
+        "deployment": "chat",
+        "replica": "shop.chat-1-1",
+    }
 
 
 def test_what_an_app_gives_to_its_records_itself_overrides_the_fields(caplog: pytest.LogCaptureFixture) -> None:

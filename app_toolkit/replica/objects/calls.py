@@ -39,7 +39,7 @@ def host_class(app: Any, spec: ReplicaSpec, payloads: PayloadStore) -> "Calls":
     bound = next((each for each in find(app) if each.name == spec.deployment), None)
     if bound is None:
         raise PlanningError(f"the app {spec.target!r} uses no deployment {spec.deployment!r}")
-    context = ReplicaContext(spec.application, spec.deployment, spec.id)
+    context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
     hosted = HostedObject(bound.make, name=spec.deployment, sync_threads=spec.sync_threads, replica=context)
     hosted.limit_batches(spec.live.batch)
     http = http_app(bound.cls, hosted.respond) if serves_http(bound.cls) else None
