@@ -184,6 +184,24 @@ GROUPS = {
             "tests/ecosystem/",
         ),
     ),
+    "observability": Group(
+        paths=("tests/e2e/test_metrics", "tests/e2e/test_slow", "tests/e2e/test_traces"),
+        changes=(
+            "app_toolkit/admin/",
+            "app_toolkit/controller/metrics.py",
+            "app_toolkit/core/slow.py",
+            "app_toolkit/core/trace.py",
+            "app_toolkit/host/process.py",
+            "app_toolkit/observability/",
+            "app_toolkit/proxy/",
+            "app_toolkit/replica/",
+            "app_toolkit/router/remote.py",
+        ),
+    ),
+    "scripts": Group(
+        paths=("tests/e2e/test_scripts",),
+        changes=("app_toolkit/client/", "app_toolkit/engines/", "app_toolkit/launch.py", *PUBLIC),
+    ),
     "benchmarks": Group(paths=("tests/benchmarks/",), changes=("benchmarks/", "tests/benchmarks/")),
 }
 
