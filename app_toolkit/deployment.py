@@ -3,6 +3,7 @@
 import inspect
 import io
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 import cloudpickle
@@ -182,15 +183,16 @@ class Bound(Deployable, Generic[T_co]):
 
     def make(self) -> T_co:
         """Construct an ordinary object of the class. This process then redacts the secrets among its arguments."""
-        add_secrets(secrets_in(self._named_arguments()))
+        add_secrets(secrets_in(self._texts()))
         return cast(T_co, self.cls(*self._args, **self._kwargs))
 
-    def _named_arguments(self) -> Mapping[str, Any]:
-        """Return the arguments by the names of their parameters."""
-        try:
-            return inspect.signature(self.cls).bind(*self._args, **self._kwargs).arguments
-        except ValueError:  # a class implemented in C may have no signature
-            return self._kwargs
+    def _texts(self) -> Mapping[str, str]:
+        """Return the arguments that are texts, by the names of their parameters. Texts in other arguments are left out,
+        because these may be large."""
+        arguments = dict(self._kwargs)
+        with suppress(ValueError):  # a class implemented in C may have no signature
+            arguments |= inspect.signature(self.cls).bind(*self._args, **self._kwargs).arguments
+        return {name: value for name, value in arguments.items() if isinstance(value, str)}
 
     # Asynchronous, because FastAPI runs a synchronous dependency in a thread.
     async def __call__(self) -> T_co:

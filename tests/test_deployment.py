@@ -316,9 +316,11 @@ def test_no_two_bounds_are_equal_and_each_has_one_handle() -> None:
 
 def test_secrets_among_the_arguments_are_redacted_from_the_construction_on() -> None:
     class Vault(Deployment):
-        def __init__(self, api_key: str, urls: list[str], **others: str) -> None: ...
+        def __init__(self, api_key: str, url: str, words: dict[str, Any], **others: str) -> None: ...
 
-    vault = Vault.bind("a key of Ada", ["redis://:a-word-of-ada@host"], name="Ada", db_password="a password of Ada")
+    large: dict[str, Any] = {}
+    large["itself"] = large
+    vault = Vault.bind("a key of Ada", "redis://:a-word-of-ada@host", large, db_password="a password of Ada")
     said = "a key of Ada, a-word-of-ada and a password of Ada"
     assert redacted(said) == said
     vault.make()

@@ -231,6 +231,16 @@ def written(spec: ApplicationSpec) -> ApplicationSpec:
     return _with_deployments(spec, shown)
 
 
+def check_unmasked(spec: ApplicationSpec) -> None:
+    """Raise `ConfigError` if an applied spec has `MASK` instead of a secret."""
+    for each in spec.deployments:
+        for option, value in _written(each).items():
+            try:
+                unmasked(value, None, (option,))
+            except ValueError as error:
+                raise ConfigError(f"{spec.name}/{each.config.name}: {error}") from None
+
+
 def applied_again(spec: ApplicationSpec, deployed: ApplicationSpec) -> ApplicationSpec:
     """Return the spec, which is as written, with the values of its references and masked secrets in the deployed spec.
 
@@ -436,7 +446,8 @@ class _FileReader:
             try:
                 found = list(references.names(text))
             except ValueError as error:
-                self._report_option(place, f" = {text!r}: {error}")
+                is_secret = any(secrets_in(text, place))
+                self._report_option(place, f": {error}" if is_secret else f" = {text!r}: {error}")
                 continue
             option = _option(place)
             if found and not any(option[: len(name)] == name for name in OPTIONS_WITH_REFERENCES):

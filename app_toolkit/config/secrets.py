@@ -18,13 +18,16 @@ _SECRET_NAME = re.compile(
     r"|(api|access|private|secret|signing|encryption|account|auth|master)[_-]?key)$",
     re.IGNORECASE,
 )
+_TOKEN_OF_MODEL = re.compile(r"(bos|eos|pad|unk|sep|cls|mask|stop)_token$", re.IGNORECASE)
+"""Special tokens of a language model, such as `<|endoftext|>`, are no secrets."""
+
 # The scheme may be a reference. A password may contain @: the last one in the authority of the URL is its end.
 _PASSWORD_IN_URL = re.compile(r"(?<=://)([^/\s:@]*:)([^/\s@]+(?:@[^/?#\s@]+)*)(?=@)")
 
 
 def is_secret_name(name: str) -> bool:
     """Return whether the value with this name is secret: whether the name ends with a word such as `key` or `token`."""
-    return _SECRET_NAME.search(name) is not None
+    return _SECRET_NAME.search(name) is not None and _TOKEN_OF_MODEL.search(name) is None
 
 
 def secrets_in(value: Any, place: Place = ()) -> Iterator[str]:
@@ -32,8 +35,9 @@ def secrets_in(value: Any, place: Place = ()) -> Iterator[str]:
     for inner, text in references.texts(value, place):
         if any(map(is_secret_name, inner)):
             yield text
-        for found in _PASSWORD_IN_URL.finditer(text):
-            yield found[2]
+        if "://" in text:
+            for found in _PASSWORD_IN_URL.finditer(text):
+                yield found[2]
 
 
 def masked(value: Any, place: Place = ()) -> Any:

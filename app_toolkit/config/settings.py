@@ -1,6 +1,7 @@
 """Environment variables. Only this module reads or changes them."""
 
 import os
+import string
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -185,14 +186,18 @@ def ray_decides_by_token() -> bool:
 
 
 def ray_token() -> str | None:
-    """Return the access token that Ray sends to a cluster, from the first source that has one."""
+    """Return the access token that Ray sends to a cluster, from the first source that has one.
+
+    As in Ray, it is the first line of the file, without ASCII white space around it.
+    """
     if not ray_decides_by_token():
         return None
-    if token := os.environ.get("RAY_AUTH_TOKEN"):
-        return token.strip()
-    with suppress(OSError):
-        return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or ray_token_path()).expanduser().read_text().strip()
-    return None
+    text = os.environ.get("RAY_AUTH_TOKEN", "")
+    if not text:
+        with suppress(OSError):
+            path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or ray_token_path())
+            text = path.expanduser().read_text().partition("\n")[0]
+    return text.strip(string.whitespace) or None
 
 
 def ray_cluster_token() -> str | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from app_toolkit.clock import Clock
+from app_toolkit.config.files import check_unmasked
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
 from app_toolkit.controller.canaries import Canaries
 from app_toolkit.controller.changes import Changes
@@ -110,7 +111,7 @@ class Controller:
     async def start(self, *, discard: bool = False) -> None:
         """Take the next epoch, read the desired state from the state store, and find the running replicas.
 
-        `discard`: delete the desired state instead, which cannot be read. Only `shutdown` may follow.
+        `discard`: delete the desired state instead, which cannot be read.
         Raises `CorruptValue` if a stored value cannot be read.
         """
         self.epoch = await self.state_store.take_epoch(discard=discard)
@@ -217,6 +218,7 @@ class Controller:
             same_options = applications.proxy_options(listening, http or HTTPOptions()) == listening
             if as_written and spec == running and expected == revision and same_options:
                 return revision
+        check_unmasked(spec)
         if as_written:  # it only changes options, so it does not matter who holds the application
             owner = self.desired.leases.holder(spec.name)
         self._check_unused(spec)
@@ -254,6 +256,7 @@ class Controller:
         `RevisionConflict` if it would get another number.
         """
         self._check_open()
+        check_unmasked(spec)
         return await self.desired.add_candidate(spec, code, share, tag, owner, expected, mirror)
 
     async def set_traffic(

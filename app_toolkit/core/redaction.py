@@ -33,7 +33,7 @@ class Redactor:
         forms = {
             form
             for secret in secrets
-            if len(secret) >= SHORTEST
+            if len(secret) >= SHORTEST and not secret.isspace()
             for form in (
                 secret,
                 repr(secret)[1:-1],

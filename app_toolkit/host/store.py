@@ -5,7 +5,7 @@ import contextlib
 import secrets
 from hashlib import sha256
 
-from app_toolkit.controller.state_store import EPOCH, read_epoch
+from app_toolkit.controller.state_store import APPLICATIONS, EPOCH, HTTP, read_epoch
 from app_toolkit.errors import Conflict, CorruptValue, TargetError
 from app_toolkit.interfaces import Store, code_key
 
@@ -36,6 +36,21 @@ async def create_secret(store: Store, *, discard: bool = False) -> bytes:
         known = await store.get(SECRET)
     assert known is not None
     return known
+
+
+async def is_left_over(store: Store) -> bool:
+    """Return whether the store has no application, and values that cannot be read.
+
+    An instance that was shut down leaves some. If the cluster has another access token since then, they have no use.
+    """
+    if await store.keys(APPLICATIONS):
+        return False
+    try:
+        for key in (EPOCH, SECRET, HTTP):
+            await store.get(key)
+    except CorruptValue:
+        return True
+    return False
 
 
 def packed(store: Store, hash: str) -> bytes | None:

@@ -194,6 +194,9 @@ class _Unsampled(NonRecordingSpan):
         super().__init__(INVALID_SPAN_CONTEXT)
         self._parent = parent
 
+    def __repr__(self) -> str:
+        return f"NonRecordingSpan({self.get_span_context()!r})"
+
     def get_span_context(self) -> SpanContext:
         return _context_of(*parsed(self._parent))
 

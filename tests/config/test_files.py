@@ -103,7 +103,7 @@ applications:
         "app.yaml:11: applications.shop.deployments.writer has no option 'batch.embed.size'",
         "app.yaml:11: applications.shop.deployments.writer.batch.embed.max_batch_size = 0: input should be greater "
         "than or equal to 1",
-        "app.yaml:12: applications.shop.deployments.writer.user_config.token = '${TOKEN': a reference to the "
+        "app.yaml:12: applications.shop.deployments.writer.user_config.token: a reference to the "
         "environment is ${NAME}, and a literal ${ is written $${",
         "app.yaml:13: applications.shop.deployments.writer.name: remove it: the key 'writer' is the name",
         "app.yaml:15: applications.shop.route_prefix appears twice, first on line 14",

@@ -48,7 +48,9 @@ def test_name_says_that_its_value_is_secret(name: str) -> None:
     assert is_secret_name(name)
 
 
-@pytest.mark.parametrize("name", ["key", "max_tokens", "model", "compass", "TOKENIZERS_PARALLELISM", "public_key", ""])
+@pytest.mark.parametrize(
+    "name", ["key", "max_tokens", "eos_token", "model", "compass", "TOKENIZERS_PARALLELISM", "public_key", ""]
+)
 def test_name_says_nothing_about_its_value(name: str) -> None:
     assert not is_secret_name(name)
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import pytest
 
+from app_toolkit.config.files import written
 from app_toolkit.config.models import (
     ApplicationSpec,
     ClassConfig,
@@ -52,6 +53,17 @@ async def test_applied_application_starts_and_status_shows_it():
         [start] = h.performed(Start, SHOP)
         assert (start.spec.target, start.spec.root_path, start.resources.num_cpus) == ("shop:app", "", 0.1)
         assert json.dumps(asdict(h.controller.status()))
+
+
+async def test_spec_that_shows_a_masked_secret_is_refused():
+    model = ClassSpec(config=ClassConfig(name="model", user_config={"api_key": "a key of Ada"}))
+    masked = written(application().model_copy(update={"deployments": (model,)}))
+    async with harness() as h:
+        await h.controller.apply(application())
+        for deploy in (h.controller.apply(masked), h.controller.add_candidate(masked, {}, 0.1, None)):
+            with pytest.raises(ConfigError, match=r"^shop/model: user_config.api_key: \*\*\*"):
+                await deploy
+        assert h.controller.application("shop") == (application(), 1)
 
 
 async def test_a_proxys_port_outlives_the_controller_that_learned_it():

@@ -62,6 +62,18 @@ async def test_a_shutdown_ends_everything_although_a_value_cannot_be_read(key):
         assert h.store.values.keys() == {"epoch"}
 
 
+async def test_an_application_is_served_after_the_desired_state_was_discarded():
+    async with harness() as h:
+        await h.controller.apply(application(), HTTPOptions(port=0), owner="a terminal")
+        await h.until_healthy()
+        await h.controller_dies()
+        flip(h, "epoch")
+        await h.controller_starts(discard=True)
+        await h.controller.apply(application(chat=3), HTTPOptions(port=0), owner="a terminal")
+        await h.until_healthy()
+        assert len(h.world.of(CHAT)) == 3
+
+
 async def test_a_running_controller_changes_nothing_while_the_epoch_cannot_be_read():
     async with harness(deployed=application()) as h:
         value = h.store.values["epoch"]

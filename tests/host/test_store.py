@@ -2,10 +2,11 @@
 
 import pytest
 
+from app_toolkit.controller.state_store import application_key
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import CorruptValue
 from app_toolkit.host.encryption import Encryption
-from app_toolkit.host.store import create_secret
+from app_toolkit.host.store import create_secret, is_left_over
 
 pytestmark = pytest.mark.anyio
 
@@ -36,3 +37,14 @@ async def test_a_secret_that_cannot_be_read_is_replaced_only_to_discard_everythi
     with pytest.raises(CorruptValue):
         await create_secret(store)
     assert await create_secret(store, discard=True) != before
+
+
+async def test_values_without_an_application_are_left_over_if_they_cannot_be_read() -> None:
+    store = EncryptedStore("the token")
+    assert not await is_left_over(store)
+    await create_secret(store)
+    assert not await is_left_over(store)
+    store.encryption = Encryption("a new token")
+    assert await is_left_over(store)
+    await store.compare_and_set(application_key("shop"), None, b"{}")
+    assert not await is_left_over(store)

@@ -19,7 +19,7 @@ from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import CorruptValue
 from app_toolkit.host.logs import begin_logs, process_context
-from app_toolkit.host.store import create_secret
+from app_toolkit.host.store import create_secret, is_left_over
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.loop_lag import LoopLag
 from app_toolkit.observability.process import ProcessUse
@@ -58,6 +58,7 @@ class _Controller:
     async def _live(self, *, discard: bool) -> None:
         try:
             store = RayStore()
+            discard = discard or await is_left_over(store)
             launcher = RayLauncher(await create_secret(store, discard=discard))
             controller = Controller(store, launcher, SystemClock())
             await controller.start(discard=discard)
