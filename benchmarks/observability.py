@@ -1,6 +1,7 @@
 """Measure what observability costs: an instance without it, beside instances with metrics, logs and traces.
 
-All instances run at the same time, and slices of one second measure them alternately, as in `benchmarks.ab`.
+All instances run at the same time, and slices of one second measure them alternately, as in `benchmarks.ab`. They are
+started several times, in different orders: two starts of the same instance differ by some percent.
 
 python -m benchmarks.observability
 python -m benchmarks.observability --rounds 10 --only get_32
@@ -92,14 +93,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.observability", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=40, help="number of rounds (40)")
+    parser.add_argument("--starts", type=int, default=5, help="how often the instances are started (5)")
+    parser.add_argument("--rounds", type=int, default=10, help="number of rounds after each start (10)")
     parser.add_argument("--seed", type=int, default=1, help="seed for the order within a round (1)")
     parser.add_argument("--only", nargs="+", choices=MEASURED, default=MEASURED, help="measurements (default: all)")
     options = parser.parse_args()
+    rng = random.Random(options.seed)
     with collecting() as collector:
         instances = contenders(collector)
+        figures: Figures = {name: {each.name: [] for each in instances} for name in options.only}
         try:
-            figures = measure(instances, options.only, options.rounds, random.Random(options.seed))
+            for _ in range(options.starts):
+                order = rng.sample(instances, len(instances))
+                for name, found in measure(order, options.only, options.rounds, rng).items():
+                    for instance, values in found.items():
+                        figures[name][instance] += values
         except Failed as error:
             sys.exit(f"a slice failed: {error}")
     print(table(instances, figures))

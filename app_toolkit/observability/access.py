@@ -1,4 +1,4 @@
-"""The access log: one line of JSON for each request, formatted and written in batches."""
+"""The access log: one line of JSON for each request, written in batches."""
 
 import logging
 import re
@@ -11,7 +11,7 @@ from app_toolkit.observability.records import MIRRORED, Record
 logger = logging.getLogger("app_toolkit.access")
 
 BATCH = 500
-"""Maximum number of records that are kept before they are written. Formatting them takes about a millisecond."""
+"""Maximum number of lines that are kept before they are written."""
 
 MARK = ',"mirrored":true'
 """The last field in the line of a mirrored request."""
@@ -27,7 +27,7 @@ def _now() -> tuple[float, float]:
 
 
 class AccessLog:
-    """Collects records of requests and passes their lines to `write`: at every `flush`, and when `BATCH` of them wait.
+    """Passes the lines of requests to `write`: at every `flush`, and when `BATCH` of them wait.
 
     If `write` raises an `OSError` (a full disk) or `InsecurePath` (another user has created a file at the path of the
     next log file), the batch is dropped. One warning says so, until a batch is written again. The first line of that
@@ -39,48 +39,51 @@ class AccessLog:
         self.dropped = 0
         self._write = write
         self._now = now
-        self._records: list[Record] = []
+        self._lines: list[str] = []
+        self._clients: dict[bytes, str] = {}
+        self._offset = 0.0
         self._second = -1
         self._stamp = ""
 
     def add(self, record: Record) -> None:
-        """Keep the record of a request until its line is written. Subscribes to `Records`.
+        """Keep the line of a request until it is written. Subscribes to `Records`.
 
         A refused connection gets no line: no request has arrived, and there may be thousands of such connections.
         """
         if record.kind == "connection":
             return
-        self._records.append(record)
-        if len(self._records) >= BATCH:
+        if not self._lines:
+            wall, monotonic = self._now()
+            self._offset = wall - monotonic
+        client = self._clients.get(record.peers)
+        if client is None:
+            client = self._clients[record.peers] = _client(record.peers)
+        # The toolkit's own words and the values that were validated before contain nothing that JSON must escape.
+        self._lines.append(
+            f'{{"time":"{self._time(record.arrived + self._offset)}",{client},'
+            f'"method":"{record.method.decode()}","path":"{_path(record.path)}","status":{record.status},'
+            f'"outcome":"{record.outcome}","bytes":{record.size},"ms":{record.seconds * 1_000:.1f},'
+            f'"request_id":"{record.id.decode()}","ingress":"{record.deployment}","replica":"{record.replica}",'
+            f'"tries":{record.tries}{MARK if record.kind == MIRRORED else ""}}}\n'
+        )
+        if len(self._lines) >= BATCH:
             self.flush()
 
     def flush(self) -> None:
-        """Write the records that wait."""
-        if not self._records:
+        """Write the lines that wait."""
+        if not self._lines:
             return
-        records, self._records = self._records, []
-        wall, monotonic = self._now()
-        offset = wall - monotonic
-        clients: dict[bytes, str] = {}
-        lines = [f'{{"time":"{self._time(wall)}","dropped":{self.dropped}}}\n'] if self.dropped else []
-        for record in records:
-            client = clients.get(record.peers)
-            if client is None:
-                client = clients[record.peers] = _client(record.peers)
-            # The toolkit's own words and the values that were validated before contain nothing that JSON must escape.
-            lines.append(
-                f'{{"time":"{self._time(record.arrived + offset)}",{client},'
-                f'"method":"{record.method.decode()}","path":"{_path(record.path)}","status":{record.status},'
-                f'"outcome":"{record.outcome}","bytes":{record.size},"ms":{record.seconds * 1_000:.1f},'
-                f'"request_id":"{record.id.decode()}","ingress":"{record.deployment}","replica":"{record.replica}",'
-                f'"tries":{record.tries}{MARK if record.kind == MIRRORED else ""}}}\n'
-            )
+        lines, self._lines = self._lines, []
+        self._clients.clear()
+        text = "".join(lines)
+        if self.dropped:
+            text = f'{{"time":"{self._time(self._now()[0])}","dropped":{self.dropped}}}\n{text}'
         try:
-            self._write("".join(lines))
+            self._write(text)
         except (OSError, InsecurePath) as error:
             if not self.dropped:
                 logger.warning("lines of the access log are lost until it can be written again: %s", error)
-            self.dropped += len(records)
+            self.dropped += len(lines)
         else:
             self.dropped = 0
 
