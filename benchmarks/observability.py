@@ -101,13 +101,13 @@ def main() -> None:
     rng = random.Random(options.seed)
     with collecting() as collector:
         instances = contenders(collector)
-        figures: Figures = {name: {each.name: [] for each in instances} for name in options.only}
+        figures: dict[str, dict[str, list[float]]] = {name: {each.name: [] for each in instances} for name in options.only}
         try:
             for _ in range(options.starts):
                 order = rng.sample(instances, len(instances))
                 for name, found in measure(order, options.only, options.rounds, rng).items():
                     for instance, values in found.items():
-                        figures[name][instance] += values
+                        figures[name][instance].extend(values)
         except Failed as error:
             sys.exit(f"a slice failed: {error}")
     print(table(instances, figures))
