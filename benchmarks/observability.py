@@ -101,7 +101,9 @@ def main() -> None:
     rng = random.Random(options.seed)
     with collecting() as collector:
         instances = contenders(collector)
-        figures: dict[str, dict[str, list[float]]] = {name: {each.name: [] for each in instances} for name in options.only}
+        figures: dict[str, dict[str, list[float]]] = {
+            name: {each.name: [] for each in instances} for name in options.only
+        }
         try:
             for _ in range(options.starts):
                 order = rng.sample(instances, len(instances))
