@@ -187,8 +187,10 @@ class Bound(Deployable, Generic[T_co]):
         return cast(T_co, self.cls(*self._args, **self._kwargs))
 
     def _texts(self) -> Mapping[str, str]:
-        """Return the arguments that are texts, by the names of their parameters. Texts in other arguments are left out,
-        because these may be large."""
+        """Return the arguments that are texts, by the names of their parameters.
+
+        Texts within other arguments are left out, because these arguments may be large.
+        """
         arguments = dict(self._kwargs)
         with suppress(ValueError):  # a class implemented in C may have no signature
             arguments |= inspect.signature(self.cls).bind(*self._args, **self._kwargs).arguments

@@ -47,7 +47,8 @@ class Encryption:
             return stored
         if self._cipher is None:
             raise corrupt(key, "it is encrypted, and this process has no access token", REMEDY)
-        nonce, ciphertext = stored[len(HEAD) :][:NONCE_BYTES], stored[len(HEAD) + NONCE_BYTES :]
+        begin = len(HEAD) + NONCE_BYTES
+        nonce, ciphertext = stored[len(HEAD) : begin], stored[begin:]
         try:
             return self._cipher.decrypt(nonce, ciphertext, key.encode())
         except (InvalidTag, ValueError):

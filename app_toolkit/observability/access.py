@@ -40,7 +40,9 @@ class AccessLog:
         self._write = write
         self._now = now
         self._lines: list[str] = []
+        #: The fields of the clients whose lines wait.
         self._clients: dict[bytes, str] = {}
+        #: The difference of the two clocks, since the first line that waits.
         self._offset = 0.0
         self._second = -1
         self._stamp = ""
