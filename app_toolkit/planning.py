@@ -23,6 +23,7 @@ from app_toolkit.config.models import (
     SplitSpec,
     merge_overrides,
 )
+from app_toolkit.core.applications import check_root_path
 from app_toolkit.core.methods import is_idempotent
 from app_toolkit.deployment import configure, unfit
 from app_toolkit.errors import ConfigError, OverrideError
@@ -100,14 +101,16 @@ def plan(
         known = _overridden(app, known, {each.name: each.cls for each in classes}, overrides)
     if isinstance(app, FastAPI):
         title, routes = app.title, tuple(route_table(app, {each.name: known[each.name] for each in configs}))
+        root_path = app.root_path
     else:
-        title, routes = name, (_everything(default),)
-    return ApplicationSpec(
+        title, routes, root_path = name, (_everything(default),), ""
+    spec = ApplicationSpec(
         name=name,
         target=target,
         app_dir=app_dir,
         working_dir=working_dir or os.getcwd(),
         route_prefix=route_prefix,
+        root_path=root_path,
         title=title,
         stream_log=log,
         logging_config=logging_config or (app.logging_config if isinstance(app, Toolkit) else None),
@@ -126,6 +129,8 @@ def plan(
         routes=routes,
         splits=_split_specs(app) if isinstance(app, FastAPI) else (),
     )
+    check_root_path(spec)
+    return spec
 
 
 def _ingresses(app: ASGIApp) -> tuple[tuple[DeploymentConfig, ...], str]:

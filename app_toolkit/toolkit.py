@@ -209,7 +209,7 @@ class Toolkit(FastAPI):
                 node.handle = _misdirected(owner, ingress)  # type: ignore[assignment, method-assign]
 
     def _table(self) -> RouteTable:
-        return RouteTable(self.default_ingress.name, tuple(route_table(self)))
+        return RouteTable(self.default_ingress.name, tuple(route_table(self)), root_path=self.root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._serving is not None:

@@ -289,6 +289,15 @@ def test_a_routing_policy_that_cannot_be_imported_is_refused() -> None:
         plan_bound(Model.options(routing_policy="nowhere:choose").bind(), None, target="shop:model", app_dir="/")
 
 
+@pytest.mark.filterwarnings("ignore::fastapi.exceptions.FastAPIDeprecationWarning")
+def test_a_root_path_that_hides_every_route_below_the_route_prefix_is_refused() -> None:
+    app = Toolkit(root_path="/api")
+    assert plan(app, target="x:app", app_dir="/").root_path == "/api"
+    assert plan(app, target="x:app", app_dir="/", route_prefix="/api").root_path == "/api"
+    with pytest.raises(ConfigError, match="route prefix '/shop'.*root_path='/api'.*remove root_path"):
+        plan(app, target="x:app", app_dir="/", route_prefix="/shop")
+
+
 def test_a_local_ray_has_cpus_for_the_shared_stream_log_too() -> None:
     here = os.cpu_count() or 1
     app = Toolkit(deployment=DeploymentConfig(name="app", num_replicas=here, ray_actor_options={"num_cpus": 1}))

@@ -546,6 +546,8 @@ class ApplicationSpec(Origin):
     name: ApplicationName
     route_prefix: Annotated[str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
     """path under which the application is served; None: it serves no HTTP"""
+    root_path: str = ""
+    """`root_path` of the app; its routes are found with and without it"""
     title: str = ""
     stream_log: StreamLogChoice = "memory"
     """where routes that name no log keep their streams: memory of the replica, shared, redis, or the URL of a Redis

@@ -28,6 +28,7 @@ def check(
     `there`: every revision that runs or may be started again. `http`: the new options of the proxies, `listening`: the
     present ones. `holder`: the owner of the lease that holds the application of this name.
     """
+    check_root_path(spec)
     for other in there:
         if main_name(other.name) != main_name(spec.name) and other.route_prefix == spec.route_prefix is not None:
             raise ConfigError(
@@ -43,6 +44,16 @@ def check(
         raise ConfigError(
             f"the proxies of this instance also serve {', '.join(map(repr, others))}, so these options of theirs "
             f"cannot change: {changes}; deploy {spec.name!r} without them, or delete the other applications first"
+        )
+
+
+def check_root_path(spec: ApplicationSpec) -> None:
+    """Raise `ConfigError` if the app would find none of its routes, because it has a `root_path` of its own."""
+    prefix, root_path = spec.route_prefix, spec.root_path
+    if prefix not in (None, "/") and root_path not in ("", prefix):
+        raise ConfigError(
+            f"application {spec.name!r} has the route prefix {prefix!r}, and its app has root_path={root_path!r}, so "
+            "no request would find a route: remove root_path from the app, because the route prefix is its root path"
         )
 
 

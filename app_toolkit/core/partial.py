@@ -56,6 +56,7 @@ def taken_over(deployed: ApplicationSpec, plan: ApplicationSpec, names: Collecti
     after = deployed.model_copy(
         update={
             "title": whole.title,
+            "root_path": whole.root_path,
             "default": whole.default,
             "deployments": tuple(deployments),
             "routes": _routes(deployed, plan, deployments, names),

@@ -141,7 +141,17 @@ class LiveRevision(NamedTuple):
 def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
     """Return the route tables of all revisions with a route prefix, the longest route prefix first."""
     served = [
-        RoutedApplication(spec.name, spec.route_prefix, spec.default, spec.routes, share, tag, mirror, compared)
+        RoutedApplication(
+            name=spec.name,
+            prefix=spec.route_prefix,
+            default=spec.default,
+            routes=spec.routes,
+            share=share,
+            tag=tag,
+            mirror=mirror,
+            compared=compared,
+            root_path=spec.root_path if spec.route_prefix == "/" else "",
+        )
         for spec, share, tag, mirror, compared in revisions
         if spec.route_prefix is not None and spec.default is not None
     ]

@@ -290,7 +290,8 @@ def _others(replica_set: ReplicaSet) -> list[ReplicaRecord]:
 
 
 def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
-    return (one.route_prefix, one.default, one.routes) == (other.route_prefix, other.default, other.routes)
+    fields = "route_prefix", "root_path", "default", "routes"
+    return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 
 def _has_ready_ingresses(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:

@@ -48,9 +48,17 @@ class RouteTable:
     expressions of these routes decide, in the order of the app.
     """
 
-    def __init__(self, default: str, routes: Sequence[Route], prefix: str = "/") -> None:
-        """`prefix`: the route prefix of the application, which path templates in a `Match` begin with."""
+    def __init__(self, default: str, routes: Sequence[Route], prefix: str = "/", root_path: str = "") -> None:
+        """Create the table.
+
+        Parameters:
+            default: The default ingress.
+            routes: The routes, in the order of the app.
+            prefix: The route prefix of the application, which path templates in a `Match` begin with.
+            root_path: The `root_path` of the app. The app finds a route with and without it.
+        """
         self.default = default
+        self.root_path = root_path
         self._unmatched: Match = default, ""
         self._root = _Node()
         self._owners = {default, *(route.owner for route in routes)}
@@ -75,6 +83,7 @@ class RouteTable:
 
         `path` must be decoded and without the route prefix of the application.
         """
+        path = route_path(self.root_path, path)
         key = kind, method, path
         known = self._literal.get(key)
         if known is not None:
@@ -128,6 +137,8 @@ class RoutedApplication:
     """The share of the requests of other live revisions that this one gets copies of, between 0 and 1."""
     compared: bool = False
     """Whether proxies report its requests, because a canary release compares it with another live revision."""
+    root_path: str = ""
+    """The `root_path` of the app, if its route prefix is `/`. With another one, it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +167,7 @@ class RouteLookup:
         #: Each has its route table, and its ingresses by their names.
         self._revisions: dict[str, list[tuple[RouteTable, dict[str, LiveIngress]]]] = {}
         for each in self.applications:
-            table = RouteTable(each.default, each.routes, each.prefix)
+            table = RouteTable(each.default, each.routes, each.prefix, each.root_path)
             ingresses = {owner: _live_ingress(each, owner) for owner in table.owners}
             self._revisions.setdefault(each.prefix, []).append((table, ingresses))
         #: Every replica set that `find` can return.
@@ -237,6 +248,14 @@ def strip_prefix(prefix: str, path: str) -> str | None:
     if path == prefix:
         return ""
     return path[len(prefix) :] if path.startswith(prefix + "/") else None
+
+
+def route_path(root_path: str, path: str) -> str:
+    """Return the path by which an app with this `root_path` finds a route. Starlette has the same rule."""
+    if not root_path or not path.startswith(root_path):
+        return path
+    below = path[len(root_path) :]
+    return path if below and not below.startswith("/") else below
 
 
 def _literal_segments(kind: str, path: str) -> list[str]:

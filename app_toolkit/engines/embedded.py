@@ -19,7 +19,7 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import DeploymentConfig, Route
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
-from app_toolkit.core.routes import RouteTable
+from app_toolkit.core.routes import RouteTable, route_path
 from app_toolkit.core.server_timing import SERVER_TIMING
 from app_toolkit.core.trace import trace_of
 from app_toolkit.core.traffic import SHARD_KEY, shard_key
@@ -133,9 +133,8 @@ class Embedded:
             self._table = self._make_table()
             IN_PROCESS.list_unapplied(self._configs.values(), ())
         path: str = scope["path"]
-        root_path: str = scope.get("root_path", "")
-        if root_path and path.startswith(root_path):
-            path = path[len(root_path) :]
+        if not self._table.root_path:  # that of the app replaces that of the server
+            path = route_path(scope.get("root_path", ""), path)
         owner, route = self._table.match(scope["type"], scope.get("method", ""), path)
         assert owner is not None  # every route of the app is served here
         return owner, route
@@ -169,7 +168,8 @@ def embedded(
 def _table(app: ASGIApp, name: str, routes: Callable[[FastAPI], Iterable[Route]] | None) -> RouteTable:
     """Return the table of an app that is the ingress of this name."""
     found = routes(app) if routes is not None and isinstance(app, FastAPI) else ()
-    return RouteTable(name, [route.model_copy(update={"owner": name}) for route in found])
+    root_path = app.root_path if isinstance(app, FastAPI) else ""
+    return RouteTable(name, [route.model_copy(update={"owner": name}) for route in found], root_path=root_path)
 
 
 async def _respond(deployment: Deployable, request: Request) -> Any:

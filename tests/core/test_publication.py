@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,12 @@ def test_an_application_is_published_with_its_routes_in_the_apps_order():
     spec = application()
     shown = RoutedApplication("shop", "/", "web", spec.routes)
     assert route_snapshot([LiveRevision(spec)]) == RouteSnapshot((shown,))
+
+
+@pytest.mark.parametrize(("prefix", "root_path"), [("/", "/api"), ("/api", "")])
+def test_a_root_path_is_published_unless_the_route_prefix_is_removed_from_paths(prefix, root_path):
+    spec = application(prefix=prefix).model_copy(update={"root_path": "/api"})
+    assert route_snapshot([LiveRevision(spec)]).applications[0].root_path == root_path
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.booleans()), max_size=5))

@@ -10,11 +10,12 @@ import pytest
 from fastapi import APIRouter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette._utils import get_route_path
 from starlette.staticfiles import StaticFiles
 
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.config.models import Route
-from app_toolkit.core.routes import RoutedApplication, RouteLookup, RouteTable, strip_prefix
+from app_toolkit.core.routes import RoutedApplication, RouteLookup, RouteTable, route_path, strip_prefix
 from app_toolkit.planning import plan
 
 SEGMENTS = ["a", "b", "c", "items", "{id}", "{n:int}", "{f:float}", "{u:uuid}", "{x}-{y}", "v{n:int}", "é", "a.b"]
@@ -201,6 +202,30 @@ def test_unowned_path_does_not_belong_to_the_default_ingress() -> None:
 )
 def test_a_prefix_is_whole_segments(prefix: str, path: str, below: str | None) -> None:
     assert strip_prefix(prefix, path) == below
+
+
+@given(root_path=st.text("/a", max_size=4), path=st.text("/ab", max_size=8))
+def test_the_root_path_is_removed_as_starlette_does_it(root_path: str, path: str) -> None:
+    assert route_path(root_path, path) == get_route_path({"root_path": root_path, "path": path})
+
+
+@pytest.mark.parametrize("path", ["/items/7", "/api/v1/items/7"])
+def test_a_route_is_found_with_and_without_the_root_path_of_its_app(path: str) -> None:
+    pattern = "^/items/(?P<id>[^/]+)$"
+    items = Route(kind="both", path="/items/{id}", pattern=pattern, owner="items")
+    lookup = RouteLookup(
+        [
+            RoutedApplication("shop", "/", "app", (items,), root_path="/api/v1"),
+            RoutedApplication("shop@2", "/", "app", (items,), share=0.0, mirror=0.5, root_path="/api"),
+            RoutedApplication("other", "/other", "app", (items,)),
+        ]
+    )
+    for kind in ("http", "websocket"):
+        assert lookup.find(kind, "GET", path, lambda able: able[0].replica_set) == ("shop/items", "/items/{id}")
+    copied = "shop@2/items" if path == "/items/7" else "shop@2/app"
+    assert lookup.mirrors("GET", path, "shop/items") == [(copied, 0.5)]
+    assert lookup.find("http", "GET", "/other/items/7", min)[0] == "other/items"
+    assert lookup.find("http", "GET", "/api/v1s/items/7", lambda able: able[0].replica_set)[0] == "shop/app"
 
 
 def test_a_mirror_gets_what_it_serves_below_the_same_prefix() -> None:

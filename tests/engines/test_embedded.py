@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from app_toolkit import DeploymentConfig, Toolkit
+from app_toolkit import DeploymentConfig, Toolkit, replica_context
 from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.engines.embedded import Ingress, embedded
 from app_toolkit.errors import ContentTooLarge
@@ -180,6 +180,31 @@ def test_an_app_mounted_in_another_app_finds_its_ingresses() -> None:
     outer = Toolkit()
     outer.mount("/inner", Held().app)
     assert TestClient(outer).get("/inner/quick").json() == "quick"
+
+
+@pytest.mark.filterwarnings("ignore::fastapi.exceptions.FastAPIDeprecationWarning")
+@pytest.mark.parametrize(("of_app", "of_server"), [("/api/v1", ""), ("", "/api/v1"), ("/api/v1", "/outer")])
+def test_an_ingress_is_found_below_the_root_path(of_app: str, of_server: str) -> None:
+    app = Toolkit(root_path=of_app)
+    items = APIRouter(prefix="/items")
+
+    @items.get("/{name}", name="item")
+    async def item(name: str, request: Request) -> list[str]:
+        return [replica_context().deployment, str(request.url_for("item", name=name))]
+
+    @items.websocket("/ws")
+    async def talk(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close(reason=replica_context().deployment)
+
+    app.include_router(items, deployment=DeploymentConfig(name="items"))
+    client = TestClient(app, root_path=of_server)
+    for path in ("/items/a", "/api/v1/items/a"):
+        assert client.get(path).json() == ["items", "http://testserver/api/v1/items/a"]
+    with client.websocket_connect("/api/v1/items/ws") as socket, pytest.raises(WebSocketDisconnect) as closed:
+        socket.receive_text()
+    assert closed.value.reason == "items"
+    assert client.get("/api/v1s/items/a").status_code == 404
 
 
 # Deadlines
