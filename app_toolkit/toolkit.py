@@ -1,6 +1,7 @@
 """`Toolkit`: a FastAPI app whose routers can have replicas of their own."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum
 from functools import partial
@@ -24,6 +25,7 @@ from app_toolkit.core.methods import is_idempotent
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, Misdirected, PlanningError, RequestError
+from app_toolkit.observability.context import REPLICA
 from app_toolkit.observability.logs import attach_fields
 from app_toolkit.observability.tracing import is_unsampled
 from app_toolkit.replica.objects.batching import is_raw, slots_for
@@ -31,6 +33,11 @@ from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, error_response
 from app_toolkit.split import Split
 from app_toolkit.types import ASGIApp, Receive, Scope, Send
 from app_toolkit.userapp.graph import batched_endpoints, calls, find
+
+logger = logging.getLogger("app_toolkit.replica")
+
+SENT_PATH = "app_toolkit.path"
+"""The key of the path that the client has sent in a scope, which middlewares may change."""
 
 # These match a request only by kind, method and path, so a route table can express them.
 _PLAIN_MATCHES = {route.matches for route in (StarletteRoute, WebSocketRoute, Mount, APIRoute, APIWebSocketRoute)}
@@ -93,6 +100,8 @@ class Toolkit(FastAPI):
         # By identity, because FastAPI's routes are not hashable. The routes live as long as the app does.
         self._owners: dict[int, str] = {}
         self._serving: str | None = None
+        #: The ingresses whose routes were reached in other ingresses, so that each is logged once.
+        self._misdirected: set[str] = set()
         self._embedded: ASGIApp | None = None
         # FastAPI's own spans take longer than many an endpoint, also if a request is not sampled.
         telemetry = cast(TelemetryConfig, {"exclude": is_unsampled, **(fastapi.pop("telemetry", None) or {})})
@@ -206,18 +215,49 @@ class Toolkit(FastAPI):
         for node in self.router.routes:
             owner = self.owner_of(node)
             if owner != ingress:
-                node.handle = _misdirected(owner, ingress)  # type: ignore[assignment, method-assign]
+                node.handle = partial(self._refuse, owner, ingress)  # type: ignore[method-assign]
+
+    async def _refuse(self, owner: str, ingress: str, scope: Scope, receive: Receive, send: Send) -> None:
+        self._log_misdirected(owner, ingress, scope)
+        cause = "a middleware has changed the path of this request, and " if _is_changed(scope) else ""
+        raise HTTPException(Misdirected.status, f"{cause}this route belongs to ingress {owner!r}, not to {ingress!r}")
+
+    async def _observe(self, owner: str, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request in one process. Log a warning if another ingress has admitted it."""
+        replica = REPLICA.get()
+        if replica is not None and replica.deployment != owner:
+            self._log_misdirected(owner, replica.deployment, scope)
+        await handle(scope, receive, send)
+
+    def _log_misdirected(self, owner: str, ingress: str, scope: Scope) -> None:
+        if owner in self._misdirected or not _is_changed(scope):
+            return
+        self._misdirected.add(owner)
+        logger.warning(
+            "a middleware has changed the path %r to %r, whose route belongs to ingress %r; the request has reached "
+            "ingress %r by the path that its client sent, and the replicas of `app-toolkit run` answer it with 421: "
+            "serve the route by that ingress, or change paths in front of the app",
+            scope[SENT_PATH],
+            scope["path"],
+            owner,
+            ingress,
+        )
 
     def _table(self) -> RouteTable:
         return RouteTable(self.default_ingress.name, tuple(route_table(self)), root_path=self.root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if "path" in scope:
+            scope.setdefault(SENT_PATH, scope["path"])
         if self._serving is not None:
             await super().__call__(scope, receive, send)
             return
         if self._embedded is None:
             from app_toolkit.engines.embedded import Embedded  # here, so that declarations do not import an engine
 
+            if len(self._ingresses) > 1:
+                for node in self.router.routes:
+                    node.handle = partial(self._observe, self.owner_of(node), node.handle)  # type: ignore[method-assign]
             self._embedded = Embedded(
                 super().__call__, self._ingresses, self._table, partial(find, self), stream_log=self.stream_log
             )
@@ -298,11 +338,9 @@ def _refuse_unwritable(route: BaseRoute, context: RouteContext) -> None:
         )
 
 
-def _misdirected(owner: str, ingress: str) -> Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]:
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        raise HTTPException(Misdirected.status, f"this route belongs to ingress {owner!r}, not to {ingress!r}")
-
-    return refuse
+def _is_changed(scope: Scope) -> bool:
+    """Return whether a middleware has changed the path of a request."""
+    return bool(scope.get(SENT_PATH, scope["path"]) != scope["path"])
 
 
 def _differences(one: DeploymentConfig, other: DeploymentConfig) -> str:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from starlette.routing import Match
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app_toolkit import ConfigError, DeploymentConfig, Toolkit, deployment
 from app_toolkit.config.models import ApplicationSpec, AutoscalingConfig
@@ -94,6 +94,40 @@ def test_a_replica_runs_the_lifespans_of_its_ingress_and_refuses_foreign_routes(
         else:
             assert documents.status_code == 421
     assert ran[2:] == [f"{router} down", "app down"]
+
+
+class WithoutLanguage:
+    """A middleware that removes the first segment of a path, which names a language."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path", "").startswith("/en/"):
+            scope = {**scope, "path": scope["path"].removeprefix("/en")}
+        await self.app(scope, receive, send)
+
+
+@pytest.mark.parametrize("ingress", ["app", None], ids=["replica", "one process"])
+def test_a_middleware_that_leads_a_request_to_another_ingress_is_named_once(
+    ingress: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = shop([])
+    app.add_middleware(WithoutLanguage)
+    if ingress is not None:
+        app.serve_only(ingress)
+    client = TestClient(app)
+    assert client.get("/en/catalog/items").status_code == 200, "the same ingress serves both paths"
+    assert not caplog.records
+    for _ in range(2):
+        response = client.get("/en/chat/talk")
+    if ingress is None:
+        assert response.status_code == 200
+    else:
+        assert response.status_code == 421
+        assert response.json()["detail"].startswith("a middleware has changed the path of this request, and this route")
+    (record,) = caplog.records
+    assert "'/en/chat/talk' to '/chat/talk', whose route belongs to ingress 'chat'" in record.getMessage()
 
 
 def test_one_router_under_two_prefixes_belongs_to_two_ingresses() -> None:
