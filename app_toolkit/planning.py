@@ -34,6 +34,7 @@ from app_toolkit.router.routing import import_policy
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.artifact import pack
+from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.graph import called, calls, find, keeping_streams, splits
 from app_toolkit.userapp.sources import take
 
@@ -111,6 +112,7 @@ def plan(
         working_dir=working_dir or os.getcwd(),
         route_prefix=route_prefix,
         root_path=root_path,
+        cors=cors_of(app),
         title=title,
         stream_log=log,
         logging_config=logging_config or (app.logging_config if isinstance(app, Toolkit) else None),

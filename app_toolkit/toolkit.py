@@ -32,6 +32,7 @@ from app_toolkit.replica.objects.batching import is_raw, slots_for
 from app_toolkit.replica.objects.http import NOT_FOR_REQUESTS, error_response
 from app_toolkit.split import Split
 from app_toolkit.types import ASGIApp, Receive, Scope, Send
+from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.graph import batched_endpoints, calls, find
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -259,7 +260,12 @@ class Toolkit(FastAPI):
                 for node in self.router.routes:
                     node.handle = partial(self._observe, self.owner_of(node), node.handle)  # type: ignore[method-assign]
             self._embedded = Embedded(
-                super().__call__, self._ingresses, self._table, partial(find, self), stream_log=self.stream_log
+                super().__call__,
+                self._ingresses,
+                self._table,
+                partial(find, self),
+                stream_log=self.stream_log,
+                cors=partial(cors_of, self),
             )
         await self._embedded(scope, receive, send)
 

@@ -473,6 +473,24 @@ class Route(Model):
     """ingress whose replicas serve the route; None: the route is in the code, but no ingress serves it"""
 
 
+class CorsSettings(Model):
+    """What one `CORSMiddleware` of an app allows to pages of other origins."""
+
+    allow_origins: tuple[str, ...]
+    allow_all_origins: bool
+    allow_origin_regex: str | None
+    allow_methods: tuple[str, ...]
+    allow_headers: tuple[str, ...]
+    """names of fields in lower case"""
+    allow_all_headers: bool
+    allow_credentials: bool
+    allow_private_network: bool
+    simple_fields: dict[str, str]
+    """fields of each response to a request with an Origin field, by their names in lower case"""
+    preflight_fields: dict[str, str]
+    """fields of each response to a preflight, by their names in lower case"""
+
+
 class Origin(Model):
     """Where replicas load code from. `ApplicationSpec` inherits these fields; a deployment may override the origin."""
 
@@ -548,6 +566,8 @@ class ApplicationSpec(Origin):
     """path under which the application is served; None: it serves no HTTP"""
     root_path: str = ""
     """`root_path` of the app; its routes are found with and without it"""
+    cors: tuple[CorsSettings, ...] = ()
+    """settings of each `CORSMiddleware` of the app, the outermost first"""
     title: str = ""
     stream_log: StreamLogChoice = "memory"
     """where routes that name no log keep their streams: memory of the replica, shared, redis, or the URL of a Redis

@@ -57,6 +57,7 @@ def taken_over(deployed: ApplicationSpec, plan: ApplicationSpec, names: Collecti
         update={
             "title": whole.title,
             "root_path": whole.root_path,
+            "cors": whole.cors,
             "default": whole.default,
             "deployments": tuple(deployments),
             "routes": _routes(deployed, plan, deployments, names),

@@ -151,6 +151,7 @@ def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
             mirror=mirror,
             compared=compared,
             root_path=spec.root_path if spec.route_prefix == "/" else "",
+            cors=spec.cors,
         )
         for spec, share, tag, mirror, compared in revisions
         if spec.route_prefix is not None and spec.default is not None

@@ -290,7 +290,7 @@ def _others(replica_set: ReplicaSet) -> list[ReplicaRecord]:
 
 
 def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
-    fields = "route_prefix", "root_path", "default", "routes"
+    fields = "route_prefix", "root_path", "cors", "default", "routes"
     return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 

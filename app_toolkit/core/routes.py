@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from app_toolkit.config.models import Route
+from app_toolkit.config.models import CorsSettings, Route
 from app_toolkit.core.identity import ReplicaSetKey, main_name
 from app_toolkit.errors import NotFound
 
@@ -139,6 +139,8 @@ class RoutedApplication:
     """Whether proxies report its requests, because a canary release compares it with another live revision."""
     root_path: str = ""
     """The `root_path` of the app, if its route prefix is `/`. With another one, it is empty."""
+    cors: tuple[CorsSettings, ...] = ()
+    """The settings of each `CORSMiddleware` of the app, the outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +168,11 @@ class RouteLookup:
         #: The live revisions by route prefix, the longest prefix first. Nearly always, there is one for each prefix.
         #: Each has its route table, and its ingresses by their names.
         self._revisions: dict[str, list[tuple[RouteTable, dict[str, LiveIngress]]]] = {}
+        self._cors: dict[str, tuple[CorsSettings, ...]] = {}
         for each in self.applications:
             table = RouteTable(each.default, each.routes, each.prefix, each.root_path)
             ingresses = {owner: _live_ingress(each, owner) for owner in table.owners}
+            self._cors.update((ingress.replica_set, each.cors) for ingress in ingresses.values())
             self._revisions.setdefault(each.prefix, []).append((table, ingresses))
         #: Every replica set that `find` can return.
         self.replica_sets = frozenset(
@@ -214,6 +218,18 @@ class RouteLookup:
             chosen = choose([ingress for ingress, _ in able])
             return next((chosen, route) for ingress, route in able if ingress.replica_set == chosen)
         raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
+
+    def cors(self, replica_set: str, path: str) -> tuple[CorsSettings, ...]:
+        """Return the settings of each `CORSMiddleware` of the app that would respond to a request.
+
+        `replica_set`: the one that serves the request. If it is none of those that `find` can return, the application
+        with the longest route prefix that matches the path counts. The path is empty if the head was not read.
+        """
+        found = self._cors.get(replica_set)
+        if found is not None:
+            return found
+        above = (each.cors for each in self.applications if path and strip_prefix(each.prefix, path) is not None)
+        return next(above, ())
 
     def mirrors(self, method: str, path: str, serving: str) -> list[tuple[str, float]]:
         """Return the replica sets that may get a copy of a request, with their shares.

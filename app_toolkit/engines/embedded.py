@@ -13,10 +13,11 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app_toolkit.config import settings
-from app_toolkit.config.models import DeploymentConfig, Route
+from app_toolkit.config.models import CorsSettings, DeploymentConfig, Route
+from app_toolkit.core.cors import preflight_response, response_fields
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable, route_path
@@ -38,7 +39,8 @@ from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport.hop import STREAM, is_internal
-from app_toolkit.types import ASGIApp, Message, Receive, ReplicaId, Scope, Send
+from app_toolkit.types import ASGIApp, Header, Message, Receive, ReplicaId, Scope, Send
+from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.graph import find
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -64,8 +66,11 @@ class Embedded:
         deployments: Callable[[], Sequence[Deployable]],
         *,
         stream_log: str = "memory",
+        cors: Callable[[], Sequence[CorsSettings]] = tuple,
     ) -> None:
+        """Create the app. The callables are called with the first request, so that nothing is missing then."""
         IN_PROCESS.begin_tracing()
+        self._find_cors = cors
         self._stream_log = stream_log
         self._app = app
         self._configs = ingresses
@@ -125,7 +130,7 @@ class Embedded:
         ingresses = self.ingresses_by_loop.setdefault(asyncio.get_running_loop(), {})
         name, route = self._match(scope)
         if name not in ingresses:
-            ingresses[name] = Ingress(name, self._app, self._configs[name], self._stream_log)
+            ingresses[name] = Ingress(name, self._app, self._configs[name], self._stream_log, self._find_cors())
         return ingresses[name], route
 
     def _match(self, scope: Scope) -> tuple[str, str]:
@@ -159,7 +164,8 @@ def embedded(
         config = config or DeploymentConfig(name="app")
         deployments = partial(find, app) if isinstance(app, FastAPI) else tuple
         table = partial(_table, app, config.name, routes)
-        return Embedded(app, {config.name: config}, table, deployments, stream_log=stream_log)
+        cors = partial(cors_of, app)
+        return Embedded(app, {config.name: config}, table, deployments, stream_log=stream_log, cors=cors)
     respond = partial(_respond, app)
     http = http_app(app.cls, respond) if serves_http(app.cls) else FastAPI(openapi_url=None)
     return Embedded(http, {app.name: app.config}, partial(RouteTable, app.name, ()), partial(find, app))
@@ -179,8 +185,16 @@ async def _respond(deployment: Deployable, request: Request) -> Any:
 class Ingress(Local):
     """One ingress within one event loop."""
 
-    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig, stream_log: str = "memory") -> None:
-        super().__init__(name, app, config)
+    def __init__(
+        self,
+        name: str,
+        app: ASGIApp,
+        config: DeploymentConfig,
+        stream_log: str = "memory",
+        cors: Sequence[CorsSettings] = (),
+    ) -> None:
+        super().__init__(name, app, config, cors)
+        self._cors = cors
         self._stream_log = stream_log
         self._responses = Recent()
         self._server_timing = settings.server_timing()
@@ -263,7 +277,7 @@ class Ingress(Local):
             if error.retry_after_s is not None:
                 rate = self._responses.rate(loop.time())
                 error.retry_after_s = retry_after_s(self.router.waiting, rate)
-            response = _error_response(error, request_id)
+            response = _error_response(error, request_id, scope, self._cors)
             size = 0 if scope.get("method") == "HEAD" else len(response.body)
             await response(scope, receive, send)
         except Exception:
@@ -449,8 +463,18 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-def _error_response(error: RequestError, request_id: str) -> JSONResponse:
-    headers = {"x-request-id": request_id}
-    if error.retry_after_s is not None:
-        headers["retry-after"] = str(math.ceil(error.retry_after_s))
-    return JSONResponse(error.document(request_id), error.status, headers)
+def _error_response(error: RequestError, request_id: str, scope: Scope, settings: Sequence[CorsSettings]) -> Response:
+    """Return the response for an error, as pages of other origins may read it."""
+    response: Response
+    fields: Iterable[Header]
+    preflight = preflight_response(settings, scope.get("method", ""), scope["headers"])
+    if preflight is None:
+        response = JSONResponse(error.document(request_id), error.status)
+        if error.retry_after_s is not None:
+            response.headers["retry-after"] = str(math.ceil(error.retry_after_s))
+        fields = response_fields(settings if scope["type"] == "http" else (), scope["headers"])
+    else:
+        status, fields, text = preflight
+        response = PlainTextResponse(text, status)
+    response.raw_headers += [*fields, (b"x-request-id", request_id.encode())]
+    return response

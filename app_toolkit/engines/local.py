@@ -17,7 +17,7 @@ from weakref import WeakSet
 import uvloop
 
 from app_toolkit.config import settings
-from app_toolkit.config.models import ClassConfig, DeploymentConfig
+from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfig
 from app_toolkit.core import deadlines
 from app_toolkit.core.trace import Trace
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
@@ -85,7 +85,7 @@ def context_of(deployment: str) -> ReplicaContext:
 class Local:
     """One deployment within one event loop: its router, and its only replica."""
 
-    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig) -> None:
+    def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig, cors: Sequence[CorsSettings] = ()) -> None:
         disable_ray_auto_start()
         attach_fields()
         IN_PROCESS.expose(self)
@@ -96,6 +96,7 @@ class Local:
             max_open_websockets=config.max_open_websockets,
             max_open_streams=config.max_open_streams,
             on_disconnect=config.on_disconnect,
+            cors=cors,
         )
         self.router = Router(name, self._join, policy=config.policy)
         limits = config.max_ongoing_requests, config.max_open_streams

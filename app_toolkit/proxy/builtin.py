@@ -2,16 +2,20 @@
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from app_toolkit.config.models import CorsSettings
+from app_toolkit.core.cors import preflight_response
 from app_toolkit.core.identity import candidate_of
 from app_toolkit.core.routes import RouteLookup
 from app_toolkit.core.sessions import from_query
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import RequestError
 from app_toolkit.proxy.request import Request
+from app_toolkit.types import Header
 
 HEALTH = "/-/healthz"
 READY = "/-/readyz"
@@ -31,14 +35,22 @@ class BuiltinResponse:
         return b"HTTP/1.1 %d %b" % (self.status, HTTPStatus(self.status).phrase.encode())
 
 
-def failure(error: RequestError, request_id: str) -> BuiltinResponse:
+def failure(error: RequestError, request_id: str, more_fields: Iterable[Header] = ()) -> BuiltinResponse:
     """Return the response for an error: its reason, one sentence of detail, and the request id for the log."""
     response = _json(error.status, error.document(request_id))
-    if error.retry_after_s is None:
-        return response
-    return BuiltinResponse(
-        response.status, response.body, response.fields + b"retry-after: %d\r\n" % math.ceil(error.retry_after_s)
-    )
+    fields = [*more_fields]
+    if error.retry_after_s is not None:
+        fields.insert(0, (b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
+    return BuiltinResponse(response.status, response.body, response.fields + _lines(fields))
+
+
+def preflight(settings: Sequence[CorsSettings], request: Request) -> BuiltinResponse | None:
+    """Return the response to a CORS preflight that no replica has answered. None: the request is no preflight."""
+    found = preflight_response(settings, request.method.decode(), request.fields)
+    if found is None:
+        return None
+    status, fields, body = found
+    return BuiltinResponse(status, body, _lines([(b"content-type", b"text/plain; charset=utf-8"), *fields]))
 
 
 def endpoint(request: Request, registry: Registry[Any], draining: bool) -> BuiltinResponse | None:
@@ -89,6 +101,10 @@ def listing(routes: RouteLookup) -> dict[str, Any]:
         for application in routes.applications
         if candidate_of(application.name) is None
     }
+
+
+def _lines(fields: Iterable[Header]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % field for field in fields)
 
 
 def _json(status: int, content: Any) -> BuiltinResponse:

@@ -7,6 +7,7 @@ from functools import partial
 
 from app_toolkit.core.affinity import Key, hashed
 from app_toolkit.core.attempts import Action
+from app_toolkit.core.cors import response_fields
 from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.recent import retry_after_s
 from app_toolkit.core.routes import LiveIngress, RequestKind
@@ -242,7 +243,16 @@ class Exchange:
             failed.retry_after_s = retry_after_s(waiting, ingress_state.responses.rate(now))
         if failed.status >= 500 and self.request.error is None:
             ingress_state.log_failure(self._id, failed, now)
-        self._respond(builtin.failure(failed, self._id), failed.reason)
+        self._respond(self._error_response(failed), failed.reason)
+
+    def _error_response(self, error: RequestError) -> builtin.BuiltinResponse:
+        """Return the response for an error, as pages of other origins may read it."""
+        request = self.request
+        settings = self._proxy.registry.routes.cors(self._ingress_state.name, request.path)
+        if not settings or request.websocket:
+            return builtin.failure(error, self._id)
+        preflight = builtin.preflight(settings, request)
+        return preflight or builtin.failure(error, self._id, response_fields(settings, request.fields))
 
     # Before an attempt
 

@@ -286,6 +286,11 @@ class Request:
         start = b"%b: " % name
         return [line[len(start) : -2] for line in self._fields if line.startswith(start)]
 
+    @property
+    def fields(self) -> list[Header]:
+        """The fields that replicas receive, except for the internal ones."""
+        return [(name, value[:-2]) for name, _, value in (line.partition(b": ") for line in self._fields)]
+
     def read_target(self, url: bytes, host: bytes | None) -> None:
         """Parse the request target in the forms of RFC 9112, 3.2. CONNECT is rejected before.
 

@@ -48,6 +48,7 @@ from app_toolkit.replica.signals import Signals
 from app_toolkit.transport import hop
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
 from app_toolkit.types import Address, ReplicaId
+from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.loading import Lifespan, host, load, unpack, users_traceback
 from app_toolkit.userapp.target import served
 
@@ -335,6 +336,7 @@ class ReplicaServer:
         app = served(app, spec.target)
         # Any other app may not support lifespans. As under uvicorn, it shows that by raising.
         lifespan: Literal["on", "auto"] = "on" if spec.kind == "class" or isinstance(app, FastAPI) else "auto"
+        cors = cors_of(app) if spec.kind == "ingress" else ()
         if spec.kind == "class":
             app = calls = host_class(app, spec, self.payloads)
             self._hosted = calls.hosted
@@ -348,6 +350,7 @@ class ReplicaServer:
             max_open_websockets=spec.live.max_open_websockets,
             max_open_streams=spec.live.max_open_streams,
             on_disconnect=spec.on_disconnect,
+            cors=cors,
             secret=secret,
             root_path=spec.root_path,
             trusted_without_hop=self._address.startswith("unix:"),

@@ -11,12 +11,14 @@ from fastapi import APIRouter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette._utils import get_route_path
+from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
 
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.config.models import Route
 from app_toolkit.core.routes import RoutedApplication, RouteLookup, RouteTable, route_path, strip_prefix
 from app_toolkit.planning import plan
+from app_toolkit.userapp.cors import cors_of
 
 SEGMENTS = ["a", "b", "c", "items", "{id}", "{n:int}", "{f:float}", "{u:uuid}", "{x}-{y}", "v{n:int}", "é", "a.b"]
 METHODS = [["GET"], ["POST"], ["GET", "POST"], ["PUT"], ["DELETE"]]
@@ -245,3 +247,18 @@ def test_a_mirror_gets_what_it_serves_below_the_same_prefix() -> None:
     assert lookup.mirrors("GET", "/shop/other", "shop@2/web") == [("shop@3/web", 0.25)]
     assert lookup.mirrors("GET", "/", "root/web") == []
     assert not RouteLookup([RoutedApplication("shop", "/", "web", ())]).has_mirrors
+
+
+def test_cors_settings_are_those_of_the_revision_or_else_of_the_application_above_the_path() -> None:
+    ours, theirs = (cors_of(CORSMiddleware(endpoint, allow_origins=[origin])) for origin in ("ours", "theirs"))
+    lookup = RouteLookup(
+        [
+            RoutedApplication("shop", "/shop", "web", (), cors=ours),
+            RoutedApplication("shop@2", "/shop", "web", (), share=0.0, cors=theirs),
+            RoutedApplication("root", "/", "web", ()),
+        ]
+    )
+    assert lookup.cors("shop@2/web", "/shop") == theirs
+    assert lookup.cors("-", "/shop/cart") == ours
+    assert lookup.cors("-", "/cart") == ()
+    assert RouteLookup([RoutedApplication("shop", "/", "web", (), cors=ours)]).cors("-", "") == ()

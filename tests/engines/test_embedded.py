@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, nullcontext
 import httpx
 import pytest
 from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, WebSocket
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
@@ -331,6 +332,36 @@ def test_a_timeout_that_is_no_number_is_refused_of_a_websocket_too() -> None:
         pass
     assert (denied.value.status_code, denied.value.json()["error"]) == (400, "bad_request")
     assert events == []
+
+
+# Pages of other origins
+
+ORIGIN = {"origin": "https://page.example"}
+EXPOSED = "Retry-After, X-Request-ID"
+
+
+async def test_a_page_of_another_origin_reads_the_errors_of_the_toolkit() -> None:
+    world = Held()
+    world.app.add_middleware(CORSMiddleware, allow_origins=[ORIGIN["origin"]], allow_methods=["GET"])
+    world.app.add_api_route("/late", world.let_go.wait)
+    async with world.client() as client:
+        held = [asyncio.create_task(client.get(f"/slow/{name}")) for name in ("inside", "waiting")]
+        await world.entered_by("inside")
+        refused = await client.get("/slow/third", headers=ORIGIN)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        preflight = {**ORIGIN, "access-control-request-method": "GET"}
+        answered = await client.options("/slow/fourth", headers=preflight)
+        assert (answered.status_code, answered.text) == (200, "OK")
+        late = await client.get("/late", headers={**ORIGIN, "x-request-timeout-seconds": "0.05"})
+        assert late.status_code == 504
+        for response in (refused, answered, late):
+            assert response.headers["access-control-allow-origin"] == ORIGIN["origin"]
+        assert refused.headers["access-control-expose-headers"] == late.headers["access-control-expose-headers"]
+        assert refused.headers["access-control-expose-headers"] == EXPOSED
+        assert refused.headers["vary"] == "Origin"
+        world.let_go.set()
+        await asyncio.gather(*held)
 
 
 # Large bodies

@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from app_toolkit.core.cors import response_fields
 from app_toolkit.core.disconnect import stops
 from app_toolkit.core.uploads import PROMPT, Period, measured
 from app_toolkit.errors import DeadlineExceeded, RequestError, RequestTimeout
@@ -411,7 +412,8 @@ class AdmittedRequest:
             self._error_sent = asyncio.Event()
             body = json.dumps(error.document(self.request_id or "")).encode()
             try:
-                await respond("http", error.status, JSON, body, send)
+                headers = [*JSON, *response_fields(self._live.cors, self._scope["headers"])]
+                await respond("http", error.status, headers, body, send)
             finally:
                 self._error_sent.set()
         await self._stop()

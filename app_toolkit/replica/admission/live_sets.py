@@ -3,10 +3,11 @@
 import asyncio
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Protocol
 
+from app_toolkit.config.models import CorsSettings
 from app_toolkit.replica.generators import notice_generators
 from app_toolkit.types import OnDisconnect
 
@@ -41,9 +42,11 @@ class LiveSets:
     * `websockets`: WebSockets that are open or being opened, or whose handler has not ended.
     """
 
-    def __init__(self, max_open_streams: int, on_disconnect: OnDisconnect) -> None:
+    def __init__(self, max_open_streams: int, on_disconnect: OnDisconnect, cors: Sequence[CorsSettings] = ()) -> None:
         self.max_open_streams = max_open_streams
         self.on_disconnect: OnDisconnect = on_disconnect
+        #: The settings of each `CORSMiddleware` of the app, for errors that replace its responses.
+        self.cors = cors
         #: How many of the ongoing requests may be in `slow_bodies`.
         self.max_slow_bodies = 1
         self.ongoing: set[Live] = set()

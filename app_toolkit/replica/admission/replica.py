@@ -1,13 +1,14 @@
 """The replica around the user's app: admission control, authentication of callers, and the requests that run."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Protocol
 
 from uvicorn.protocols.utils import ClientDisconnected
 
+from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.uploads import most_slow_bodies
 from app_toolkit.errors import ReplicaBusy, RequestError, TooManyWebSockets
 from app_toolkit.interfaces import ReloadableOptions
@@ -104,14 +105,16 @@ class Replica:
         max_open_websockets: int = 1_000,
         max_open_streams: int = 1_000,
         on_disconnect: OnDisconnect = "auto",
+        cors: Sequence[CorsSettings] = (),
         secret: bytes | None = None,
         root_path: str = "",
         trusted_without_hop: bool = False,
         stream_log: str = "memory",
         keys: Keys | None = None,
     ) -> None:
-        """`name` is for logs. The parameters after `on_disconnect` are for requests over a connection.
+        """`name` is for logs. The parameters after `cors` are for requests over a connection.
 
+        `cors`: the settings of each `CORSMiddleware` of the app, the outermost first.
         `secret`: the secret that callers must prove to know. None: only for callers in this process.
         `root_path`: the prefix of the application, which the path of each request contains; "" or "/": no prefix.
         `trusted_without_hop`: serve requests on the Unix socket without a hop field, as the kernel reports their user.
@@ -127,7 +130,7 @@ class Replica:
         self._trusted_without_hop = trusted_without_hop
         self._stream_log = stream_log
         self._keys = keys
-        self.live = LiveSets(max_open_streams, on_disconnect)
+        self.live = LiveSets(max_open_streams, on_disconnect, cors)
         self.wait_queue = WaitQueue(max_ongoing_requests, self.live.ongoing)
         self.live.freed = self.wait_queue.freed
         self.live.max_slow_bodies = most_slow_bodies(max_ongoing_requests)
