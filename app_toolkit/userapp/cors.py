@@ -1,5 +1,7 @@
 """Reads the settings of the `CORSMiddleware` of an app."""
 
+from typing import Any, cast
+
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 
@@ -18,7 +20,7 @@ def cors_of(app: object) -> tuple[CorsSettings, ...]:
         app = app.app
     if isinstance(app, Starlette):
         around += [
-            each.cls(_no_app, *each.args, **each.kwargs)
+            cast(Any, each.cls)(_no_app, *each.args, **each.kwargs)
             for each in app.user_middleware
             if isinstance(each.cls, type) and issubclass(each.cls, CORSMiddleware)
         ]

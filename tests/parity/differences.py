@@ -40,10 +40,6 @@ def only_the_status(observation: Observation) -> Observation:
     return observation["status"]
 
 
-def without_its_end(observation: Observation) -> Observation:
-    return {key: value for key, value in observation.items() if key != "closed"}
-
-
 BY_DESIGN: dict[str, tuple[Callable[[Observation], Observation], str]] = {
     "raw_utf8_in_the_target": (
         only_the_status,
@@ -57,12 +53,6 @@ BY_DESIGN: dict[str, tuple[Callable[[Observation], Observation], str]] = {
         without("connection"),
         "nobody can tell whether the body will still come, so the proxy closes the connection",
     ),
-    "ws_fails_after_accepting": (
-        without_its_end,
-        "uvicorn cuts the connection of a WebSocket whose handler failed; the replica says 1011, so that the proxy can "
-        "tell it from a replica that was lost",
-    ),
-    "ws_json_broken": (without_its_end, "the same"),
     "ws_fails_before_accepting": (
         without("content-type", "content-length"),
         "the replica answers for an app that failed, in uvicorn's words and with its fields in another order",

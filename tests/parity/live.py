@@ -266,6 +266,15 @@ async def ws_fails(websocket: WebSocket) -> None:
     raise LookupError("after the first message")
 
 
+@router.websocket("/ws/ends/{how}")
+async def ws_ends(websocket: WebSocket, how: str) -> None:
+    if how == "without accepting":
+        return
+    await websocket.accept()
+    if how == "cancelled":
+        raise asyncio.CancelledError
+
+
 @router.websocket("/ws/fails-before-accepting")
 async def ws_fails_before_accepting(websocket: WebSocket) -> None:
     raise LookupError("before accepting")

@@ -183,6 +183,17 @@ def build(name: str, journal: Journal, marks: Path | None = None) -> FastAPI:
             await ws.send_text(f"{ws.url.scheme}:{text}")
         journal.events.append(f"ws closed {ws.client_state.name}")
 
+    @app.websocket("/ends/{how}")
+    async def ends(ws: WebSocket, how: str) -> None:
+        if how == "without accepting":
+            return
+        await ws.accept()
+        await ws.send_text("hello")
+        if how == "raises":
+            raise ValueError("out of stock")
+        if how == "cancelled":
+            raise asyncio.CancelledError
+
     @app.websocket("/vast")
     async def vast(ws: WebSocket) -> None:
         await ws.accept()

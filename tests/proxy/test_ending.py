@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
@@ -64,6 +64,23 @@ def test_a_websocket_that_sends_is_closed_with_1012_if_its_replica_is_killed(wor
         with pytest.raises(ConnectionClosed) as closed:
             send_for_ever(ws)
     assert closed.value.rcvd == Close(1012, "the replica was lost")
+
+
+@pytest.mark.parametrize("how", ["returns", "raises", "cancelled"])
+def test_a_handler_that_ends_without_closing_ends_the_connection_as_uvicorn_does(world: World, how: str) -> None:
+    world.one()
+    with connect(f"ws://127.0.0.1:{world.port}/ends/{how}") as ws:
+        assert ws.recv() == "hello"
+        with pytest.raises(ConnectionClosed) as closed:
+            ws.recv()
+    assert closed.value.rcvd is None, "there is no close frame, so clients report 1006"
+
+
+def test_a_handler_that_ends_without_accepting_is_answered_500_as_by_uvicorn(world: World) -> None:
+    world.one()
+    with pytest.raises(InvalidStatus) as denied, connect(f"ws://127.0.0.1:{world.port}/ends/without%20accepting"):
+        pass
+    assert denied.value.response.status_code == 500
 
 
 @pytest.mark.parametrize("code", [1005, 5000])

@@ -43,7 +43,7 @@ JSON = [(b"content-type", b"application/json")]
 BODYLESS = (204, 304)
 FRAMING = (b"content-length", b"transfer-encoding")
 INTERNAL_ERROR = 1011
-"""The close code of a WebSocket whose handler failed; RFC 6455, 7.4.1."""
+"""The close code of a WebSocket that its handler closes with an invalid code; RFC 6455, 7.4.1."""
 
 
 Put = Callable[[Message], bool]

@@ -13,7 +13,7 @@ from app_toolkit.core.uploads import most_slow_bodies
 from app_toolkit.errors import ReplicaBusy, RequestError, TooManyWebSockets
 from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.observability.context import REQUEST_ID
-from app_toolkit.replica.admission.admitted_request import INTERNAL_ERROR, AdmittedRequest, Put, respond
+from app_toolkit.replica.admission.admitted_request import AdmittedRequest, Put, respond
 from app_toolkit.replica.admission.live_sets import LiveSets
 from app_toolkit.replica.admission.wait_queue import WaitQueue, serve_position
 from app_toolkit.replica.objects.batching import buffered
@@ -214,12 +214,7 @@ class Replica:
         if not request.started:
             request.take_back()
             await respond(kind, 500, TEXT, SERVER_ERROR, request.send)
-        elif request.complete:
-            pass
-        elif kind == "websocket":
-            # Without this the proxy could not distinguish the failure from a lost replica.
-            await request.send({"type": "websocket.close", "code": INTERNAL_ERROR})
-        else:
+        elif kind == "http" and not request.complete:
             raise Reported from error
 
     async def _join(self, caller: str, receive: Receive, send: Send) -> None:

@@ -1,12 +1,14 @@
 """A WebSocket at the replica: uvicorn's protocol with limits on the CPU time that the frames of one client take."""
 
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
+from websockets.http11 import Request
 
 from app_toolkit.core.floods import MOST_PER_S, SHORT, FrameBudget
-from app_toolkit.types import Message
+from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
 SMALLEST_SLICE = 4 * 1024
 LARGEST_SLICE = 64 * 1024
@@ -14,6 +16,13 @@ LARGEST_SLICE = 64 * 1024
 
 A frame takes up to 20 us, whatever its length, and has two bytes or more. So the slice grows only while frames are
 long.
+"""
+
+CUT_OFF = b"\x88"
+"""Sent before the connection is closed if the handler has ended without a close frame.
+
+It is the first byte of a frame that does not follow. So the caller sees that the WebSocket is cut off, and ends that of
+its client without a close frame, as uvicorn does. If the connection ends between two frames, the replica was lost.
 """
 
 FEW = 64
@@ -33,6 +42,18 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     _scheduled = False
     _drains = False
     """Whether the WebSocket is to be closed once the app has accepted it, because the replica drains."""
+
+    def handle_connect(self, event: Request) -> None:
+        self.app = partial(self._run, self.app)
+        super().handle_connect(event)
+
+    async def _run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        finally:
+            is_open = self.handshake_complete and not (self.close_sent or self.disconnected)
+            if is_open and not self.transport.is_closing():
+                self.transport.write(CUT_OFF)
 
     def drain(self) -> None:
         """Close with 1012, so that the client connects to another replica. The handler may go on.

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from app_toolkit.observability.context import request_id
 from app_toolkit.observability.logs import attach_fields
 from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.replica.http.websocket import CUT_OFF
 from app_toolkit.transport import hop
-from app_toolkit.transport.frames import close_frame
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 from tests.patience import until
 from tests.replica.client import Serve, field
@@ -254,16 +254,13 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
     raise ValueError("out of stock")
 
 
-CLOSED = close_frame(1011, "")
-
-
 @pytest.mark.parametrize(
     ("app", "sent", "begin", "end"),
     [
         (failing, head(target=b"/before", fields=[HOST]), b"HTTP/1.1 500 ", b"\r\n\r\nInternal Server Error"),
         (bare, head(fields=[HOST]), b"HTTP/1.1 500 ", b"\r\n\r\nInternal Server Error"),
         (bare, HANDSHAKE, b"HTTP/1.1 500 ", b"\r\n\r\nInternal Server Error"),
-        (failing, handshake(b"/ws"), b"HTTP/1.1 101 ", CLOSED),
+        (failing, handshake(b"/ws"), b"HTTP/1.1 101 ", CUT_OFF),
         (failing, handshake(b"/denied"), b"HTTP/1.1 403 ", b""),
     ],
     ids=["of a handler", "of a bare app", "of a bare app in a handshake", "in a websocket", "after a denial"],
