@@ -97,6 +97,8 @@ class Call:
     sent: Callable[[Sequence[bytes | memoryview] | None], object] | None = None
     """Is called each time that the call was sent to a replica, with the encoded arguments; None: nobody asks. In one
     process, the arguments are not encoded."""
+    yields: bool = False
+    """Whether the method yields items. For messages."""
 
 
 class DeploymentClient(Protocol):

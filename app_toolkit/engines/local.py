@@ -130,12 +130,14 @@ class Local:
         *,
         name: str,
         affinity: str | None = None,
+        yields: bool = False,
     ) -> RequestError | None:
         """Run a request or call with a permit, and return what `Replica.admit` returns.
 
         Return None if the client disconnects before it runs. Raise a `RequestError` if it cannot run.
 
-        `send`: takes the messages of the response, with the permit. `name`: names the request in warnings.
+        `send`: takes the messages of the response, with the permit. `name`: names the request in warnings. `yields`:
+        whether it is a call of a method that yields items.
         """
         dispatcher.assign(self.router, None)
         now = dispatcher.began
@@ -147,7 +149,7 @@ class Local:
                     if permit is None:
                         return None
                     dispatcher.granted(permit, time.monotonic())
-                permit.request = name
+                permit.request, permit.yields = name, yields
                 deadline = dispatcher.attempts.deadline
                 left = None if deadline is None else deadline - time.monotonic()
                 caller = CALLER if permit.redeem() else None
@@ -358,7 +360,7 @@ class Deployed(Local):
         until = dispatcher.attempts.deadline
         response = _ReplicaResponse(self.router, dispatcher)
         scope = _scope(call, dispatcher.request.request_id, result, dispatcher.trace)
-        options: Any = {"name": call.method, "affinity": call.affinity}
+        options: Any = {"name": call.method, "affinity": call.affinity, "yields": call.yields}
         try:
             async with asyncio.timeout_at(until):
                 await self.dispatch(dispatcher, scope, _receive_nothing, response.send, **options)

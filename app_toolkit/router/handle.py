@@ -209,7 +209,16 @@ class Method:
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, suffix: str = "") -> Call:
         shard_key = self._shard_key or SHARD_KEY.get()
-        return Call(self.name + suffix, args, kwargs, self._timeout_s, self._retry, self._affinity, shard_key)
+        return Call(
+            self.name + suffix,
+            args,
+            kwargs,
+            self._timeout_s,
+            self._retry,
+            self._affinity,
+            shard_key,
+            yields=self.kind in STREAMS,
+        )
 
     def client(self, call: Call) -> DeploymentClient:
         return data_plane().client_of(self.deployment, call.shard_key)

@@ -457,7 +457,7 @@ class RemoteDeploymentClient:
             except NOT_TAKEN as error:
                 raise dispatcher.explain(error) from None
             dispatcher.granted(permit, time.monotonic())
-        permit.request = call.method
+        permit.request, permit.yields = call.method, call.yields
         return permit
 
     async def _send(

@@ -108,6 +108,8 @@ class Router:
         self._alarm = FullAlarm()
         #: Checks every `FULL_S` whether the deployment is full, while requests wait. None: none has waited lately.
         self._watch: asyncio.TimerHandle | None = None
+        #: The permits that were held when `_watch` began.
+        self._held_before: set[Permit] = set()
         self._targets: dict[ReplicaId, Upstream] = {}
         self._all: Sequence[Upstream] = ()
         self._ids: tuple[ReplicaId, ...] = ()
@@ -423,22 +425,25 @@ class Router:
             except RuntimeError:  # a simulation with a clock of its own
                 return
             self._watch = loop.call_later(FULL_S, self._look_whether_full)
+            self._held_before = {permit for target in self._all for permit in target.permits}
 
     def _look_whether_full(self) -> None:
-        self._watch = None
+        self._watch, held_before = None, self._held_before
+        self._held_before = set()
         if not self._queues:
             return
         self._watch_later()
         now = asyncio.get_running_loop().time()
         if self._alarm.must_warn(self._is_full, self._waiting_since, now):
-            logger.warning("%s", self._explain_full(now))
+            logger.warning("%s", self._explain_full(now, held_before))
 
     @property
     def _is_full(self) -> bool:
         full = any(target.position is not None or not target.below_limit for target in self._all)
         return full and not any(target.has_room for target in self._all)
 
-    def _explain_full(self, now: float) -> str:
+    def _explain_full(self, now: float, held_before: Collection[Permit]) -> str:
+        """`held_before`: the permits that were held `FULL_S` ago."""
         targets = [target for target in self._all if target.position is not None or not target.below_limit]
         permits = [permit for target in targets for permit in target.permits]
         held = Counter(permit.request for permit in permits if permit.request)
@@ -447,11 +452,19 @@ class Router:
         which = f"{names}, {rest} others" if names and rest else names or f"{rest}"
         kept = next((each for each in targets if each.endpoint.max_open_streams and each.keeps_streams), None)
         option = "max_ongoing_requests" if kept is None else "max_open_streams"
+        silent = [permit for target in targets for permit in target.without_item if permit in held_before]
+        cure = f"Raise {option}, or add replicas"
+        if 2 * len(silent) > len(permits):
+            methods = " and ".join(sorted({_printable(permit.request) for permit in silent}))
+            cure = (
+                f"{len(silent)} calls of {methods} have yielded no item for {FULL_S:g} s, and a call leaves its slot "
+                f"with its first item: yield one at once, or raise {option} above the number of such calls"
+            )
         number = "its replica is" if len(self._all) == 1 else f"its {len(self._all)} replicas are"
         return (
             f"requests have waited for {self.name} for {now - self._waiting_since:.0f} s: {number} full, "
             f"{(kept or targets[0]).reached}; slots held by requests of this process: {which}. "
-            f"Raise {option}, or add replicas"
+            f"{cure}"
         )
 
     # Statistics

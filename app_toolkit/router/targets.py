@@ -55,7 +55,16 @@ class Upstream:
         if self.endpoint.max_open_streams and self.keeps_streams:
             streams = f"{self.endpoint.max_open_streams:,}"
             reached += f"; {streams} of {streams} max_open_streams are open, and more streams hold slots"
+        if without := self.without_item:
+            reached += f"; {len(without):,} of the calls that hold slots have not yielded their first item"
         return reached
+
+    @property
+    def without_item(self) -> list["Permit"]:
+        """The permits of calls that leave their slots with their first item, and have yielded none yet."""
+        if not self.endpoint.max_open_streams:
+            return []
+        return [permit for permit in self.permits if permit.yields and not permit.kept]
 
     def load(self) -> Load:
         return len(self.permits), len(self.opened)
@@ -76,6 +85,8 @@ class Permit:
     kept: bool = False
     #: The name of the request, for a warning that lists what holds the slots: a path, or the method of a call.
     request: str = ""
+    #: Whether the request is a call of a method that yields items. It leaves its slot with the first item.
+    yields: bool = False
 
     @property
     def endpoint(self) -> Endpoint:

@@ -17,6 +17,7 @@ from app_toolkit import multiplexed
 from app_toolkit.core.affinity import DISPLACEMENT_S, PREFERENCE_S
 from app_toolkit.core.attempts import Result
 from app_toolkit.core.queueing import FULL_S, ROOM_S
+from app_toolkit.errors import QueueTimeout
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.replica.objects.multiplexing import holdings, must_displace, unload
 from app_toolkit.router.router import Router
@@ -276,6 +277,44 @@ def test_a_full_deployment_is_reported_once_as_the_page_shows(caplog: pytest.Log
         assert len(caplog.messages) == 1
 
     simulate(main())
+
+
+def test_calls_that_hold_their_slots_because_they_yield_nothing_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        router = Router("hub")
+        router.update([Endpoint(ReplicaId("hub-1"), Address("unix:/hub-1"), 16)])
+        permits = [router.try_acquire() for _ in range(16)]
+        for number, permit in enumerate(permits):
+            assert permit is not None
+            permit.request, permit.yields = ("subscribe", True) if number else ("publish", False)
+        waiting = asyncio.create_task(router.acquire(asyncio.get_running_loop().time()))
+        await asyncio.sleep(router.policy.max_queue_wait_s + 1)
+        with pytest.raises(QueueTimeout, match="15 of the calls that hold slots have not yielded their first item"):
+            await waiting
+        assert caplog.messages == [page("docs/queues.md").shown("text")[2].strip()]
+        router.close()
+
+    simulate(main())
+
+
+def test_calls_that_have_only_just_begun_are_no_cause(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        router = Router("model")
+        router.update([Endpoint(ReplicaId("model-1"), Address("unix:/model-1"), 1)])
+        permit = router.try_acquire()
+        waiting = [asyncio.create_task(router.acquire(0.0)) for _ in range(4)]
+        for each in waiting:
+            assert permit is not None
+            permit.request, permit.yields = "generate", True
+            await asyncio.sleep(FULL_S * 0.6)
+            router.release(permit)
+            permit = await each
+        assert permit is not None
+        router.release(permit)
+
+    simulate(main())
+    (message,) = caplog.messages
+    assert message.endswith("Raise max_ongoing_requests, or add replicas")
 
 
 def test_a_client_cannot_write_lines_of_its_own_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
