@@ -442,7 +442,7 @@ class Router:
         full = any(target.position is not None or not target.below_limit for target in self._all)
         return full and not any(target.has_room for target in self._all)
 
-    def _explain_full(self, now: float, held_before: Collection[Permit]) -> str:
+    def _explain_full(self, now: float, held_before: set[Permit]) -> str:
         """`held_before`: the permits that were held `FULL_S` ago."""
         targets = [target for target in self._all if target.position is not None or not target.below_limit]
         permits = [permit for target in targets for permit in target.permits]
@@ -459,6 +459,11 @@ class Router:
             cure = (
                 f"{len(silent)} calls of {methods} have yielded no item for {FULL_S:g} s, and a call leaves its slot "
                 f"with its first item: yield one at once, or raise {option} above the number of such calls"
+            )
+        elif permits and kept is None and held_before.issuperset(permits):
+            cure += (
+                f". None of these requests has ended for {FULL_S:g} s: if they wait for requests to {self.name} "
+                "themselves, such as those of an endpoint that calls its own server, each one needs another slot"
             )
         number = "its replica is" if len(self._all) == 1 else f"its {len(self._all)} replicas are"
         return (

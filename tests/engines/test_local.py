@@ -21,6 +21,7 @@ from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.mirror import Mirrors
 from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.errors import QueueTimeout
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import thread_work
 from app_toolkit.types import Message, Scope
@@ -476,3 +477,25 @@ async def test_caller_that_leaves_does_not_end_the_copy() -> None:
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         assert it.mirrors.counts()["main"].compared == 0
+
+
+class Silent(Deployment, max_ongoing_requests=1, max_queue_wait_s=0.05):
+    async def subscribe(self) -> AsyncIterator[str]:
+        await asyncio.Event().wait()
+        yield "never"
+
+    async def publish(self) -> None: ...
+
+
+@pytest.mark.anyio
+async def test_a_call_without_room_says_that_a_stream_without_an_item_holds_the_slot() -> None:
+    silent = Silent.bind()
+    async with started(silent):
+        items = silent.handle.subscribe()
+        subscription = asyncio.ensure_future(anext(items))
+        await until(lambda: IN_PROCESS.deployed_of(silent).router.ongoing == 1)
+        with pytest.raises(QueueTimeout, match="1 of the calls that hold slots have not yielded their first item"):
+            await silent.handle.publish()
+        subscription.cancel()
+        await asyncio.wait([subscription])
+        await items.aclose()

@@ -263,9 +263,14 @@ def test_a_full_deployment_is_reported_once_as_the_page_shows(caplog: pytest.Log
         permits = [router.try_acquire() for _ in range(16)]
         for number, permit in enumerate(permits):
             assert permit is not None
-            permit.request = "subscribe" if number else "publish"
-        waiting = asyncio.create_task(router.acquire(asyncio.get_running_loop().time()))
-        await asyncio.sleep(FULL_S - 0.1)
+            permit.request = "search" if number else "count"
+        served, waiting = (asyncio.create_task(router.acquire(0.0)) for _ in range(2))
+        await asyncio.sleep(FULL_S / 2)
+        assert permits[0] is not None
+        router.release(permits[0])
+        permits[0] = await served
+        permits[0].request = "count"
+        await asyncio.sleep(FULL_S / 2 - 0.1)
         assert not caplog.messages
         await asyncio.sleep(3 * FULL_S)
         assert caplog.messages == [page("docs/queues.md").shown("text")[1].strip()]
@@ -275,6 +280,24 @@ def test_a_full_deployment_is_reported_once_as_the_page_shows(caplog: pytest.Log
         router.release(await waiting)
         await asyncio.sleep(ROOM_S)
         assert len(caplog.messages) == 1
+
+    simulate(main())
+
+
+def test_requests_that_may_wait_for_their_own_slots_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        router = Router("default/app")
+        router.update([Endpoint(ReplicaId("app-1"), Address("unix:/app-1"), 100)])
+        permits = [router.try_acquire() for _ in range(100)]
+        for permit in permits:
+            assert permit is not None
+            permit.request = "/report"
+        waiting = asyncio.create_task(router.acquire(0.0))
+        await asyncio.sleep(2 * FULL_S)
+        assert caplog.messages == [page("docs/queues.md").shown("text")[3].strip()]
+        assert permits[0] is not None
+        router.release(permits[0])
+        router.release(await waiting)
 
     simulate(main())
 
