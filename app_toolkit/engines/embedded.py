@@ -265,6 +265,7 @@ class Ingress(Local):
             if scope["type"] == "websocket":
                 await self._accepted(scope, receive, send_named, timeout)
                 outcome = OK
+                status = status or 500  # the ASGI server responds
             else:
                 replaced = await self._bounded(scope, receive, send_named, dispatcher)
                 if isinstance(replaced, DeadlineExceeded):

@@ -5,6 +5,7 @@ import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import QueueFull
 from app_toolkit.observability.records import Record
 from app_toolkit.toolkit import route_table
+from app_toolkit.types import Scope
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +65,9 @@ def app() -> FastAPI:
     async def fails_when_open(socket: WebSocket) -> None:
         await socket.accept()
         raise ValueError("out of stock")
+
+    @app.websocket("/silent")
+    async def silent(socket: WebSocket) -> None: ...
 
     return app
 
@@ -163,6 +168,17 @@ def test_a_websocket_is_recorded_when_it_ends(
     (record,) = records
     assert (record.kind, record.status, record.outcome) == (kind, status, "ok")
     assert (record.replica, record.tries) == ("web", 1)
+
+
+async def test_a_websocket_that_is_not_accepted_is_recorded_with_the_500_of_the_server(records: list[Record]) -> None:
+    scope: Scope = {"type": "websocket", "path": "/silent", "query_string": b"", "headers": [], "subprotocols": []}
+
+    async def nothing(*_: object) -> Any:
+        raise AssertionError("the handler neither receives nor sends")
+
+    await app()(scope, nothing, nothing)
+    (record,) = records
+    assert (record.kind, record.status, record.outcome) == ("http", 500, "ok")
 
 
 def test_records_of_several_threads_are_all_counted(records: list[Record]) -> None:
