@@ -63,7 +63,7 @@ class FullAlarm:
         self._full_at = -inf
 
     def must_warn(self, full: bool, since: float, now: float) -> bool:
-        """Return whether to warn. Call this at least every `FULL_S` while requests wait.
+        """Return whether to warn. Call this about every `FULL_S` while requests wait.
 
         `full`: whether no replica has room. `since`: since when requests wait without a break.
         """

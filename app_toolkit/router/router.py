@@ -48,6 +48,10 @@ responds fast because all of its responses are errors."""
 REST_S = 0.1
 """Seconds until a replica that was not reached gets permits again. Short, because it may be the only replica."""
 
+WATCH_S = FULL_S + 0.1
+"""Seconds between two looks whether the deployment is full. A little more than `FULL_S`, because the clock of an event
+loop can be behind the time since which a request waits, and the look would come too early."""
+
 NOBODY: Collection[ReplicaId] = ()
 
 SINCE = attrgetter("since")
@@ -106,7 +110,7 @@ class Router:
         #: When the first of the requests began to wait since which the queue was never empty.
         self._waiting_since = 0.0
         self._alarm = FullAlarm()
-        #: Checks every `FULL_S` whether the deployment is full, while requests wait. None: none has waited lately.
+        #: Checks every `WATCH_S` whether the deployment is full, while requests wait. None: none has waited lately.
         self._watch: asyncio.TimerHandle | None = None
         #: The permits that were held when `_watch` began.
         self._held_before: set[Permit] = set()
@@ -424,7 +428,7 @@ class Router:
                 loop = asyncio.get_running_loop()
             except RuntimeError:  # a simulation with a clock of its own
                 return
-            self._watch = loop.call_later(FULL_S, self._look_whether_full)
+            self._watch = loop.call_later(WATCH_S, self._look_whether_full)
             self._held_before = {permit for target in self._all for permit in target.permits}
 
     def _look_whether_full(self) -> None:
@@ -443,7 +447,7 @@ class Router:
         return full and not any(target.has_room for target in self._all)
 
     def _explain_full(self, now: float, held_before: set[Permit]) -> str:
-        """`held_before`: the permits that were held `FULL_S` ago."""
+        """`held_before`: the permits that were held at the look before, at least `FULL_S` ago."""
         targets = [target for target in self._all if target.position is not None or not target.below_limit]
         permits = [permit for target in targets for permit in target.permits]
         held = Counter(permit.request for permit in permits if permit.request)
