@@ -294,7 +294,7 @@ def test_a_root_path_that_hides_every_route_below_the_route_prefix_is_refused() 
     app = Toolkit(root_path="/api")
     assert plan(app, target="x:app", app_dir="/").root_path == "/api"
     assert plan(app, target="x:app", app_dir="/", route_prefix="/api").root_path == "/api"
-    with pytest.raises(ConfigError, match="route prefix '/shop'.*root_path='/api'.*remove root_path"):
+    with pytest.raises(ConfigError, match=r"route prefix '/shop'.*root_path='/api'.*remove root_path"):
         plan(app, target="x:app", app_dir="/", route_prefix="/shop")
 
 

@@ -136,6 +136,9 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
         yield Change("stream_log", before.stream_log, after.stream_log)
     if before.logging_config != after.logging_config:
         yield Change("logging_config")
+    for fact in ("root_path", "cors"):
+        if getattr(before, fact) != getattr(after, fact):
+            yield Change(fact)
     yield from _of_splits(before, after)
     if before.routes != after.routes or before.default != after.default:
         yield Change("routes")

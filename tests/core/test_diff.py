@@ -3,10 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.middleware.cors import CORSMiddleware
 
 from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, HTTPOptions, IngressSpec, SplitSpec
 from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.diff import Change, DeploymentDifference, Diff, Effect, difference, options_changed
+from app_toolkit.userapp.cors import cors_of
 from tests.core.specs import application
 
 
@@ -136,6 +138,14 @@ def test_routes_alone_restart_nothing():
     found = difference(before, before.model_copy(update={"routes": ()}))
     assert [each.effect for each in found.deployments] == [Effect.UNCHANGED]
     assert not found.is_empty
+
+
+def test_difference_shows_what_else_of_the_routes_changes():
+    settings = cors_of(CORSMiddleware(None, allow_origins=["https://page.example"]))
+    before = application()
+    found = difference(before, before.model_copy(update={"root_path": "/api", "cors": settings}))
+    assert [str(change) for change in found.changes] == ["root_path changed", "cors changed"]
+    assert [each.effect for each in found.deployments] == [Effect.UNCHANGED]
 
 
 def test_another_logging_configuration_restarts_all_replicas():
