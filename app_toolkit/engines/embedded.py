@@ -274,11 +274,12 @@ class Ingress(Local):
             if status:
                 outcome = OK if outcome == OK else CUT
                 raise  # the ASGI server closes the connection
-            outcome, status = error.reason, error.status
+            outcome = error.reason
             if error.retry_after_s is not None:
                 rate = self._responses.rate(loop.time())
                 error.retry_after_s = retry_after_s(self.router.waiting, rate)
             response = _error_response(error, request_id, scope, self._cors)
+            status = response.status_code
             size = 0 if scope.get("method") == "HEAD" else len(response.body)
             await response(scope, receive, send)
         except Exception:
