@@ -23,7 +23,7 @@ from app_toolkit.config.models import (
     SplitSpec,
     merge_overrides,
 )
-from app_toolkit.core.applications import check_root_path
+from app_toolkit.core.applications import check_root_path, in_short
 from app_toolkit.core.methods import is_idempotent
 from app_toolkit.deployment import configure, unfit
 from app_toolkit.errors import ConfigError, OverrideError
@@ -92,7 +92,6 @@ def plan(
             working_dir=working_dir,
             overrides=overrides,
         )
-    log = stream_log or (app.stream_log if isinstance(app, Toolkit) else "memory")
     configs, default = _ingresses(app)
     if num_replicas is not None:
         configs = tuple(_of_number(config, num_replicas) for config in configs)
@@ -105,6 +104,8 @@ def plan(
         root_path = app.root_path
     else:
         title, routes, root_path = name, (_everything(default),), ""
+    ingresses = [_ingress_spec(app, known[each.name]) for each in configs]
+    log = stream_log or (app.stream_log if isinstance(app, Toolkit) else None)
     spec = ApplicationSpec(
         name=name,
         target=target,
@@ -114,20 +115,11 @@ def plan(
         root_path=root_path,
         cors=cors_of(app),
         title=title,
-        stream_log=log,
+        stream_log=log or _automatic_stream_log(ingresses),
+        automatic_stream_log=log is None,
         logging_config=logging_config or (app.logging_config if isinstance(app, Toolkit) else None),
         default=default,
-        deployments=(
-            *(
-                IngressSpec(
-                    config=known[each.name],
-                    calls=_calls(app, each.name),
-                    in_memory=_kept_in_memory(app, each.name, log),
-                )
-                for each in configs
-            ),
-            *(_class_spec(each, known[each.name]) for each in classes),
-        ),
+        deployments=(*ingresses, *(_class_spec(each, known[each.name]) for each in classes)),
         routes=routes,
         splits=_split_specs(app) if isinstance(app, FastAPI) else (),
     )
@@ -178,6 +170,7 @@ def plan_bound(
         route_prefix=route_prefix if http else None,
         title=bound.name,
         stream_log=stream_log or "memory",
+        automatic_stream_log=stream_log is None,
         logging_config=logging_config,
         default=bound.name if http else None,
         deployments=tuple(_class_spec(each, configs[each.name]) for each in classes),
@@ -306,34 +299,43 @@ def _split_specs(app: FastAPI | Deployable) -> tuple[SplitSpec, ...]:
     )
 
 
-def _calls(app: ASGIApp, ingress: str) -> tuple[str, ...]:
-    """Return the deployments that the code of one ingress calls."""
+def _ingress_spec(app: ASGIApp, config: DeploymentConfig) -> IngressSpec:
     if not isinstance(app, FastAPI):
-        return ()
-    routes = app.router.routes
-    return calls(app, [each for each in routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress])
+        return IngressSpec(config=config)
+    routes = [each for each in app.router.routes if not isinstance(app, Toolkit) or app.owner_of(each) == config.name]
+    kept = [*keeping_streams(routes)]
+    return IngressSpec(
+        config=config,
+        calls=calls(app, routes),
+        streams=tuple(route for route, kind in kept if not kind),
+        streams_in_memory=tuple(route for route, kind in kept if kind == "memory"),
+    )
 
 
-def _kept_in_memory(app: ASGIApp, ingress: str, stream_log: str) -> str:
-    """Return the first route of an ingress whose streams are in the memory of its replica; empty: there is none."""
-    if not isinstance(app, FastAPI):
-        return ""
-    routes = [each for each in app.router.routes if not isinstance(app, Toolkit) or app.owner_of(each) == ingress]
-    return next((route for route, kind in keeping_streams(routes) if (kind or stream_log) == "memory"), "")
+def _automatic_stream_log(ingresses: Iterable[IngressSpec]) -> str:
+    """Return the log of an application that names none: all replicas that clients may reach must know its streams."""
+    return "shared" if any(each.streams and each.config.max_replicas > 1 for each in ingresses) else "memory"
 
 
 def stream_log_warnings(specs: Iterable[ApplicationSpec]) -> Iterator[str]:
     """Yield a sentence for each ingress that may have several replicas and keeps streams in the memory of each."""
     for spec in specs:
         for each in spec.deployments:
-            bounds = each.config.autoscaling_config
-            most = each.config.starting_replicas if bounds is None else bounds.max_replicas
-            if each.kind == "ingress" and each.in_memory and most > 1:
-                yield (
-                    f"The streams of {each.in_memory} are in the memory of one replica, and {each.config.name!r} of "
-                    f"application {spec.name!r} {'has' if bounds is None else 'may have'} {most}: set stream_log to "
-                    '"shared" (`--stream-log shared`), or clients that come back to another replica lose their streams.'
-                )
+            if each.kind != "ingress" or each.config.max_replicas == 1:
+                continue
+            of_application = each.streams if spec.stream_log == "memory" else ()
+            cures = {
+                of_application: 'set stream_log to "shared" (`--stream-log shared`)',
+                each.streams_in_memory: "leave out the `log` of these routes",
+            }
+            number = "has" if each.config.autoscaling_config is None else "may have"
+            for routes, cure in cures.items():
+                if routes:
+                    yield (
+                        f"The streams of {in_short(routes)} are in the memory of one replica, and "
+                        f"{each.config.name!r} of application {spec.name!r} {number} {each.config.max_replicas}: "
+                        f"{cure}, or clients that come back to another replica lose their streams."
+                    )
 
 
 def shared_logs(specs: Sequence[ApplicationSpec]) -> list[ApplicationSpec]:

@@ -60,7 +60,7 @@ class Toolkit(FastAPI):
         *,
         deployment: DeploymentConfig | None = None,
         deployments: Sequence[Bound[Any] | Split[Any]] = (),
-        stream_log: str = "memory",
+        stream_log: str | None = None,
         logging_config: dict[str, Any] | None = None,
         **fastapi: Any,
     ) -> None:
@@ -74,7 +74,8 @@ class Toolkit(FastAPI):
             stream_log: Where routes that name no log keep their streams: `memory` of the process; `shared`, an
                 application of its own that `run` and `deploy` start; `redis`, the server that the environment variable
                 `APP_TOOLKIT_REDIS_URL` of the replicas names; or the URL of a Redis server without a password. In one
-                process, `shared` is its memory. Default: memory.
+                process, `shared` is its memory. Default: `shared` if an ingress with such routes may have more than one
+                replica, otherwise memory.
             logging_config: What each replica passes to `logging.config.dictConfig` before it imports the app: values of
                 JSON only. Under `app-toolkit dev`, the process does that after it has imported the app; under plain
                 uvicorn, nothing does. `disable_existing_loggers` is false unless it is given. Default: nothing.
@@ -85,7 +86,7 @@ class Toolkit(FastAPI):
             ConfigError: `stream_log` is none of these, or `logging_config` has a mistake.
         """
         try:
-            self.stream_log = checked_stream_log(stream_log)
+            self.stream_log = None if stream_log is None else checked_stream_log(stream_log)
         except ValueError as error:
             raise ConfigError(f"Toolkit(stream_log=...): {error}") from None
         try:
@@ -264,7 +265,7 @@ class Toolkit(FastAPI):
                 self._ingresses,
                 self._table,
                 partial(find, self),
-                stream_log=self.stream_log,
+                stream_log=self.stream_log or "memory",
                 cors=partial(cors_of, self),
             )
         await self._embedded(scope, receive, send)

@@ -61,7 +61,7 @@ from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
-from app_toolkit.planning import stream_log_warnings
+from app_toolkit.planning import shared_logs, stream_log_warnings
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class CommandLine(Options):
 
 DEFAULTS = {
     "num_replicas": "the number in the code or the file",
-    "stream_log": "the one in the code, otherwise memory",
+    "stream_log": "the one in the code, otherwise shared if several replicas may have streams",
     "ssl_certfile": "none: plain HTTP",
     "ssl_keyfile": "the file of the certificate",
     "max_connections": "from the limit of file descriptors",
@@ -405,7 +405,7 @@ def plan(
         shown = [json.loads(spec.model_dump_json()) for spec in specs]
         print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), flush=True)
     else:
-        for spec in specs:
+        for spec in (*specs, *shared_logs(specs)):
             Screen().plan(spec)
 
 

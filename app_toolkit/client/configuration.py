@@ -143,7 +143,7 @@ def _changed(before: ApplicationSpec, application: FileApplication) -> Applicati
     if "route_prefix" in options.model_fields_set and before.route_prefix is not None:
         update["route_prefix"] = options.route_prefix
     if options.stream_log is not None:
-        update["stream_log"] = options.stream_log
+        update |= {"stream_log": options.stream_log, "automatic_stream_log": False}
     if "logging_config" in options.model_fields_set:
         update["logging_config"] = application.logging_config
     for name in application.deployments:

@@ -346,6 +346,11 @@ class DeploymentConfig(IngressPolicy):
         return int(self.num_replicas)
 
     @property
+    def max_replicas(self) -> int:
+        """The most replicas that requests can be spread over, without those that an update replaces."""
+        return int(self.num_replicas) if self.autoscaling_config is None else self.autoscaling_config.max_replicas
+
+    @property
     def on_ray(self) -> tuple[str, ...]:
         """The options, by dotted name, that differ from their defaults and have no effect without Ray."""
         return tuple(_on_ray(self))
@@ -525,8 +530,10 @@ class IngressSpec(DeployedSpec):
 
     kind: Literal["ingress"] = "ingress"
     config: DeploymentConfig
-    in_memory: str = ""
-    """method and path of a route whose streams only one replica knows, for messages; empty: there is none"""
+    streams: tuple[str, ...] = ()
+    """methods and paths of the routes whose streams are in the log of the application"""
+    streams_in_memory: tuple[str, ...] = ()
+    """methods and paths of the routes that name a log in the memory of the replica"""
 
 
 class ClassSpec(DeployedSpec):
@@ -572,6 +579,8 @@ class ApplicationSpec(Origin):
     stream_log: StreamLogChoice = "memory"
     """where routes that name no log keep their streams: memory of the replica, shared, redis, or the URL of a Redis
     server without a password"""
+    automatic_stream_log: bool = False
+    """whether planning has chosen `stream_log`, because neither the app nor an option does"""
     logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
     default: Name | None
     """ingress that serves requests that match no route; None: there is none"""

@@ -138,6 +138,8 @@ class DesiredState:
         async with self._changing:
             self._check_open()
             last = self.rollouts.get(spec.name)
+            if last is not None and last.live:
+                spec = applications.beside(spec, last.current)
             revision = 0 if last is None else last.revision
             if expected not in (None, revision):
                 # The client repeats a request that was applied before: the controller died before it could answer.
@@ -194,7 +196,8 @@ class DesiredState:
         """Start a revision of an application beside its main revision, and return its number.
 
         It gets requests once it is available. If an equal one is live, change its share, tag and mirror instead. Raises
-        `ConfigError` if there is no such application, or if the revision has another route prefix.
+        `ConfigError` if there is no such application, or if the revision has another route prefix, or if each revision
+        would have streams in its memory without being asked for.
         """
         async with self._changing:
             self._check_open()
@@ -203,6 +206,7 @@ class DesiredState:
                 raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
             if self.leases.holder(spec.name) not in (None, owner):
                 raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster")
+            spec = applications.beside(spec, main.current)
             equal = self._live_equal(main, spec)
             if equal is None and expected not in (None, main.next_number):
                 raise RevisionConflict(

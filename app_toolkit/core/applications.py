@@ -1,6 +1,6 @@
 """Decides whether an application may be applied beside the others of an instance, and computes its replica sets."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app_toolkit.config.files import applied_again
@@ -13,6 +13,9 @@ from app_toolkit.core.redaction import secrets_of
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReplicaSpec, Resources
 from app_toolkit.types import ReplicaId
+
+MOST_ROUTES = 3
+"""The routes that a message names."""
 
 
 def check(
@@ -114,7 +117,8 @@ def changed(
             in `running`.
 
     Raises:
-        ConfigError: No application runs, and one is needed; or the two do not fit together.
+        ConfigError: No application runs, and one is needed; or the two do not fit together; or several replicas would
+            have streams in their memory without being asked for.
     """
     if not only and not as_written:
         return spec
@@ -122,7 +126,10 @@ def changed(
         raise ConfigError(f"there is no application {spec.name!r}")
     if as_written:
         spec = applied_again(spec, running)
-    return partial.taken_over(running, spec, partial.named(only, running, spec)) if only else spec
+    if only:
+        spec = partial.taken_over(running, spec, partial.named(only, running, spec))
+    _check_streams(spec)
+    return spec
 
 
 def proxy_options(present: HTTPOptions, named: HTTPOptions) -> HTTPOptions:
@@ -155,7 +162,8 @@ def callee(there: Mapping[str, ApplicationSpec], application: str, name: str) ->
 def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> ApplicationSpec:
     """Return the application with this number of replicas of a deployment.
 
-    Raises `ConfigError` if there is no such deployment, it is autoscaled, or the number is out of bounds.
+    Raises `ConfigError` if there is no such deployment, it is autoscaled, or the number is out of bounds, or if it has
+    streams in the memory of its only replica, and nobody has asked for that.
     """
     each = spec.deployment(deployment)
     options = each.config.model_dump()
@@ -166,7 +174,49 @@ def scaled(spec: ApplicationSpec, deployment: str, num_replicas: int) -> Applica
         )
     config = type(each.config)(**{**options, "num_replicas": num_replicas})
     other = each.model_copy(update={"config": config})
-    return spec.model_copy(update={"deployments": tuple(other if old is each else old for old in spec.deployments)})
+    after = spec.model_copy(update={"deployments": tuple(other if old is each else old for old in spec.deployments)})
+    _check_streams(after)
+    return after
+
+
+def beside(spec: ApplicationSpec, main: ApplicationSpec) -> ApplicationSpec:
+    """Return the application as a live revision: its streams are in the log of the main revision, if it names none.
+
+    Raises `ConfigError` if that log is in memory without being asked for, because clients move between the revisions.
+    """
+    if not spec.automatic_stream_log:
+        return spec
+    streams = tuple(route for each in spec.deployments if each.kind == "ingress" for route in each.streams)
+    if streams and main.automatic_stream_log and main.stream_log == "memory":
+        raise ConfigError(
+            f"application {main.name!r} cannot have several live revisions: the streams of {in_short(streams)} are in "
+            "the memory of each; deploy it with `--stream-log shared` first"
+        )
+    return spec.model_copy(update={"stream_log": main.stream_log})
+
+
+def in_short(routes: Sequence[str]) -> str:
+    """Return the first routes for a message, without those whose path begins with the path of another one."""
+    paths = [route.split(" ", 1)[1] for route in routes]
+    shown = [
+        route
+        for route, path in zip(routes, paths, strict=True)
+        if not any(path.startswith(f"{other.rstrip('/')}/") for other in paths if other != path)
+    ]
+    more = len(shown) - MOST_ROUTES
+    return " and ".join([*shown[:MOST_ROUTES], *([f"{more} more"] if more > 0 else [])])
+
+
+def _check_streams(spec: ApplicationSpec) -> None:
+    """Raise `ConfigError` if an ingress with streams in its memory would have several replicas without being asked."""
+    if not spec.automatic_stream_log or spec.stream_log != "memory":
+        return
+    for each in spec.deployments:
+        if each.kind == "ingress" and each.streams and each.config.max_replicas > 1:
+            raise ConfigError(
+                f"{spec.name}/{each.config.name} cannot have {each.config.max_replicas} replicas: the streams of "
+                f"{in_short(each.streams)} are in the memory of each; deploy it with `--stream-log shared` first"
+            )
 
 
 def replica_set_names(spec: ApplicationSpec) -> list[str]:

@@ -28,7 +28,7 @@ def taken_over(deployed: ApplicationSpec, plan: ApplicationSpec, names: Collecti
     Raises:
         ConfigError: The code of a deployment would call a deployment or method that does not exist, the default
             deployment or all deployments would be deleted, or the plan has another route prefix, another logging
-            configuration or, with an ingress among `names`, another stream log.
+            configuration or, with an ingress among `names`, another stream log that it names.
     """
     if plan.route_prefix not in (None, deployed.route_prefix):
         raise ConfigError(
@@ -36,7 +36,7 @@ def taken_over(deployed: ApplicationSpec, plan: ApplicationSpec, names: Collecti
             f"a part of it cannot be deployed with {plan.route_prefix!r}"
         )
     has_ingress = any(each.kind == "ingress" and each.config.name in names for each in plan.deployments)
-    if has_ingress and plan.stream_log != deployed.stream_log:
+    if has_ingress and not plan.automatic_stream_log and plan.stream_log != deployed.stream_log:
         raise ConfigError(
             f"application {deployed.name!r} has the stream log {deployed.stream_log!r}: "
             f"a part of it cannot be deployed with {plan.stream_log!r}"

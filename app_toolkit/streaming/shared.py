@@ -8,8 +8,10 @@ from typing import cast
 
 from app_toolkit.config.models import REDIS_URL
 from app_toolkit.config.settings import redis_url
+from app_toolkit.core.identity import main_name
 from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal
 from app_toolkit.errors import ConfigError, StreamLogMissing
+from app_toolkit.observability.context import REPLICA
 from app_toolkit.planning import SHARED_LOG
 from app_toolkit.router import handle as handles
 from app_toolkit.running import get_handle
@@ -21,9 +23,11 @@ from app_toolkit.types import Scope
 class SharedStreamLog:
     """The stream log of another application of the instance, which an update of this application leaves alone.
 
-    `run` and `deploy` start it for an application with `stream_log = "shared"`. Otherwise deploy it once:
-    `app-toolkit deploy app_toolkit.streaming.service:log --name stream-log`. In one process without an instance, it is
-    the memory of the process.
+    `run` and `deploy` start it for an application with `stream_log = "shared"`, which is the default of applications
+    with several replicas. Otherwise deploy it once: `app-toolkit deploy app_toolkit.streaming.service:log --name
+    stream-log`. In one process without an instance, it is the memory of the process.
+
+    Each application has keys of its own. The id of a stream is the same for all applications that use the log.
     """
 
     def __init__(self, application: str = SHARED_LOG, deployment: str = "stream-log") -> None:
@@ -53,7 +57,8 @@ class SharedStreamLog:
         return self._found
 
     async def begin(self, stream: str, owner: str, media_type: str, key: str | None) -> None:
-        await (await self._log()).begin(stream, owner, media_type, key)
+        name = None if key is None else _name_of(key)
+        await (await self._log()).begin(stream, owner, media_type, name)
 
     async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
         return await (await self._log()).append(appends)
@@ -71,7 +76,7 @@ class SharedStreamLog:
         return await (await self._log()).remove(stream)
 
     async def find(self, key: str) -> str | None:
-        return await (await self._log()).find(key)
+        return await (await self._log()).find(_name_of(key))
 
     async def media_type(self, stream: str) -> str:
         return await (await self._log()).media_type(stream)
@@ -86,6 +91,12 @@ class SharedStreamLog:
         async with aclosing((await self._log()).follow(stream, after)) as pages:
             async for page in pages:
                 yield page
+
+
+def _name_of(key: str) -> str:
+    """Return the name of a key in a log that several applications share. All revisions of one have the same names."""
+    replica = REPLICA.get()
+    return key if replica is None else f"{main_name(replica.application)}:{key}"
 
 
 _SHARED: StreamLog = SharedStreamLog()

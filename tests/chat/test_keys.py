@@ -189,7 +189,7 @@ async def test_a_client_without_a_permit_left_can_read_and_stop_its_responses() 
             assert (await http.post("/chat", json={**UI, "id": "other"})).status_code == 429
             async with http.stream("GET", "/chat/chat/stream") as follower:
                 assert follower.status_code == 200
-                assert (await http.post("/chat/chat/stop")).json() == {"success": True}
+                assert (await http.post("/chat/chat/stop")).json() == {"success": True, "stopped": True}
                 assert await follower.aread()
         await until(lambda: keys.running["ada"] == 0)
     assert model.running == 0

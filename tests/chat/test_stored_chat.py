@@ -376,7 +376,7 @@ async def test_users_with_the_same_chat_id_have_separate_chats_and_streams() -> 
         sending = asyncio.create_task(talk.send(said("u1", "secret /wait")))
         await until(lambda: bool(talk.model.requests))
         assert (await talk.http.get("/api/chat/chat/stream", headers=bob)).status_code == 204
-        assert (await talk.http.post("/api/chat/chat/stop", headers=bob)).json() == {"success": True}
+        assert (await talk.http.post("/api/chat/chat/stop", headers=bob)).json() == {"success": True, "stopped": False}
         assert (await talk.http.get("/api/conversations/chat", headers=bob)).status_code == 404
         checked((await talk.send(said("u1", "of Bob"), headers=bob)).text)
         talk.model.go.set()

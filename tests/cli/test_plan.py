@@ -55,14 +55,19 @@ def test_a_log_of_streams_that_does_not_suit_several_replicas_is_warned_of(plan:
         "from app_toolkit import Toolkit\nfrom app_toolkit.streaming import stream_router\n"
         "app = Toolkit()\napp.include_router(stream_router(), prefix='/streams')\n"
     )
-    warned = plan(str(app), "-n", "2")
+    warned = plan(str(app), "-n", "2", "--stream-log", "memory")
     assert warned.stderr.startswith("The streams of GET /streams/{stream} are in the memory of one replica")
-    shared = plan(str(app), "-n", "2", "--stream-log", "shared")
+    shared = plan(str(app), "-n", "2")
     assert shared.stderr == ""
     assert shared.stdout.splitlines()[0].endswith(" at /, with the stream log shared")
+    assert "\napplication stream-log (app_toolkit.streaming.service:log from " in shared.stdout
+    automatic = plan(str(app), "-n", "2", "--format", "yaml")
+    assert "    # stream_log: null  # where routes that name no log" in automatic.stdout
     written = plan(str(app), "-n", "2", "--stream-log", "shared", "--format", "yaml")
     assert "    stream_log: shared  # where routes that name no log" in written.stdout
-    assert plan(str(app), "-n", "2", "--format", "json").stderr == "", "the command that reads it warns"
+    assert plan(str(app), "-n", "2", "--stream-log", "memory", "--format", "json").stderr == "", (
+        "the command that reads it warns"
+    )
     refused = plan(str(app), "--stream-log", "redis://:s3cret@cache")
     assert refused.stderr.startswith("Error: --stream-log: a URL in options must not have a password")
     assert "s3cret" not in refused.stderr

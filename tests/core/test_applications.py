@@ -1,12 +1,16 @@
 """Which applications may stand side by side, and of which replica sets they are made."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import HTTPOptions, RayActorOptions
+from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, RayActorOptions
 from app_toolkit.core.applications import (
+    beside,
     callee,
+    changed,
     check,
     proxy_options,
     replica_set_names,
@@ -120,6 +124,46 @@ def test_error_of_an_unknown_deployment_names_those_that_exist():
         callee(there, "plain", "web")
     with pytest.raises(ConfigError, match="those that run: none"):
         callee({}, "shop", "model")
+
+
+def streaming(log="memory", *, automatic=True, replicas=1):
+    """An application whose ingress keeps streams in the log of the application."""
+    config = DeploymentConfig(name="app", num_replicas=replicas)
+    ingress = IngressSpec(config=config, streams=("POST /chat", "GET /chat/{id}/stream"))
+    return application().model_copy(
+        update={
+            "default": "app",
+            "routes": (),
+            "deployments": (ingress,),
+            "stream_log": log,
+            "automatic_stream_log": automatic,
+        }
+    )
+
+
+def test_an_ingress_is_not_scaled_if_its_streams_are_in_memory_and_nobody_has_asked_for_that():
+    said = (
+        "shop/app cannot have 2 replicas: the streams of POST /chat are in the memory of each; deploy it with "
+        "`--stream-log shared` first"
+    )
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        scaled(streaming(), "app", 2)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        changed(streaming(), streaming(replicas=2), as_written=True)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        changed(streaming(), streaming("shared", replicas=2), ["app"])
+    for spec in (streaming(automatic=False), streaming("shared"), application()):
+        scaled(spec, spec.deployments[0].config.name, 2)
+    assert changed(streaming("shared"), streaming(), ["app"]).stream_log == "shared", "of the application that runs"
+
+
+def test_a_live_revision_has_the_log_of_the_main_revision_unless_it_names_another_one():
+    assert beside(streaming(), streaming("shared", replicas=2)).stream_log == "shared"
+    assert beside(streaming("shared", replicas=2), streaming(automatic=False)).stream_log == "memory"
+    assert beside(streaming("redis", automatic=False), streaming("shared")).stream_log == "redis"
+    assert beside(application(), streaming()) == application()
+    with pytest.raises(ConfigError, match="cannot have several live revisions: the streams of POST /chat are in the "):
+        beside(streaming(), streaming())
 
 
 def test_a_deployment_is_scaled_to_a_number_that_it_can_have():

@@ -49,13 +49,45 @@ SCALED = DeploymentConfig(name="app", autoscaling_config=AutoscalingConfig(max_r
 
 
 @pytest.mark.parametrize(
+    ("app", "options"),
+    [
+        (chat(config=TWO), {}),
+        (chat(config=SCALED), {}),
+        (chat(), {"num_replicas": 3}),
+        (chat(), {"overrides": {"app": {"num_replicas": 4}}}),
+        (chat(config=DeploymentConfig(name="app", num_replicas="auto")), {}),
+    ],
+)
+def test_the_log_of_several_replicas_is_shared_unless_another_one_is_named(
+    app: Toolkit, options: dict[str, Any]
+) -> None:
+    spec = planned(app, **options)
+    assert (spec.stream_log, spec.automatic_stream_log) == ("shared", True)
+    assert [log.name for log in shared_logs([spec])] == ["stream-log"]
+    assert list(stream_log_warnings([spec])) == []
+    named = planned(app, **options, stream_log="redis")
+    assert (named.stream_log, named.automatic_stream_log) == ("redis", False)
+
+
+@pytest.mark.parametrize(
+    "app", [chat(), chat(MemoryStreamLog(), TWO), chat(SharedStreamLog(), TWO), Toolkit(deployment=TWO), FastAPI()]
+)
+def test_no_shared_log_is_started_for_one_replica_or_for_routes_that_name_their_log(app: FastAPI) -> None:
+    spec = planned(app)
+    assert (spec.stream_log, spec.automatic_stream_log) == ("memory", True)
+
+
+def test_the_ingress_that_has_several_replicas_decides_and_not_another_one() -> None:
+    app = Toolkit(deployment=TWO)
+    app.include_router(stream_router(), prefix="/in", deployment=DeploymentConfig(name="streams"))
+    assert planned(app).stream_log == "memory"
+
+
+@pytest.mark.parametrize(
     ("app", "options", "number"),
     [
-        (chat(config=TWO), {}, "has 2"),
-        (chat(config=SCALED), {}, "may have 5"),
-        (chat(), {"num_replicas": 3}, "has 3"),
-        (chat(), {"overrides": {"app": {"num_replicas": 4}}}, "has 4"),
-        (chat(MemoryStreamLog(), TWO, stream_log="shared"), {}, "has 2"),
+        (chat(config=TWO, stream_log="memory"), {}, "has 2"),
+        (chat(config=SCALED, stream_log="memory"), {}, "may have 5"),
         (chat(config=TWO, stream_log="shared"), {"stream_log": "memory"}, "has 2"),
     ],
 )
@@ -70,15 +102,26 @@ def test_several_replicas_with_streams_in_their_memory_are_warned_of(
     )
 
 
+def test_a_route_that_names_a_log_in_memory_is_warned_of_by_its_own_name() -> None:
+    app = chat(config=TWO)
+    app.include_router(stream_router(log=MemoryStreamLog()), prefix="/in")
+    spec = planned(app)
+    assert spec.stream_log == "shared"
+    (warning,) = stream_log_warnings([spec])
+    assert warning.startswith("The streams of GET /in/{stream} are in the memory of one replica")
+    assert "leave out the `log` of these routes" in warning
+
+
 @pytest.mark.parametrize(
     ("app", "options"),
     [
         (chat(), {}),
+        (chat(stream_log="memory"), {}),
         (chat(config=TWO, stream_log="shared"), {}),
         (chat(config=TWO), {"stream_log": "redis"}),
         (chat(SharedStreamLog(), TWO), {}),
         (chat(StreamLogDeployment.bind(), TWO), {}),
-        (Toolkit(deployment=TWO), {}),
+        (Toolkit(deployment=TWO, stream_log="memory"), {}),
     ],
 )
 def test_one_replica_or_another_log_is_not_warned_of(app: Toolkit, options: dict[str, Any]) -> None:
@@ -99,7 +142,8 @@ def test_every_router_and_an_ordinary_app_are_warned_of() -> None:
     for router in routers:
         apps.append(FastAPI())
         apps[-1].include_router(router, prefix="/in")
-    found = [next(stream_log_warnings([planned(app, num_replicas=2)])).split(" are ")[0] for app in apps]
+    specs = [planned(app, num_replicas=2, stream_log="memory") for app in apps]
+    found = [next(stream_log_warnings([spec])).split(" are ")[0] for spec in specs]
     assert found == [
         "The streams of GET /words",
         "The streams of POST /in/responses",
@@ -109,7 +153,15 @@ def test_every_router_and_an_ordinary_app_are_warned_of() -> None:
     ]
     app = FastAPI()
     app.include_router(ai_sdk_router(echo, resume=False), prefix="/in")
-    assert list(stream_log_warnings([planned(app, num_replicas=2)])) == []
+    assert planned(app, num_replicas=2).stream_log == "memory"
+
+
+def test_a_warning_names_the_routes_of_several_routers() -> None:
+    app = FastAPI()
+    for prefix in ("/a", "/b", "/c", "/d", "/e"):
+        app.include_router(ai_sdk_router(echo), prefix=prefix)
+    (warning,) = stream_log_warnings([planned(app, num_replicas=2, stream_log="memory")])
+    assert warning.startswith("The streams of POST /a and POST /b and POST /c and 2 more are in the memory")
 
 
 def test_a_shared_log_is_an_application_of_its_own_unless_there_is_one() -> None:

@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -129,7 +129,8 @@ def ai_sdk_router(
 
     `POST` to the prefix streams a response as a UI message stream, version 1. `POST /text` streams its text only, for
     `TextStreamChatTransport`. With `resume`, `GET /{chat}/stream` replays the active response of a chat from its start
-    and follows it (204 if none is active or lost), and `POST /{chat}/stop` stops it.
+    and follows it (204 if none is active or lost), and `POST /{chat}/stop` stops it and says
+    whether there was one.
 
     An error before the first event has its status, and its body is the message, which the AI SDK shows to the user. A
     later one is a part of the type `error`; an exception other than `ChatError` shows no details.
@@ -239,13 +240,14 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
     async def stop_stream(chat: str, request: Request, user_chats: chats, log: parameter) -> dict[str, bool]:
         named = _named_stream(await request.body())
         stream = await _active(log, user_chats.key(chat))
+        stopped = False
         if stream is not None and named in (None, stream):
             try:
                 async with asyncio.timeout(STOP_S):
-                    await _stop(log, stream)
+                    stopped = await _stop(log, stream)
             except TimeoutError:
                 logger.warning("stream %s has not ended %g s after its stop", stream, STOP_S)
-        return {"success": True}
+        return {"success": True, "stopped": stopped}  # clients of the AI SDK expect success, whatever was active
 
 
 class PlainTextRoute(CheckedRoute):
@@ -494,16 +496,15 @@ async def _recover(request: Request, log: StreamLog, chat: str, stored: StoredCh
         await found.generation.ended()
 
 
-async def _stop(log: StreamLog, stream: str) -> None:
-    """Stop a stream, and wait for its end."""
-    try:
+async def _stop(log: StreamLog, stream: str) -> bool:
+    """Stop a stream, and wait for its end. Return False if it has ended by itself."""
+    with suppress(StreamUnknown):
         await log.stop(stream)
         async with aclosing(log.follow(stream, NEWEST)) as pages:
             async for page in pages:
                 if page.outcome is not None:
-                    return
-    except StreamUnknown:
-        return
+                    return page.outcome == "stopped"
+    return False
 
 
 def _named_stream(body: bytes) -> str | None:

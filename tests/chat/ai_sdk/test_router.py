@@ -405,18 +405,19 @@ async def test_a_stop_ends_the_model_and_its_streams(talk: Talk) -> None:
         await first.until('"delta":"a"')
         id = first.response.headers["x-stream-id"]
         stale = await talk.http.post("/api/chat/chat/stop", json={"activeStreamId": "an earlier one"})
-        assert stale.json() == {"success": True}
+        assert stale.json() == {"success": True, "stopped": False}
         assert talk.model.running == 1
-        for content in (json.dumps({"activeStreamId": id, "assistantMessage": None}), "", "[]"):
+        bodies = (json.dumps({"activeStreamId": id, "assistantMessage": None}), True), ("", False), ("[]", False)
+        for content, stopped in bodies:
             answer = await talk.http.post(
                 "/api/chat/chat/stop", content=content, headers={"content-type": "application/json"}
             )
-            assert (answer.status_code, answer.json()) == (200, {"success": True})
+            assert (answer.status_code, answer.json()) == (200, {"success": True, "stopped": stopped})
             assert not talk.model.running
         parts = await first.rest()
     assert kinds(parts)[-2:] == ["text-end", "abort"]
     assert (await talk.http.get("/api/chat/chat/stream")).status_code == 204
-    assert (await talk.http.post("/api/chat/unknown/stop")).json() == {"success": True}
+    assert (await talk.http.post("/api/chat/unknown/stop")).json() == {"success": True, "stopped": False}
 
 
 async def test_a_new_message_stops_the_response_that_is_active_in_its_chat(talk: Talk) -> None:
