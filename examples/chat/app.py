@@ -85,7 +85,6 @@ store = SQLiteConversationStore(database())
 app = Toolkit(
     title="Chat",
     summary="A chat page, and the same assistant for the clients of other chats.",
-    stream_log="shared",  # one for all replicas, which `run` and `deploy` start
 )
 app.include_router(ai_sdk_router(models, conversations=store, user=visitor), prefix="/api/chat", tags=["chat"])
 app.include_router(conversations_router(store, user=visitor), prefix="/api/conversations", tags=["conversations"])

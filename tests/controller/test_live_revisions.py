@@ -328,3 +328,24 @@ async def test_a_client_that_asks_again_gets_the_same_revision():
         assert await h.controller.add_candidate(application(**OTHER), {}, 0.1, None, expected=2) == 2
         with pytest.raises(RevisionConflict, match="the next revision of application 'shop' is 3, and 2 was expected"):
             await h.controller.add_candidate(application(chat=3), {}, 0.1, None, expected=2)
+
+
+async def test_a_live_revision_and_its_main_revision_have_one_stream_log():
+    ingress = IngressSpec(config=DeploymentConfig(name="shop", num_replicas=2), streams=("POST /chat",))
+    main = application().model_copy(
+        update={"deployments": (ingress,), "stream_log": "shared", "automatic_stream_log": True}
+    )
+    single = application().model_copy(
+        update={
+            "deployments": (ingress.model_copy(update={"config": DeploymentConfig(name="shop")}),),
+            "automatic_stream_log": True,
+        }
+    )
+    async with harness(deployed=main) as h:
+        await h.controller.add_candidate(single, {}, 0.1, None)
+        assert h.controller.application("shop@2")[0].stream_log == "shared"
+        await h.controller.apply(single, expected=1)
+        assert h.controller.application("shop")[0].stream_log == "shared", "while another revision is live"
+    async with harness(deployed=single) as h:
+        with pytest.raises(ConfigError, match="deploy it with `--stream-log shared` first"):
+            await h.controller.add_candidate(main, {}, 0.1, None)

@@ -1,5 +1,6 @@
 """The option `stream_log` of an application: where it is set, what it warns of, and which log its routes get."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ai_sdk_router, o
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.engines.embedded import embedded
+from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.planning import plan, shared_logs, stream_log_warnings
 from app_toolkit.streaming import (
     MemoryStreamLog,
@@ -25,6 +27,7 @@ from app_toolkit.streaming import (
     stream_router,
 )
 from app_toolkit.streaming.shared import application_log
+from app_toolkit.types import ReplicaId
 from tests.patience import PATIENCE_S
 from tests.streaming.redis_server import RedisServer
 
@@ -259,3 +262,27 @@ def test_the_stream_of_a_mirrored_request_takes_no_place_in_a_shared_log() -> No
     scope: dict[str, Any] = {"type": "http", "extensions": {"app_toolkit": {"stream_log": "shared"}}}
     assert isinstance(application_log(scope | {"headers": []}), SharedStreamLog)
     assert isinstance(application_log(scope | {"headers": [(b"x-app-toolkit-mirrored", b"1")]}), MemoryStreamLog)
+
+
+@pytest.mark.anyio
+async def test_applications_with_one_shared_log_have_keys_of_their_own_and_their_revisions_share_them() -> None:
+    log = SharedStreamLog()
+
+    async def of(application: str, key: str, *, begun: bool = False) -> str | None:
+        REPLICA.set(ReplicaContext(application, "app", ReplicaId(f"{application}.app-1")))
+        if begun:
+            await log.begin(application, "owner", "text/plain", key)
+        return await log.find(key)
+
+    async def found(application: str, *, begun: bool = False) -> str | None:
+        return await asyncio.create_task(of(application, "chat:one", begun=begun))
+
+    try:
+        assert await found("shop", begun=True) == "shop"
+        assert await found("other") is None
+        assert await found("other", begun=True) == "other"
+        assert await found("shop@13") == "shop"
+        assert await log.media_type("shop") == "text/plain"
+    finally:
+        await log.remove("shop")
+        await log.remove("other")

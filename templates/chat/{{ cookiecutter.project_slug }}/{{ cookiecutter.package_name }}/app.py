@@ -19,8 +19,7 @@ DATABASE = Path.home() / "{{ cookiecutter.project_slug }}.db"
 
 models = {"{{ cookiecutter.project_slug }}": Model.bind()}
 
-# With the shared log, every replica can continue an answer. `run` and `deploy` start it.
-app = Toolkit(title="{{ cookiecutter.project_name }}", stream_log="shared")
+app = Toolkit(title="{{ cookiecutter.project_name }}")
 store = SQLiteConversationStore(os.environ.get("CHAT_DATABASE") or DATABASE)
 
 
