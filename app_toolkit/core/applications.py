@@ -201,7 +201,7 @@ def in_short(routes: Sequence[str]) -> str:
     shown = [
         route
         for route, path in zip(routes, paths, strict=True)
-        if not any(path.startswith(f"{other.rstrip('/')}/") for other in paths if other != path)
+        if not any(path.startswith(f"{other.rstrip('/')}/") for other in paths if other not in (path, "/"))
     ]
     more = len(shown) - MOST_ROUTES
     return " and ".join([*shown[:MOST_ROUTES], *([f"{more} more"] if more > 0 else [])])

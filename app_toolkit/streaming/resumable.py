@@ -123,9 +123,9 @@ def resumable(
     an event of the type `error`.
 
     Parameters:
-        log: Where the events are kept. Default: where the option `stream_log` of the application says, which is the
-            memory of the process if it is not set. That is right for one process and for one replica. Otherwise: a
-            `StreamLog`, or a bound `StreamLogDeployment`, whose events end with the next update of the application.
+        log: Where the events are kept. Default: where the option `stream_log` of the application says. If it is not
+            set, several replicas share a log, and one replica has it in its memory. Otherwise: a `StreamLog`, or a
+            bound `StreamLogDeployment`, whose events end with the next update of the application.
         key: Name of the parameter of the route whose value is another name of the stream. One stream with this name is
             active at a time; a request for a second one gets 409. Default: None, streams have only an id.
         linger_s: Seconds without a reader after which the generator is stopped. Default: 60.

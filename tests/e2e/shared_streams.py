@@ -1,4 +1,4 @@
-"""Chats of two replicas that keep their streams in the shared log, and in the log that a route names."""
+"""Chats of two replicas, which therefore keep their streams in the shared log, and in the log that a route names."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,9 +15,7 @@ async def count(request: ChatRequest) -> AsyncIterator[ChatEvent]:
 
 
 def make(title: str) -> Toolkit:
-    app = Toolkit(
-        title=title, stream_log="shared", deployment=DeploymentConfig(name="app", num_replicas=2, max_surge=2)
-    )
+    app = Toolkit(title=title, deployment=DeploymentConfig(name="app", num_replicas=2, max_surge=2))
     app.include_router(ai_sdk_router(count), prefix="/api/chat")
     app.include_router(stream_router(log=SharedStreamLog()), prefix="/streams")
 

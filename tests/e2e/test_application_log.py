@@ -1,4 +1,4 @@
-"""An application whose option `stream_log` is "shared", on Ray."""
+"""An application with several replicas, whose stream log is therefore shared, on Ray."""
 
 import asyncio
 import re
@@ -88,7 +88,7 @@ async def test_streams_are_resumed_at_every_replica_and_after_an_update(chats: S
             pass
         reading.append(asyncio.create_task(words(http, found[10])))
         await until(lambda: len(found[10]) > 10)
-        assert (await http.post("/api/chat/long/stop")).status_code == 200
+        assert (await http.post("/api/chat/long/stop")).json() == {"success": True, "stopped": True}
         (first, *others) = await asyncio.gather(*reading)
         assert first == [str(number) for number in range(len(first))]
         assert all(each == first for each in others)
