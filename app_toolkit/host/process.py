@@ -32,6 +32,7 @@ from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.replica_state import Found
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
+from app_toolkit.host.data_folder import use_data_of_application, use_data_of_project
 from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
@@ -62,8 +63,9 @@ from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp import sources
-from app_toolkit.userapp.artifact import Unpacked
+from app_toolkit.userapp.artifact import Unpacked, is_installed
 from app_toolkit.userapp.loading import configure_logging, users_traceback
+from app_toolkit.userapp.read_only import protect
 
 
 class ControlledProcess:
@@ -219,6 +221,10 @@ class ReplicaProcess(ControlledProcess):
     def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
         settings.hide_admin_token()  # user code has no need of it
         settings.set_variables(spec.variables)
+        if spec.artifact or is_installed(Path(spec.app_dir)):
+            use_data_of_application(spec.application)
+        else:
+            use_data_of_project(Path(spec.app_dir))
         add_secrets(spec.live.secrets)
         context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         begin_logs(self.services.log_folder, context, output=True)
@@ -380,11 +386,15 @@ async def _calling(spec: ReplicaSpec, secret: bytes, services: Services) -> Asyn
 def _with_files(spec: ReplicaSpec, services: Services) -> ReplicaSpec:
     """Unpack the artifact on this node, and return the spec with the unpacked folders.
 
-    The files stay until this process ends.
+    The files stay until this process ends. It cannot change them.
     """
     if not spec.artifact:
         return spec
     archive = partial(packed, services.store, spec.artifact)
     folder = Unpacked(spec.artifact, archive, services.folder.path / "artifacts").folder
     shorten_paths(folder)
-    return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(folder / spec.working_dir))
+    protect(folder)
+    working_dir = folder / spec.working_dir
+    if not working_dir.is_dir():  # it has no packed files; relative paths must not begin at a folder of the engine
+        working_dir = folder
+    return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(working_dir))
