@@ -122,7 +122,7 @@ def _of_deployment(
     name, changes = other.config.name, options_changed(one.config, other.config)
     from_origin = tuple(_of_origin(before.origin_of(name), after.origin_of(name)))
     if from_origin != tuple(_of_origin(before.origin, after.origin)):  # otherwise in the changes of the application
-        changes = (*from_origin, *changes)
+        changes = (*changes, *from_origin)
     if before.template_hash(name) != after.template_hash(name):
         effect = Effect.RESTARTED
     elif one.config.reloadable_options != other.config.reloadable_options:
@@ -135,7 +135,6 @@ def _of_deployment(
 
 
 def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Change]:
-    yield from _of_origin(before.origin, after.origin)
     if before.route_prefix != after.route_prefix:
         yield Change("route_prefix", _shown(before.route_prefix), _shown(after.route_prefix))
     if before.stream_log != after.stream_log:
@@ -145,6 +144,7 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
     yield from _of_splits(before, after)
     if before.routes != after.routes or before.default != after.default:
         yield Change("routes")
+    yield from _of_origin(before.origin, after.origin)
 
 
 def _of_splits(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Change]:
@@ -162,14 +162,14 @@ def _shares(split: SplitSpec) -> Iterator[tuple[str, float]]:
 
 
 def _of_origin(before: Origin, after: Origin) -> Iterator[Change]:
-    if (before.artifact, before.sources) != (after.artifact, after.sources):
-        yield Change("files", after=listed(_changed_files(before.files, after.files)))
     if before.code != after.code:
         yield Change("code")
     for fact in ("target", "app_dir", "working_dir"):
         one, other = getattr(before, fact), getattr(after, fact)
         if one != other:
             yield Change(fact, _shown(one), _shown(other))
+    if (before.artifact, before.sources) != (after.artifact, after.sources):  # last, because it is a list
+        yield Change("files", after=listed(_changed_files(before.files, after.files)))
 
 
 def _changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

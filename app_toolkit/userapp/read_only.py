@@ -41,24 +41,28 @@ class Protected:
     def check(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Raise `PermissionError` if an audit event of `EVENTS` changes the folder."""
         for path, follows in EVENTS[event](*arguments):
-            if self._has(path, follows):
+            name = self._name(path, follows)
+            if name is not None:
                 place = f", {folder}" if (folder := data_folder()) else ""
                 raise PermissionError(
                     errno.EACCES,
-                    f"{os.fsdecode(path)} cannot be written, because each revision of a deployed application has its "
-                    f"own copy of its files: keep data in the folder of the environment variable {DATA}{place}",
+                    f"{name} cannot be written, because each revision of a deployed application has its own copy of "
+                    f"its files: keep data in the folder of the environment variable {DATA}{place}",
                 )
 
-    def _has(self, path: Any, follows: bool) -> bool:
+    def _name(self, path: Any, follows: bool) -> str | None:
+        """Return the path below the folder; None: it is not below, or is a cache."""
         if isinstance(path, int):  # a descriptor, of a file that is open already
-            return False
+            return None
         name = os.fsdecode(path)
         if follows:
             real = os.path.realpath(name)
         else:
             above, last = os.path.split(name.rstrip(os.sep))
             real = os.path.join(os.path.realpath(above), last)
-        return f"{real}{os.sep}".startswith(f"{self._folder}{os.sep}") and CACHE not in real.split(os.sep)
+        if not f"{real}{os.sep}".startswith(f"{self._folder}{os.sep}") or CACHE in real.split(os.sep):
+            return None
+        return os.path.relpath(real, self._folder)
 
 
 def _opened(path: Any, mode: str | None, flags: int) -> Changed:

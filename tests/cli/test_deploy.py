@@ -162,7 +162,7 @@ def test_shown_plan_is_applied_with_its_files(app: Path, tmp_path: Path) -> None
     ]
     app.write_text(APP.replace('"Shop"', '"Shops"').replace("num_replicas=2", "num_replicas=3"))
     assert deployed(cluster, app, dry_run=True, named=HTTPOptions(port=9000)) == [
-        "application shop at /shop: files changed",
+        "application shop at /shop: files changed: shop.py",
         "  app: will be restarted",
         "  chat: will be restarted (num_replicas 2 -> 3)",
         "proxies: will be restarted (port 8000 -> 9000)",
@@ -182,7 +182,7 @@ def test_a_shared_stream_log_is_deployed_once_and_then_left_alone(app: Path) -> 
     assert deployed(cluster, app)[0] == "application shop at /shop: no changes"
     assert cluster.did[4:] == ["deploy shop", "close"]
     app.write_text(APP)
-    assert deployed(cluster, app)[0] == "application shop at /shop: files changed, stream_log shared -> memory"
+    assert deployed(cluster, app)[0] == "application shop at /shop: stream_log shared -> memory, files changed: shop.py"
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> No
     deployed(cluster, app)
     before, files = cluster.applications["shop"], set(cluster.code)
     app.write_text(APP.replace("num_replicas=2", "num_replicas=3"))
-    shown = ["application shop at /shop", "  chat: will be restarted (files changed, num_replicas 2 -> 3)"]
+    shown = ["application shop at /shop", "  chat: will be restarted (num_replicas 2 -> 3, files changed: shop.py)"]
     assert deployed(cluster, app, only=["chat"], dry_run=True) == shown
     assert cluster.applications["shop"] == before
     assert deployed(cluster, app, only=["chat"])[:2] == shown

@@ -115,10 +115,10 @@ def test_difference_shows_changes_of_the_application():
     before = application()
     after = before.model_copy(update={"route_prefix": "/shop", "code": "1a", "routes": (), "target": "shop:api"})
     assert [str(change) for change in difference(before, after).changes] == [
-        "code changed",
-        "target shop:app -> shop:api",
         "route_prefix / -> /shop",
         "routes changed",
+        "code changed",
+        "target shop:app -> shop:api",
     ]
 
 
