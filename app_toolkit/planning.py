@@ -221,9 +221,12 @@ def with_files(
 
 
 def about_data(spec: ApplicationSpec, include: Sequence[str] = ()) -> list[str]:
-    """Return the sentences of `with_files` about files with data. Raises as `with_files` does."""
+    """Return the sentences of `with_files` about files with data, or one about its error."""
     folder = Path(spec.app_dir)
-    return [] if is_installed(folder) else list(_about_data(select(folder, include)))
+    try:
+        return [] if is_installed(folder) else list(_about_data(select(folder, include)))
+    except ConfigError as error:
+        return [f"Not deployable: {error}."]
 
 
 def _about_data(selection: Selection) -> Iterator[str]:

@@ -226,6 +226,8 @@ def test_sentences_name_files_that_are_not_packed_and_folders_that_are_read_only
     ]
     assert with_files(spec)[2] == about_data(spec) == sentences
     assert about_data(spec, ["*.db", ".env"]) == sentences[1:]
+    (sentence,) = about_data(spec, ["lost"])
+    assert sentence.startswith("Not deployable: include has 'lost', and no file or folder below ")
 
 
 def depends_on_the_class(app: FastAPI) -> FastAPI:

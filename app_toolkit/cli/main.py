@@ -404,14 +404,14 @@ def plan(
     else:
         specs = [plan_application(file, application)] if application is not None else _planned(file)
         given = {name: each.deployments for name, each in file.applications.items()}
+    included = {} if file is None else {name: each.options.include for name, each in file.applications.items()}
     if format is not Format.json:  # `run` and `deploy` read the JSON, and warn themselves
-        included = {} if file is None else {name: each.options.include for name, each in file.applications.items()}
         sentences = [sentence for spec in specs for sentence in about_data(spec, included.get(spec.name, ()))]
         for sentence in (*stream_log_warnings(specs), *dict.fromkeys(sentences)):
             print(sentence, file=sys.stderr)
     if format is Format.yaml:
         instance = InstanceOptions(**{k: v for k, v in chosen.given.items() if k in InstanceOptions.model_fields})
-        print(render(specs, instance, folder, given), end="", flush=True)
+        print(render(specs, instance, folder, given, included=included), end="", flush=True)
     elif format is Format.json:
         shown = [json.loads(spec.model_dump_json()) for spec in specs]
         print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), flush=True)

@@ -132,7 +132,7 @@ def _changed(before: ApplicationSpec, application: FileApplication) -> Applicati
     Raises `ConfigError` if it cannot have them.
     """
     options = application.options
-    of_code = {
+    of_code: dict[str, object] = {
         "target": before.target,
         "app_dir": before.app_dir,
         "working_dir": before.working_dir,
