@@ -8,19 +8,19 @@ import pytest
 
 import app_toolkit
 from tests.cluster import Served
+from tests.docs.pages import page
 from tests.e2e.test_deploy import here
 from tests.patience import PATIENCE_S
 
-APP = """
-import os
+ENGINE = page("docs/data.md").code
+APP = f"""{ENGINE}
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
-from sqlalchemy import create_engine, select
+from sqlalchemy import select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 VERSION = 1
-engine = create_engine("sqlite:///PLACE/app.db".replace("PLACE", os.environ.get("APP_TOOLKIT_DATA", ".")))
 
 
 class Base(DeclarativeBase):
@@ -105,8 +105,8 @@ def test_items_stay_over_an_update_and_a_rollback_and_a_database_beside_the_code
     assert here("rollback", "data", "--wait") == 0
     assert shop.items() == [1, [1, 2, 3]]
 
-    assert shop.deploy(APP.replace("PLACE/app.db", "./app.db").replace("VERSION = 1", "VERSION = 3")) == 2
-    assert "PermissionError: [Errno 13] app.db cannot be written, because each revision" in capfd.readouterr().err
+    assert shop.deploy(APP.replace("{os.environ.get('APP_TOOLKIT_DATA', '.')}", ".")) == 2
+    assert "PermissionError: [Errno 13] shop.db cannot be written, because each revision" in capfd.readouterr().err
     (status,) = [each for each in app_toolkit.status().applications if each.name == "data"]
     assert status.status == "rolled_back"
     assert shop.items() == [1, [1, 2, 3]]
