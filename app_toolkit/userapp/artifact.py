@@ -273,8 +273,13 @@ class Unpacked:
             if not self.folder.is_dir():
                 _remove_unused(below, hash)
                 _unpack(hash, fetch(), self.folder)
+                os.utime(turn)  # for `written`
         finally:
             os.close(turn)
+
+    def written(self) -> list[str]:
+        """Return the files that were written after the unpacking. Root can do that in languages other than Python."""
+        return _written(self.folder)
 
     def close(self) -> None:
         """Release the files. Call this once. The end of the process releases them, too."""
@@ -283,6 +288,16 @@ class Unpacked:
 
 def _open(below: Path, name: str) -> int:
     return private.open_file(below / f"{name}.lock", os.O_RDWR)
+
+
+def _written(folder: Path) -> list[str]:
+    since = os.stat(f"{folder}.unpack.lock").st_mtime_ns
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != CACHE]
+        paths = [os.path.join(path, name) for name in files]
+        found += [os.path.relpath(each, folder) for each in paths if os.lstat(each).st_mtime_ns > since]
+    return sorted(found)
 
 
 def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:
@@ -337,6 +352,8 @@ def _remove_unused(below: Path, hash: str) -> None:
         lock = _open(below, folder.name)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _written(folder):
+                continue  # there may be no other copy of it
             partial = folder.with_suffix(".partial")
             folder.rename(partial)  # atomically, so that no process finds a part of it
             private.remove_tree(partial)

@@ -22,6 +22,7 @@ from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
 from tests.patience import PATIENCE_S
 from tests.running import ROOT
+from tests.security.other_user import needs_root
 
 
 class LoneServices:
@@ -159,6 +160,7 @@ except BaseException as error:
     print(json.dumps(str(error.__cause__ or error)), flush=True)
 else:
     print(json.dumps(sys.modules["served"].app.state.said), flush=True)
+    replica.stop(5, 1)
 os._exit(0)
 """
 
@@ -205,6 +207,7 @@ def starts(tmp_path: Path) -> Callable[..., Any]:
             check=False,
         )
         assert done.returncode == 0, done.stderr
+        (tmp_path / "logged").write_text(done.stderr)
         return json.loads(done.stdout)
 
     return start
@@ -245,3 +248,14 @@ def test_without_a_place_for_data_only_apps_that_write_fail(starts: Callable[...
     (tmp_path / "home").write_text("no folder")
     assert "keep data in the folder of the environment variable APP_TOOLKIT_DATA" in starts(f"CODE = 1{COUNTS}")
     assert starts("from fastapi import FastAPI\napp = FastAPI()\napp.state.said = 'started'\n") == "started"
+
+
+@needs_root  # whom permissions do not stop
+def test_a_replica_that_stops_names_what_other_programs_wrote_below_its_files(
+    starts: Callable[..., Any], tmp_path: Path
+) -> None:
+    code = "import subprocess\nfrom fastapi import FastAPI\napp = FastAPI()\napp.state.said = ''\n"
+    starts(code)
+    assert "written below" not in (tmp_path / "logged").read_text()
+    starts(f"{code}subprocess.run(['touch', 'native.db'], check=True)\n")
+    assert "native.db: written below the files of a revision, which the next" in (tmp_path / "logged").read_text()

@@ -288,6 +288,20 @@ def test_an_archive_of_something_else_is_refused_and_leaves_nothing(app: Path, t
     assert {path.name for path in node.iterdir()} == {"1a.lock", "1a.unpack.lock"}
 
 
+@needs_root  # whom permissions do not stop
+def test_what_was_written_below_the_files_is_named_and_is_not_removed_with_them(app: Path, tmp_path: Path) -> None:
+    node, first = tmp_path / "node", pack(app)
+    (app / "main.py").write_text("x = 1")
+    second = pack(app)
+    unpacked = Unpacked(first.hash, lambda: first.archive, node)
+    assert unpacked.written() == []
+    write(unpacked.folder, "__pycache__/main.pyc", "shop/new/app.duckdb", "main.py")
+    assert unpacked.written() == ["main.py", "shop/new/app.duckdb"]
+    unpacked.close()
+    Unpacked(second.hash, lambda: second.archive, node).close()
+    assert (unpacked.folder / "shop" / "new" / "app.duckdb").exists()
+
+
 UNPACKS = "import importlib\nfrom pathlib import Path\nfrom app_toolkit.userapp.artifact import Unpacked\n"
 OTHERS = """
     node, hash, archive, other, of_other = sys.argv[1:]
