@@ -4,10 +4,8 @@ import hashlib
 import logging
 from pathlib import Path
 
-from app_toolkit import private
 from app_toolkit.config.settings import DATA, data_folder, set_data_folder, user_data_folder
 from app_toolkit.core.identity import main_name
-from app_toolkit.errors import InsecurePath
 
 logger = logging.getLogger("app_toolkit.data")
 
@@ -28,9 +26,10 @@ def _use(kind: str, name: str) -> None:
     if data_folder():
         return
     try:
-        above = user_data_folder()
-        above.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        set_data_folder(private.folder(private.folder(private.folder(above) / kind) / name))
-    except (InsecurePath, OSError, RuntimeError) as error:
+        folder = user_data_folder() / kind / name
+        for path in (*reversed(folder.parents), folder):
+            path.mkdir(mode=0o700, exist_ok=True)
+        set_data_folder(folder)
+    except (OSError, RuntimeError) as error:
         # Most apps need none. One that does fails when it writes, with an error that names the variable.
         logger.info("%s is not set, because the folder for data cannot be used: %s", DATA, error)

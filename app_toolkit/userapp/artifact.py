@@ -267,13 +267,12 @@ class Unpacked:
     def _unpack_in_turn(self, hash: str, fetch: Callable[[], bytes | None], below: Path) -> None:
         # Not the lock that is held as long as the files are used: a process that waits to unpack them would then wait
         # for all processes that use them.
-        turn = _open(below, f"{hash}.unpack")
+        turn = private.open_file(_turn(self.folder), os.O_RDWR)
         try:
             fcntl.flock(turn, fcntl.LOCK_EX)
             if not self.folder.is_dir():
                 _remove_unused(below, hash)
                 _unpack(hash, fetch(), self.folder)
-                os.utime(turn)  # for `written`
         finally:
             os.close(turn)
 
@@ -286,12 +285,17 @@ class Unpacked:
         os.close(self._lock)
 
 
-def _open(below: Path, name: str) -> int:
-    return private.open_file(below / f"{name}.lock", os.O_RDWR)
+def _open(below: Path, hash: str) -> int:
+    return private.open_file(below / f"{hash}.lock", os.O_RDWR)
+
+
+def _turn(folder: Path) -> Path:
+    """Return the lock of the process that unpacks files into a folder. Its time is that of the unpacking."""
+    return folder.with_name(f"{folder.name}.unpack.lock")
 
 
 def _written(folder: Path) -> list[str]:
-    since = os.stat(f"{folder}.unpack.lock").st_mtime_ns
+    since = _turn(folder).stat().st_mtime_ns
     found = []
     for path, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != CACHE]
@@ -316,6 +320,7 @@ def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:
         raise TargetError(f"the files of this application cannot be unpacked: {error}") from None
     partial.mkdir(exist_ok=True)  # an application may have no files
     _make_read_only(partial)
+    os.utime(_turn(folder))  # for `_written`
     partial.rename(folder)
 
 

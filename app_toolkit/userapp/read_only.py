@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -74,10 +75,10 @@ def _opened(path: Any, mode: str | None, flags: int) -> Changed:
 
 def _caller() -> str:
     """Return the module that has caused the audit event."""
-    frame: Any = sys._getframe()
-    while frame.f_globals["__name__"] == __name__:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__"))
+    return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
 def _entry(path: Any, *rest: Any) -> Changed:
