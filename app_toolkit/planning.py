@@ -23,7 +23,9 @@ from app_toolkit.config.models import (
     SplitSpec,
     merge_overrides,
 )
+from app_toolkit.config.settings import DATA
 from app_toolkit.core.applications import check_root_path, in_short
+from app_toolkit.core.diff import listed
 from app_toolkit.core.methods import is_idempotent
 from app_toolkit.deployment import configure, unfit
 from app_toolkit.errors import ConfigError, OverrideError
@@ -33,7 +35,7 @@ from app_toolkit.router.handle import methods_of
 from app_toolkit.router.routing import import_policy
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp
-from app_toolkit.userapp.artifact import pack
+from app_toolkit.userapp.artifact import Selection, is_installed, pack, select
 from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.graph import called, calls, find, keeping_streams, splits
 from app_toolkit.userapp.sources import take
@@ -197,20 +199,48 @@ def _everything(owner: str) -> Route:
     return Route(kind="both", pattern=".*", path="/", owner=owner)
 
 
-def with_files(spec: ApplicationSpec) -> tuple[ApplicationSpec, dict[str, bytes]]:
+def with_files(
+    spec: ApplicationSpec, include: Sequence[str] = ()
+) -> tuple[ApplicationSpec, dict[str, bytes], list[str]]:
     """Return the application with its files: replicas unpack and import these, and need no folder of this machine.
 
-    Also return the archives for the store by their hashes. A `working_dir` outside of `app_dir` becomes `app_dir`. An
-    installed app is not packed: every node must have it. Raises `ConfigError` if the files have too many bytes.
+    Also return the archives for the store by their hashes, and sentences about files with data. A `working_dir` outside
+    of `app_dir` becomes `app_dir`. An installed app is not packed: every node must have it. `include`: as of `select`.
+    Raises `ConfigError` as `select` does.
     """
     folder = Path(spec.app_dir)
-    if _is_installed(folder):
-        return spec, {}
-    artifact = pack(folder)
+    if is_installed(folder):
+        return spec, {}, []
+    selection = select(folder, include)
+    artifact = pack(selection)
     working_dir = Path(spec.working_dir)
     below = working_dir.relative_to(folder) if working_dir.is_relative_to(folder) else Path()
     folders = {"app_dir": ".", "working_dir": below.as_posix()}
-    return spec.model_copy(update={"artifact": artifact.hash, **folders}), {artifact.hash: artifact.archive}
+    changed = spec.model_copy(update={"artifact": artifact.hash, "files": artifact.files, **folders})
+    return changed, {artifact.hash: artifact.archive}, list(_about_data(selection))
+
+
+def about_data(spec: ApplicationSpec, include: Sequence[str] = ()) -> list[str]:
+    """Return the sentences of `with_files` about files with data, or one about its error."""
+    folder = Path(spec.app_dir)
+    try:
+        return [] if is_installed(folder) else list(_about_data(select(folder, include)))
+    except ConfigError as error:
+        return [f"Not deployable: {error}."]
+
+
+def _about_data(selection: Selection) -> Iterator[str]:
+    """Yield sentences about files that the app may miss, and folders that it may want to write to."""
+    if left_out := selection.left_out:
+        yield (
+            f"Not packed by deploy: {listed(left_out)}. The option `include` packs files. Data belongs in the folder "
+            f"that {DATA} names."
+        )
+    if folders := selection.data_folders:
+        yield (
+            f"Packed by deploy, and read-only for the app: {listed([f'{name}/' for name in folders])}. "
+            f"Data belongs in the folder that {DATA} names."
+        )
 
 
 def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec], dict[str, bytes], list[str]]:
@@ -219,9 +249,11 @@ def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec
     Also return the archives for the store by their hashes, and a warning for each folder that has too many files.
     Installed packages, also editable ones, are not a part of an application's folder.
     """
-    taken = {each.app_dir: take(Path(each.app_dir)) for each in specs if not _is_installed(Path(each.app_dir))}
+    taken = {each.app_dir: take(Path(each.app_dir)) for each in specs if not is_installed(Path(each.app_dir))}
     changed = [
-        each.model_copy(update={"sources": taken[each.app_dir].hash}) if each.app_dir in taken else each
+        each.model_copy(update={"sources": taken[each.app_dir].hash, "files": taken[each.app_dir].files})
+        if each.app_dir in taken
+        else each
         for each in specs
     ]
     code = {each.hash: each.archive for each in taken.values()}
@@ -234,10 +266,6 @@ def logical_cpus(specs: Sequence[ApplicationSpec]) -> float:
     A shared stream log that the plans need is included.
     """
     return max(math.ceil(sum(spec.num_cpus for spec in (*shared_logs(specs), *specs))), os.cpu_count() or 1)
-
-
-def _is_installed(folder: Path) -> bool:
-    return folder in {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
 
 
 def _overridden(

@@ -1,6 +1,7 @@
 """Folders and files that no other user of the machine can read, change or replace."""
 
 import os
+import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -90,6 +91,17 @@ def open_file(path: Path, flags: int, *, dir_fd: int | None = None) -> int:
         os.close(file)
         raise
     return file
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of this user with everything in it, also if it has folders that cannot be written to.
+
+    What cannot be removed stays.
+    """
+    for path, _, _ in os.walk(folder):
+        with suppress(OSError):
+            os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _checked(path: Path, links: int) -> Path:

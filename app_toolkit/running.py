@@ -167,6 +167,7 @@ def deploy(
     app: Bound[Any] | App,
     *,
     only: Collection[str] = (),
+    include: Sequence[str] = (),
     traffic: float | None = None,
     tag: str | None = None,
     mirror: float | None = None,
@@ -183,6 +184,8 @@ def deploy(
     `only`: take only these deployments from `app`, and keep the others of the running application of this name. They
     are given by name or by endpoints such as `"POST /embed"`. Those of them that `app` does not have are deleted.
 
+    `include`: files that are packed although files of their name are left out, such as `".env"`.
+
     `traffic`: do not replace the running revision of this name, but start another one beside it, which gets this
     percentage of the requests once it is available. `tag`: the name of such a revision. `mirror`: the percentage of the
     requests that it gets copies of. See `set_traffic`, `promote` and `abort`.
@@ -191,8 +194,9 @@ def deploy(
     it cannot start or was rolled back, `Superseded` if another client has replaced or deleted it meanwhile. Raises
     `InstanceEnded` if the instance is shut down meanwhile.
     """
-    if isinstance(only, str):
-        raise ConfigError(f"only = {only!r}: it should be a list of names")
+    for option, names in (("only", only), ("include", include)):
+        if isinstance(names, str):
+            raise ConfigError(f"{option} = {names!r}: it should be a list of names")
     if "log_file" in options:
         raise ConfigError("deploy() has no option 'log_file': use `app-toolkit logs --follow`")
     for name in LOG_OPTIONS:
@@ -204,7 +208,9 @@ def deploy(
     chosen, named = _resolved(options)
     with _lock:
         _, spec, code = _planned(app, chosen)
-        spec, files = with_files(spec)
+        spec, files, sentences = with_files(spec, include)
+        for sentence in sentences:
+            logger.warning(sentence)
         _warn(spec)
     manifest = Manifest([spec], {**code, **files}, chosen.part(HTTPOptions), named)
     beside = TrafficOptions.given(traffic, tag, mirror)

@@ -114,6 +114,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _data_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the folders for the data of apps be those of this test run."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data-home")))
+        patched.delenv("APP_TOOLKIT_DATA", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_thread_outlives_its_test() -> Iterator[None]:
     before = set(threading.enumerate())

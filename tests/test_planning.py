@@ -19,7 +19,7 @@ from starlette.routing import Host, Mount
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, idempotent
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ConfigError, PlanningError
-from app_toolkit.planning import find, logical_cpus, plan, plan_bound, with_files
+from app_toolkit.planning import about_data, find, logical_cpus, plan, plan_bound, with_files
 
 
 class Model(Deployment):
@@ -200,7 +200,7 @@ def test_plan_packs_the_folder_of_the_app(working_dir: str, begins: str, tmp_pat
         (folder / "shop.py").write_text("app = 1")
         where = (folder / working_dir).resolve()
         spec = plan(FastAPI(), target="shop:app", app_dir=str(folder), working_dir=str(where))
-        found, code = with_files(spec)
+        found, code, _ = with_files(spec)
         assert (found.app_dir, found.working_dir, [*code]) == (".", begins, [found.artifact])
         specs.append(found)
     assert specs[0] == specs[1]
@@ -210,7 +210,24 @@ def test_plan_packs_the_folder_of_the_app(working_dir: str, begins: str, tmp_pat
 def test_installed_modules_are_not_packed() -> None:
     installed = str(Path(sysconfig.get_path("purelib")).resolve())
     spec = plan(FastAPI(), target="shop:app", app_dir=installed)
-    assert with_files(spec) == (spec, {})
+    assert with_files(spec) == (spec, {}, [])
+
+
+def test_sentences_name_files_that_are_not_packed_and_folders_that_are_read_only(tmp_path: Path) -> None:
+    for name in (".env", *(f"{number}.db" for number in range(6)), "uploads/a.png", "static/a.css"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    spec = plan(FastAPI(), target="shop:app", app_dir=str(tmp_path))
+    sentences = [
+        "Not packed by deploy: .env, 0.db, 1.db, 2.db, 3.db and 2 more. The option `include` packs files. Data belongs "
+        "in the folder that APP_TOOLKIT_DATA names.",
+        "Packed by deploy, and read-only for the app: uploads/. Data belongs in the folder that APP_TOOLKIT_DATA "
+        "names.",
+    ]
+    assert with_files(spec)[2] == about_data(spec) == sentences
+    assert about_data(spec, ["*.db", ".env"]) == sentences[1:]
+    (sentence,) = about_data(spec, ["lost"])
+    assert sentence.startswith("Not deployable: include has 'lost', and no file or folder below ")
 
 
 def depends_on_the_class(app: FastAPI) -> FastAPI:

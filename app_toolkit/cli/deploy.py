@@ -31,6 +31,8 @@ class DeployOptions(RunOptions):
     """The deployments of the only application to deploy, by their names or by endpoints. Empty: all."""
     traffic: TrafficOptions | None = None
     """The traffic of revisions that start beside the running ones. None: as the file says."""
+    include: Sequence[str] = ()
+    """The files to pack although files of their name are left out, in addition to those of the application file."""
 
     def beside(self, name: str) -> TrafficOptions | None:
         """Return the traffic of an application's new revision. None: this one replaces the running one."""
@@ -38,6 +40,10 @@ class DeployOptions(RunOptions):
             return self.traffic
         found = self.file.applications.get(name)
         return None if found is None else found.options.traffic
+
+    def included(self, name: str) -> list[str]:
+        """Return the files of an application to pack although files of their name are left out."""
+        return [*self.include, *(() if self.file is None else self.file.application(name).options.include)]
 
 
 def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
@@ -54,9 +60,11 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         specs = results(planned, lambda: True) or []
     for warning in stream_log_warnings(specs):
         screen.say(warning)
-    packed = [with_files(options.applied(spec)) for spec in specs]
-    code = {hash: archive for _, archives in packed for hash, archive in archives.items()}
-    manifest = Manifest([spec for spec, _ in packed], code, options.http, options.named)
+    packed = [with_files(options.applied(spec), options.included(spec.name)) for spec in specs]
+    for sentence in dict.fromkeys(sentence for _, _, sentences in packed for sentence in sentences):
+        screen.say(sentence)
+    code = {hash: archive for _, archives, _ in packed for hash, archive in archives.items()}
+    manifest = Manifest([spec for spec, _, _ in packed], code, options.http, options.named)
     with connecting(address):
         client = engine.find(address)
     try:

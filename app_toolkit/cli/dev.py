@@ -32,6 +32,7 @@ from app_toolkit.core.redaction import secrets_of
 from app_toolkit.engines.applications import Applications
 from app_toolkit.engines.embedded import embedded
 from app_toolkit.errors import ConfigError, ToolkitError
+from app_toolkit.host.data_folder import use_data_of_project
 from app_toolkit.observability.log_formats import FORMATTERS
 from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.secrets import add_secrets
@@ -130,6 +131,7 @@ def app() -> ASGIApp:
         if served.file is not None:
             return _applications(_read(served.file), served.application)
         assert served.target is not None, "one of both is said"
+        use_data_of_project(served.target.app_dir)
         found, _ = load(served.target)
         if isinstance(found, Toolkit) and found.logging_config is not None:
             configure_logging(found.logging_config, str(served.target.app_dir))

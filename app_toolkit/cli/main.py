@@ -61,7 +61,7 @@ from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
-from app_toolkit.planning import shared_logs, stream_log_warnings
+from app_toolkit.planning import about_data, shared_logs, stream_log_warnings
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
@@ -280,6 +280,14 @@ def deploy(
             "requests. Nobody gets its responses.",
         ),
     ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Pack this file although files of its name are left out, such as .env or data/*.db. You can repeat "
+            "this option. [default: none]",
+        ),
+    ] = None,
     application: FileApplication = None,
     wait: Wait = False,
     wait_timeout_s: WaitTimeoutS = WAIT_S,
@@ -300,6 +308,7 @@ def deploy(
     options = DeployOptions(
         **what,
         only=only or (),
+        include=include or (),
         traffic=beside,
         plan=chosen.part(PlanOptions),
         address=address,
@@ -395,12 +404,14 @@ def plan(
     else:
         specs = [plan_application(file, application)] if application is not None else _planned(file)
         given = {name: each.deployments for name, each in file.applications.items()}
+    included = {} if file is None else {name: each.options.include for name, each in file.applications.items()}
     if format is not Format.json:  # `run` and `deploy` read the JSON, and warn themselves
-        for warning in stream_log_warnings(specs):
-            print(warning, file=sys.stderr)
+        sentences = [sentence for spec in specs for sentence in about_data(spec, included.get(spec.name, ()))]
+        for sentence in (*stream_log_warnings(specs), *dict.fromkeys(sentences)):
+            print(sentence, file=sys.stderr)
     if format is Format.yaml:
         instance = InstanceOptions(**{k: v for k, v in chosen.given.items() if k in InstanceOptions.model_fields})
-        print(render(specs, instance, folder, given), end="", flush=True)
+        print(render(specs, instance, folder, given, included=included), end="", flush=True)
     elif format is Format.json:
         shown = [json.loads(spec.model_dump_json()) for spec in specs]
         print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), flush=True)

@@ -18,6 +18,7 @@ from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.traffic import with_split
 from app_toolkit.errors import ConfigError, OverrideError, PlanningError, TargetError
+from app_toolkit.host.data_folder import use_data_of_project
 from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan
 from app_toolkit.types import ASGIApp
@@ -34,6 +35,7 @@ def plan_here(target: Target, options: PlanOptions, *, written: bool = False) ->
 
     `written`: return the options as a file has them (`as_written`). Raises `TargetError` and `PlanningError`.
     """
+    use_data_of_project(target.app_dir)
     with _stdout_kept_clean():
         app, where = load(target)
         return plan(
@@ -68,6 +70,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
     if missing:
         raise ConfigError("\n".join(missing))
     module, _, attribute = application.options.target.partition(":")
+    use_data_of_project(Path(application.app_dir))
     os.chdir(application.working_dir)
     try:
         app, where = load(Target(module, attribute, Path(application.app_dir)))

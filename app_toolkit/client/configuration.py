@@ -132,7 +132,13 @@ def _changed(before: ApplicationSpec, application: FileApplication) -> Applicati
     Raises `ConfigError` if it cannot have them.
     """
     options = application.options
-    of_code = {"target": before.target, "app_dir": before.app_dir, "working_dir": before.working_dir, "traffic": None}
+    of_code: dict[str, object] = {
+        "target": before.target,
+        "app_dir": before.app_dir,
+        "working_dir": before.working_dir,
+        "include": [],
+        "traffic": None,
+    }
     for name, value in of_code.items():
         if name in options.model_fields_set and getattr(options, name) != value:
             raise ConfigError(

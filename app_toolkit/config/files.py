@@ -67,6 +67,10 @@ class ApplicationOptions(Model):
     logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")] = "."
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = "."
+    include: Annotated[
+        list[str],
+        Field(description="files that deploy packs although it leaves out files of their name, such as .env"),
+    ] = Field(default_factory=list)
     splits: Annotated[
         Mapping[str, Mapping[str, float]],
         Field(description="the weights of the members of splits, by the name of the split and of the member"),

@@ -508,6 +508,8 @@ class Origin(Model):
     node"""
     sources: str = ""
     """hash of the Python files in the store that replicas import instead of those of `app_dir` on disk; empty: none"""
+    files: dict[str, str] = {}
+    """hash of each of these files by name, to show which ones change; empty: they are too many"""
     app_dir: str
     """the folder that is put first on the import path"""
     working_dir: str = ""

@@ -36,18 +36,23 @@ def render(
     folder: Path,
     given: Mapping[str, Mapping[str, Given]] = NOTHING,
     head: str = HEAD,
+    included: Mapping[str, Sequence[str]] = NOTHING,
 ) -> str:
     """Return a file in `folder` that results in these specs. The specs are as written, without resolved references.
 
-    `given`: by application, then by deployment. `head`: the comment at the beginning.
+    `given`: by application, then by deployment. `head`: the comment at the beginning. `included`: the option `include`
+    by application.
     """
     lines = [*_options(instance, dict.fromkeys(instance.model_fields_set)), "applications:"]
     for spec in specs:
-        lines += _indented([f"{spec.name}:", *_indented(_application(spec, folder, given.get(spec.name, NOTHING)))])
+        own = _application(spec, folder, given.get(spec.name, NOTHING), included.get(spec.name, ()))
+        lines += _indented([f"{spec.name}:", *_indented(own)])
     return head + "\n".join(lines) + "\n"
 
 
-def _application(spec: ApplicationSpec, folder: Path, given: Mapping[str, Given]) -> Iterator[str]:
+def _application(
+    spec: ApplicationSpec, folder: Path, given: Mapping[str, Given], include: Sequence[str]
+) -> Iterator[str]:
     options = ApplicationOptions(
         target=spec.target,
         route_prefix=spec.route_prefix or "/",
@@ -56,6 +61,7 @@ def _application(spec: ApplicationSpec, folder: Path, given: Mapping[str, Given]
         splits={each.name: each.shares for each in spec.splits},
         app_dir=_from(folder, spec.app_dir),
         working_dir=_from(folder, spec.working_dir),
+        include=list(include),
     )
     yield from _options(options, NOTHING)
     yield "deployments:"

@@ -111,6 +111,25 @@ def runtime_folder() -> Path:
     return Path(os.environ.get(RUNTIME_DIR) or tempfile.gettempdir()) / f"app_toolkit-{os.geteuid()}"
 
 
+DATA = "APP_TOOLKIT_DATA"
+"""The variable with the folder in which an app keeps its data."""
+
+
+def data_folder() -> str:
+    """Return the folder in which the app of this process keeps its data; empty: it is not set."""
+    return os.environ.get(DATA, "")
+
+
+def set_data_folder(folder: Path) -> None:
+    """Set the folder in which the app of this process keeps its data."""
+    os.environ[DATA] = str(folder)
+
+
+def user_data_folder() -> Path:
+    """Return the folder for data of this user's applications. Raises `RuntimeError` if the user has no home."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "app_toolkit"
+
+
 def set_development() -> None:
     """Set `FASTAPI_ENV` to `development`, unless it is set already."""
     os.environ.setdefault("FASTAPI_ENV", "development")

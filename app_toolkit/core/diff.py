@@ -1,6 +1,6 @@
 """Computes what applying an application would change in each deployment, and the effect on its replicas."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -11,6 +11,9 @@ HIDDEN = ("user_config", "ray_actor_options.runtime_env")
 """Options whose values may be secret. A diff contains only that they change, and not their values."""
 
 NONE = "none"
+
+MOST_NAMES = 5
+"""Maximum number of files that a sentence names."""
 
 
 class Effect(StrEnum):
@@ -36,10 +39,13 @@ class Change:
     option: str
     before: str = ""
     after: str = ""
-    """The values before and after, for display; both are empty if the values are secret or too long."""
+    """The values before and after, for display; both are empty if the values are secret or too long. For files, only
+    `after` is set, and has their names: `+` precedes an added one, and `-` a removed one."""
 
     def __str__(self) -> str:
-        return f"{self.option} {self.before} -> {self.after}" if self.before or self.after else f"{self.option} changed"
+        if self.before:
+            return f"{self.option} {self.before} -> {self.after}"
+        return f"{self.option} changed" + (f": {self.after}" if self.after else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ def _of_deployment(
     name, changes = other.config.name, options_changed(one.config, other.config)
     from_origin = tuple(_of_origin(before.origin_of(name), after.origin_of(name)))
     if from_origin != tuple(_of_origin(before.origin, after.origin)):  # otherwise in the changes of the application
-        changes = (*from_origin, *changes)
+        changes = (*changes, *from_origin)
     if before.template_hash(name) != after.template_hash(name):
         effect = Effect.RESTARTED
     elif one.config.reloadable_options != other.config.reloadable_options:
@@ -129,7 +135,6 @@ def _of_deployment(
 
 
 def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Change]:
-    yield from _of_origin(before.origin, after.origin)
     if before.route_prefix != after.route_prefix:
         yield Change("route_prefix", _shown(before.route_prefix), _shown(after.route_prefix))
     if before.stream_log != after.stream_log:
@@ -142,6 +147,7 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
     yield from _of_splits(before, after)
     if before.routes != after.routes or before.default != after.default:
         yield Change("routes")
+    yield from _of_origin(before.origin, after.origin)
 
 
 def _of_splits(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Change]:
@@ -159,14 +165,31 @@ def _shares(split: SplitSpec) -> Iterator[tuple[str, float]]:
 
 
 def _of_origin(before: Origin, after: Origin) -> Iterator[Change]:
-    if (before.artifact, before.sources) != (after.artifact, after.sources):
-        yield Change("files")
     if before.code != after.code:
         yield Change("code")
     for fact in ("target", "app_dir", "working_dir"):
         one, other = getattr(before, fact), getattr(after, fact)
         if one != other:
             yield Change(fact, _shown(one), _shown(other))
+    if (before.artifact, before.sources) != (after.artifact, after.sources):  # last, because it is a list
+        yield Change("files", after=listed(_changed_files(before.files, after.files)))
+
+
+def _changed_files(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return the names of changed, added and removed files; nothing if one of the revisions has no names."""
+    if not before or not after:
+        return []
+    return [
+        *sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
+        *(f"+{name}" for name in sorted(after.keys() - before.keys())),
+        *(f"-{name}" for name in sorted(before.keys() - after.keys())),
+    ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a sentence: at most `MOST_NAMES`, and the number of the others."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _flat(options: Mapping[str, Any], around: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ No method is a coroutine: Ray would run all methods on one event loop.
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import sys
 import time
@@ -28,10 +29,12 @@ from app_toolkit.admin.server import AdminThread
 from app_toolkit.client.client import Client
 from app_toolkit.config import settings
 from app_toolkit.config.models import AdminOptions, HTTPOptions
+from app_toolkit.core.diff import listed
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.replica_state import Found
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
+from app_toolkit.host.data_folder import use_data_of_application, use_data_of_project
 from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
@@ -62,8 +65,11 @@ from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp import sources
-from app_toolkit.userapp.artifact import Unpacked
+from app_toolkit.userapp.artifact import Unpacked, is_installed
 from app_toolkit.userapp.loading import configure_logging, users_traceback
+from app_toolkit.userapp.read_only import protect
+
+logger = logging.getLogger("app_toolkit.host")
 
 
 class ControlledProcess:
@@ -208,6 +214,7 @@ class ReplicaProcess(ControlledProcess):
     def __init__(self, name: ReplicaId, services: Services) -> None:
         super().__init__(name, services)
         self.server = ReplicaServer(Signals())
+        self._files: Unpacked | None = None
 
     @property
     def live(self) -> ReloadableOptions | None:
@@ -219,6 +226,10 @@ class ReplicaProcess(ControlledProcess):
     def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
         settings.hide_admin_token()  # user code has no need of it
         settings.set_variables(spec.variables)
+        if spec.artifact or is_installed(Path(spec.app_dir)):
+            use_data_of_application(spec.application)
+        else:
+            use_data_of_project(Path(spec.app_dir))
         add_secrets(spec.live.secrets)
         context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         begin_logs(self.services.log_folder, context, output=True)
@@ -227,7 +238,7 @@ class ReplicaProcess(ControlledProcess):
         # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
         file = folder / sha256(spec.id.encode()).hexdigest()[:16]
         breakpoints.install()
-        here = _with_files(spec, self.services)
+        here = self._with_files(spec)
         if here.sources:
             sources.use(here.app_dir, sources.read(here.sources, packed(store, here.sources)))
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
@@ -241,6 +252,34 @@ class ReplicaProcess(ControlledProcess):
             here, secret, Address(f"unix:{file}.sock"), remote_host, around, packed_code(store, here.code)
         )
         return Location(local, self.services.node, self.server.remote_address)
+
+    def _with_files(self, spec: ReplicaSpec) -> ReplicaSpec:
+        """Unpack the artifact on this node, and return the spec with the unpacked folders.
+
+        The files stay until this process ends. It cannot change them.
+        """
+        if not spec.artifact:
+            return spec
+        archive = partial(packed, self.services.store, spec.artifact)
+        self._files = Unpacked(spec.artifact, archive, self.services.folder.path / "artifacts")
+        folder = self._files.folder
+        shorten_paths(folder)
+        protect(folder)
+        working_dir = folder / spec.working_dir
+        if not working_dir.is_dir():  # it has no packed files; relative paths must not begin at a folder of the engine
+            working_dir = folder
+        return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(working_dir))
+
+    def stop(self, timeout_s: float, epoch: int) -> None:
+        super().stop(timeout_s, epoch)
+        if self._files is not None and (written := self._files.written()):
+            logger.warning(
+                "%s: written below the files of a revision, which the next revision does not have; copy them from %s "
+                "to the folder that %s names",
+                listed(written),
+                self._files.folder,
+                settings.DATA,
+            )
 
     def snapshots(self) -> Snapshots:
         assert self.replica_set is not None, "the process serves"
@@ -375,16 +414,3 @@ async def _calling(spec: ReplicaSpec, secret: bytes, services: Services) -> Asyn
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await callers.aclose()
-
-
-def _with_files(spec: ReplicaSpec, services: Services) -> ReplicaSpec:
-    """Unpack the artifact on this node, and return the spec with the unpacked folders.
-
-    The files stay until this process ends.
-    """
-    if not spec.artifact:
-        return spec
-    archive = partial(packed, services.store, spec.artifact)
-    folder = Unpacked(spec.artifact, archive, services.folder.path / "artifacts").folder
-    shorten_paths(folder)
-    return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(folder / spec.working_dir))

@@ -3,7 +3,6 @@
 import fcntl
 import logging
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -101,7 +100,7 @@ def _empty(folder: Path) -> None:
         if each.name == LOGS and _age(each) < LOGS_KEPT_S:
             kept = True
         elif each.is_dir() and not each.is_symlink():
-            shutil.rmtree(each)
+            private.remove_tree(each)
         else:
             each.unlink()
     if not kept:

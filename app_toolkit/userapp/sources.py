@@ -39,6 +39,8 @@ class Sources:
     archive: bytes
     complete: bool
     """False: the folder has more files than are examined, or more bytes than are kept. The rest is not included."""
+    files: Mapping[str, str]
+    """As of `Artifact`."""
 
 
 def take(folder: Path) -> Sources:
@@ -51,7 +53,7 @@ def take(folder: Path) -> Sources:
         artifact = archived(sorted(found.below(folder)))
     except OSError as error:
         raise ConfigError(f"the Python files below {folder} cannot be read: {error}") from None
-    return Sources(artifact.hash, artifact.archive, found.complete)
+    return Sources(artifact.hash, artifact.archive, found.complete, artifact.files)
 
 
 class _Found:

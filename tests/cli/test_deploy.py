@@ -162,7 +162,7 @@ def test_shown_plan_is_applied_with_its_files(app: Path, tmp_path: Path) -> None
     ]
     app.write_text(APP.replace('"Shop"', '"Shops"').replace("num_replicas=2", "num_replicas=3"))
     assert deployed(cluster, app, dry_run=True, named=HTTPOptions(port=9000)) == [
-        "application shop at /shop: files changed",
+        "application shop at /shop: files changed: shop.py",
         "  app: will be restarted",
         "  chat: will be restarted (num_replicas 2 -> 3)",
         "proxies: will be restarted (port 8000 -> 9000)",
@@ -182,7 +182,7 @@ def test_a_shared_stream_log_is_deployed_once_and_then_left_alone(app: Path) -> 
     assert deployed(cluster, app)[0] == "application shop at /shop: no changes"
     assert cluster.did[4:] == ["deploy shop", "close"]
     app.write_text(APP)
-    assert deployed(cluster, app)[0] == "application shop at /shop: files changed, stream_log shared -> memory"
+    assert deployed(cluster, app)[0] == "application shop at /shop: stream_log shared -> memory, files changed: shop.py"
 
 
 @pytest.mark.slow
@@ -209,6 +209,39 @@ def test_all_applications_of_a_file_are_deployed_and_no_secret_is_shown(app: Pat
     assert cluster.applications["keyed"].deployments[1].config.reloadable_options.user_config == {"key": "s3cret-2"}
 
 
+def test_an_edit_of_a_file_beside_the_code_only_changes_the_options_that_are_edited(app: Path) -> None:
+    file, another = app.parent / "app.yaml", app.parent / "another.yaml"
+    options = "applications: {{shop: {{target: 'shop:app', deployments: {{chat: {{num_replicas: {}}}}}}}}}"
+    cluster = Cluster()
+    file.write_text(options.format(2))
+    deployed(cluster, file, file=read_file(file))
+    before = cluster.applications["shop"].artifact
+    file.write_text(options.format(4))
+    another.write_text(options.format(8))
+    (app.parent / ".pytest_cache").mkdir()
+    (app.parent / ".pytest_cache" / "README.md").touch()
+    said = deployed(cluster, file, file=read_file(file))
+    assert said[1:3] == ["  app: unchanged", "  chat: will be scaled (num_replicas 2 -> 4)"]
+    assert cluster.applications["shop"].artifact == before
+
+
+@pytest.mark.usefixtures("_planned_here")
+def test_files_that_are_not_packed_are_named_first_unless_they_are_asked_for(app: Path) -> None:
+    for name in (".env", "shop.db", "uploads/a.png"):
+        (app.parent / name).parent.mkdir(exist_ok=True)
+        (app.parent / name).touch()
+    cluster = Cluster()
+    place = "Data belongs in the folder that APP_TOOLKIT_DATA names."
+    folders = f"Packed by deploy, and read-only for the app: uploads/. {place}"
+    assert deployed(cluster, app, dry_run=True)[:3] == [
+        f"Not packed by deploy: .env, shop.db. The option `include` packs files. {place}",
+        folders,
+        "application shop at /shop: new",
+    ]
+    assert deployed(cluster, app, include=[".env", "*.db"])[0] == folders
+    assert {".env", "shop.db"} < {*cluster.applications["shop"].files}
+
+
 def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> None:
     cluster = Cluster()
     with pytest.raises(ConfigError, match="--only needs a running application, and there is no application 'shop'"):
@@ -216,7 +249,7 @@ def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> No
     deployed(cluster, app)
     before, files = cluster.applications["shop"], set(cluster.code)
     app.write_text(APP.replace("num_replicas=2", "num_replicas=3"))
-    shown = ["application shop at /shop", "  chat: will be restarted (files changed, num_replicas 2 -> 3)"]
+    shown = ["application shop at /shop", "  chat: will be restarted (num_replicas 2 -> 3, files changed: shop.py)"]
     assert deployed(cluster, app, only=["chat"], dry_run=True) == shown
     assert cluster.applications["shop"] == before
     assert deployed(cluster, app, only=["chat"])[:2] == shown

@@ -99,6 +99,20 @@ def test_the_logging_configuration_of_an_application_is_applied(dev: Callable[..
     eventually(lambda: "shop says sold" in (tmp_path / "said").read_text().splitlines())
 
 
+@pytest.mark.parametrize("target", ["main.py", "app.yaml"])
+def test_the_app_finds_the_folder_for_its_data_when_it_is_imported(
+    dev: Callable[..., str], tmp_path: Path, target: str
+) -> None:
+    code = 'DATA = os.environ["APP_TOOLKIT_DATA"]\n@app.get("/data")\ndef data() -> str:\n    return DATA\n'
+    (tmp_path / "main.py").write_text(APP + code)
+    (tmp_path / "app.yaml").write_text("applications: {shop: {target: 'main:app'}}")
+    url = dev(target, "--no-reload")
+    eventually(lambda: answers(url) is not None)
+    folder = Path(str(answers(f"{url}/data")))
+    assert folder.is_dir()
+    assert folder.name.startswith(f"{tmp_path.name}-")
+
+
 def test_applications_with_different_logging_configurations_are_refused(
     tmp_path: Path,
 ) -> None:

@@ -73,6 +73,17 @@ def test_a_log_of_streams_that_does_not_suit_several_replicas_is_warned_of(plan:
     assert "s3cret" not in refused.stderr
 
 
+def test_a_database_beside_the_code_is_named_unless_the_file_includes_it(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from app_toolkit import Toolkit\napp = Toolkit()\n")
+    (tmp_path / "shop.db").touch()
+    assert plan(str(tmp_path / "shop.py")).stderr.startswith("Not packed by deploy: shop.db. ")
+    assert plan(str(tmp_path / "shop.py"), "--format", "json").stderr == "", "the command that reads it says so"
+    (tmp_path / "app.yaml").write_text("applications: {shop: {target: 'shop:app', include: [shop.db]}}")
+    included = plan(str(tmp_path / "app.yaml"), "--format", "yaml")
+    assert included.stderr == ""
+    assert '    include: ["shop.db"]  # files that deploy packs' in included.stdout
+
+
 def test_the_plan_says_between_which_numbers_a_load_decides(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "scaled.py").write_text(
         "from app_toolkit import DeploymentConfig, Toolkit\n"

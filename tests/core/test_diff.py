@@ -96,14 +96,31 @@ def test_changed_files_restart_all_and_are_shown_once():
     assert {each.effect for each in found.deployments} == {Effect.RESTARTED}
 
 
+def test_changed_files_are_named_with_added_and_removed_ones():
+    def spec(**files):
+        return application().model_copy(update={"artifact": str(sorted(files.items())), "files": files})
+
+    def named(before, after):
+        (change,) = difference(before, after).changes
+        return str(change)
+
+    before = spec(same="1", shop="1", old="1", web="1")
+    assert named(before, spec(same="1", shop="2", new="1", web="2")) == "files changed: shop, web, +new, -old"
+    assert named(before, spec()) == named(spec(), before) == "files changed"
+    many = {f"f{number}": "1" for number in range(8)}
+    assert named(before, spec(same="1", shop="1", old="1", web="1", **many)) == (
+        "files changed: +f0, +f1, +f2, +f3, +f4 and 3 more"
+    )
+
+
 def test_difference_shows_changes_of_the_application():
     before = application()
     after = before.model_copy(update={"route_prefix": "/shop", "code": "1a", "routes": (), "target": "shop:api"})
     assert [str(change) for change in difference(before, after).changes] == [
-        "code changed",
-        "target shop:app -> shop:api",
         "route_prefix / -> /shop",
         "routes changed",
+        "code changed",
+        "target shop:app -> shop:api",
     ]
 
 

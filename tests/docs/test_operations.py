@@ -36,7 +36,8 @@ def test_deploy_prints_the_lines_of_the_page(tmp_path: Path) -> None:
     assert whole == f"$ app-toolkit deploy app.yaml --dry-run\n{output.getvalue()}"
     output.truncate(0)
     output.seek(0)
-    other = before.model_copy(update={"artifact": "of other files"})
+    before = before.model_copy(update={"artifact": "of the files", "files": {"shop.py": "1a"}})
+    other = before.model_copy(update={"artifact": "of other files", "files": {"shop.py": "2b"}})
     screen.difference(of_part(difference(before, taken_over(before, other, {"chat"})), {"chat"}), "/")
     assert alone == f"$ app-toolkit deploy shop.py --name shop --only chat --dry-run\n{output.getvalue()}"
 

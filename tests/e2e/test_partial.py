@@ -142,7 +142,7 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
         assert parts.deploy("two", "writer") == 0
         assert capsys.readouterr().out.splitlines()[:2] == [
             "application parts at /parts",
-            "  writer: will be restarted (files changed)",
+            "  writer: will be restarted (files changed: words.py)",
         ]
         word, now_writing = parts.read("/written")
         assert (word, now_writing != writing) == ("two", True)

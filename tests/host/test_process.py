@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +22,7 @@ from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
 from tests.patience import PATIENCE_S
 from tests.running import ROOT
+from tests.security.other_user import needs_root
 
 
 class LoneServices:
@@ -127,3 +130,132 @@ def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
     address, *rest = json.loads(done.stdout)
     assert address.startswith(f"unix:{tmp_path}/session/")
     assert rest == [["running", "draining"], 20, 0, None, False]
+
+
+KEEPS = """
+import asyncio, json, os, sys
+from pathlib import Path
+from app_toolkit.host.process import ReplicaProcess
+from app_toolkit.host.runtime_folder import RuntimeFolder
+from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec, code_key
+from app_toolkit.types import ReplicaId
+from app_toolkit.userapp.artifact import pack, select
+from tests.host.test_process import LoneServices
+
+runtime, folder, application, is_deployed, working_dir = sys.argv[1:]
+services = LoneServices()
+services.folder = RuntimeFolder("session", Path(runtime))
+artifact = pack(select(Path(folder)))
+asyncio.run(services.store.compare_and_set(code_key(artifact.hash), None, artifact.archive))
+live = ReloadableOptions(10)
+id = ReplicaId("shop.shop-1-1")
+files = {"artifact": artifact.hash, "working_dir": working_dir} if is_deployed else {"working_dir": folder}
+spec = ReplicaSpec(
+    id, application, "shop", "v1", "served:app", "." if is_deployed else folder, "", live, 1.0, **files
+)
+replica = ReplicaProcess(id, services)
+try:
+    replica.start(spec, "shop/shop", "v1", b"secret", 1)
+except BaseException as error:
+    print(json.dumps(str(error.__cause__ or error)), flush=True)
+else:
+    print(json.dumps(sys.modules["served"].app.state.said), flush=True)
+    replica.stop(5, 1)
+os._exit(0)
+"""
+
+COUNTS = """
+import os, sqlite3
+from fastapi import FastAPI
+
+app = FastAPI()
+PLACE = os.environ.get("APP_TOOLKIT_DATA", ".")
+database = sqlite3.connect(f"{PLACE}/app.db")
+with database:
+    database.execute("CREATE TABLE IF NOT EXISTS starts(code)")
+    database.execute("INSERT INTO starts VALUES (?)", [CODE])
+codes = [code for code, in database.execute("SELECT code FROM starts")]
+app.state.said = codes, os.path.dirname(PLACE)
+"""
+
+
+@pytest.fixture
+def starts(tmp_path: Path) -> Callable[..., Any]:
+    """What the replica of an app with a database says after it has started with some code."""
+    runtime, home = tmp_path / "runtime", tmp_path / "home"
+    runtime.mkdir(mode=0o700)
+
+    def start(
+        code: str,
+        application: str = "shop",
+        *,
+        deployed: bool = True,
+        folder: str = "app",
+        working: str = ".",
+        **env: str,
+    ) -> Any:
+        path = tmp_path / folder
+        path.mkdir(exist_ok=True)
+        (path / "served.py").write_text(code)
+        done = subprocess.run(
+            [sys.executable, "-c", KEEPS, runtime, path, application, "yes" if deployed else "", working],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(home), **env},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        (tmp_path / "logged").write_text(done.stderr)
+        return json.loads(done.stdout)
+
+    return start
+
+
+def test_data_stays_when_the_code_of_an_application_is_replaced(starts: Callable[..., Any], tmp_path: Path) -> None:
+    one, other = f"CODE = 1{COUNTS}", f"CODE = 2{COUNTS}"
+    place = str(tmp_path / "home" / "app_toolkit" / "applications")
+    assert starts(one) == [[1], place]
+    assert starts(other, "shop@7") == [[1, 2], place], "a live revision beside the main one"
+    assert starts(one, "another") == [[1], place]
+    assert stat.S_IMODE((tmp_path / "home" / "app_toolkit" / "applications" / "shop").stat().st_mode) == 0o700
+
+
+def test_apps_that_run_from_a_folder_keep_their_data_by_folder(starts: Callable[..., Any], tmp_path: Path) -> None:
+    code, place = f"CODE = 1{COUNTS}", str(tmp_path / "home" / "app_toolkit" / "projects")
+    assert starts(code, "default", deployed=False) == [[1], place]
+    assert starts(code, "default", deployed=False) == [[1, 1], place]
+    assert starts(code, "default", deployed=False, folder="other") == [[1], place]
+    assert not (tmp_path / "app" / "app.db").exists()
+
+
+def test_data_is_kept_where_the_environment_says(starts: Callable[..., Any], tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    assert starts(f"CODE = 1{COUNTS}", APP_TOOLKIT_DATA=str(own)) == [[1], str(tmp_path)]
+    assert (own / "app.db").exists()
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("working", [".", "only-here"])
+def test_an_app_that_writes_beside_its_code_does_not_start(starts: Callable[..., Any], working: str) -> None:
+    code = f"CODE = 1{COUNTS}".replace("{PLACE}/", "./")
+    assert "[Errno 13] app.db cannot be written, because each revision" in starts(code, working=working)
+
+
+def test_without_a_place_for_data_only_apps_that_write_fail(starts: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("no folder")
+    assert "keep data in the folder of the environment variable APP_TOOLKIT_DATA" in starts(f"CODE = 1{COUNTS}")
+    assert starts("from fastapi import FastAPI\napp = FastAPI()\napp.state.said = 'started'\n") == "started"
+
+
+@needs_root  # whom permissions do not stop
+def test_a_replica_that_stops_names_what_other_programs_wrote_below_its_files(
+    starts: Callable[..., Any], tmp_path: Path
+) -> None:
+    code = "import subprocess\nfrom fastapi import FastAPI\napp = FastAPI()\napp.state.said = ''\n"
+    starts(code)
+    assert "written below" not in (tmp_path / "logged").read_text()
+    starts(f"{code}subprocess.run(['touch', 'native.db'], check=True)\n")
+    assert "native.db: written below the files of a revision, which the next" in (tmp_path / "logged").read_text()

@@ -129,14 +129,19 @@ def test_a_folder_that_others_can_replace_is_refused(shared: Path) -> None:
 UNREMOVABLE = """
     base = Path(sys.argv[1])
     ended = RuntimeFolder("one", base)
-    unwritable = ended.folder("artifacts") / "unwritable"
-    unwritable.mkdir()
-    (unwritable / "app.py").touch()
-    unwritable.chmod(0o500)
+    unpacked = ended.folder("artifacts") / "unpacked"
+    unpacked.mkdir()
+    (unpacked / "app.py").touch()
+    unpacked.chmod(0o500)
     ended.close()
-    for session in ("two", "three"):
+    kept = RuntimeFolder("two", base)
+    left = sorted(path.name for path in base.iterdir())
+    say(str(kept.folder("artifacts")))
+    input()
+    kept.close()
+    for session in ("three", "four"):
         RuntimeFolder(session, base).close()
-    say(sorted(path.name for path in base.iterdir()))
+    say([left, sorted(path.name for path in base.iterdir())])
 """
 
 
@@ -145,7 +150,11 @@ def test_files_of_an_ended_session_that_cannot_be_removed_fail_no_start(shared: 
     shared.chmod(0o1777)  # as a user that is not root, which may remove everything
     imports = "from pathlib import Path; from app_toolkit.host.runtime_folder import RuntimeFolder\n"
     with other_user(UNREMOVABLE, shared / "base", imports=imports) as other:
-        assert other.says() == ["one", "three"]
+        foreign = Path(other.says()) / "foreign"
+        foreign.mkdir()
+        (foreign / "app.py").touch()
+        other.go_on()
+        assert other.says() == [["two"], ["four", "two"]], "read-only files are removed, and those of others are not"
 
 
 def test_a_damaged_folder_fails_no_start_and_is_logged(base: Path, caplog: pytest.LogCaptureFixture) -> None:
