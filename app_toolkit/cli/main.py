@@ -9,7 +9,7 @@ import signal
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from enum import StrEnum
 from importlib.metadata import version
@@ -62,12 +62,16 @@ from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitErr
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
 from app_toolkit.planning import stream_log_warnings
+from app_toolkit.userapp.ending import bounded_end
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
 
 UsageError: Any = typer.BadParameter.__base__
 """Raised for options and commands that do not exist. Newer versions of Typer have a copy of Click."""
+
+PLANNED_S = 1.0
+"""Seconds that the process of a plan may take for its end. The threads of the app have no request to finish."""
 
 
 class Commands(typer.core.TyperGroup):
@@ -840,10 +844,13 @@ def shutdown(context: typer.Context, *, address: RunningAddress = None, admin_ur
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command `app-toolkit` and end the process.
 
-    The exit code is 0, or 2 for an error that the user can correct, or try again.
+    The exit code is 0, or 2 for an error that the user can correct, or try again. `arguments`: None: those of this
+    process. The threads and processes of an app that it plans then end with it.
     """
+    plans = arguments is None and sys.argv[1:2] == ["plan"]
     try:
-        app(None if arguments is None else list(arguments))
+        with bounded_end(PLANNED_S) if plans else nullcontext():
+            app(None if arguments is None else list(arguments))
     except ToolkitError as error:
         report(error)
         sys.exit(ConfigError.exit_code)

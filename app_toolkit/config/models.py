@@ -301,7 +301,7 @@ class DeploymentConfig(IngressPolicy):
     """extra replicas during an update; a share, "25%", is rounded up"""
     max_unavailable: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = 0
     """replicas that may be missing during an update; a share is rounded down"""
-    startup_timeout_s: Annotated[float, Field(gt=0, le=86_400, json_schema_extra=ON_RAY)] = 60.0
+    startup_timeout_s: Annotated[float, Field(gt=0, le=86_400, json_schema_extra=ON_RAY)] = 300.0
     """seconds from placement until a replica must be ready"""
     graceful_shutdown_timeout_s: Annotated[float, Field(ge=0, le=86_400, json_schema_extra=ON_RAY)] = 20.0
     """seconds that a draining replica has to finish; then it is killed"""

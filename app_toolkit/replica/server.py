@@ -33,6 +33,7 @@ from app_toolkit.observability.metrics import (
     REPLICA_WEBSOCKETS,
     Sample,
 )
+from app_toolkit.observability.slow_start import reported_if_slow
 from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.observability.watchdog import Watchdog
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics, Reported
@@ -456,7 +457,8 @@ class Server(uvicorn.Server):
         log = logging.getLogger("uvicorn.error")
         log.addFilter(_is_no_startup_failure)
         try:
-            await super().startup(sockets)
+            with reported_if_slow("the startup of the app"):
+                await super().startup(sockets)
         except SystemExit:
             raise StartupError(f"the app's startup failed:\n{shortened(str(self._startup.failure))}") from None
         finally:
