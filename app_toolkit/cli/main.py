@@ -242,7 +242,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
     set_logs(chosen)
-    screen = Screen() if chosen.log_file is None else Screen.on_stderr()
+    screen = Screen.of_server(stderr=chosen.log_file is not None)
     for name in LOG_OPTIONS:
         if context.params[name] is not None and chosen.address is not None:
             screen.say(
