@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from app_toolkit.cli import main as command_line
@@ -123,6 +124,37 @@ def test_a_changed_file_replaces_the_process(dev: Callable[..., str], tmp_path: 
         return (answers(url) or {}).get("said") == "second"
 
     eventually(says_second)
+
+
+@pytest.mark.slow
+def test_a_reload_and_the_end_leave_nothing_that_the_app_has_started(dev: Callable[..., str], tmp_path: Path) -> None:
+    started = (
+        "import subprocess, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        '@app.get("/child")\ndef pid() -> dict[str, int]: return {"pid": child.pid}\n'
+    )
+    (tmp_path / "main.py").write_text(APP + started)
+    url = dev("main:app")
+
+    def child() -> int:
+        eventually(lambda: answers(f"{url}/child") is not None)
+        return int((answers(f"{url}/child") or {})["pid"])
+
+    first = child()
+    (tmp_path / "main.py").write_text(f"{APP}{started}\n")
+    eventually(lambda: not psutil.pid_exists(first))
+    assert child() != first
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_import_can_be_interrupted(number: int, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("import pathlib, time\npathlib.Path('imports').touch()\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", "--no-reload"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        eventually(lambda: (tmp_path / "imports").exists())
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) in (0, -signal.SIGTERM)
 
 
 def test_a_port_that_is_taken_is_a_sentence(
