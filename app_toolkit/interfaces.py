@@ -259,6 +259,8 @@ class ReplicaSpec:
     """The hash of the Python files that replace those of `app_dir` on disk; empty: they are imported from disk."""
     stream_log: str = "memory"
     """The stream log of the routes that name none."""
+    loop: Literal["uvloop", "asyncio"] = "uvloop"
+    """The event loop that runs the app."""
     logging_config: Mapping[str, Any] | None = None
     """What the replica passes to `logging.config.dictConfig`; None: nothing."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)

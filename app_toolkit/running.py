@@ -78,6 +78,7 @@ class RunKeywords(TypedDict, total=False):
     name: str
     route_prefix: str
     stream_log: str | None
+    loop: Literal["uvloop", "asyncio"]
     num_replicas: int | None
     address: str | None
     host: str

@@ -20,7 +20,7 @@ from app_toolkit.cli.plan import application_here
 from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
-from app_toolkit.config.models import ApplicationSpec
+from app_toolkit.config.models import ApplicationSpec, LoopChoice
 from app_toolkit.config.project import read_project
 from app_toolkit.config.secrets import is_secret_name
 from app_toolkit.config.settings import (
@@ -76,7 +76,9 @@ class Served:
         return cls(target, plain["file"] and Path(plain["file"]), plain["application"])
 
 
-def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path]) -> None:
+def dev(
+    served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path], loop: LoopChoice = "uvloop"
+) -> None:
     """Serve a target, or the applications of a file, with uvicorn until Ctrl-C.
 
     `reload_dirs`: the folders in which files are watched; empty: the current folder. Raises `ConfigError` if the port
@@ -94,7 +96,7 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
         port=port,
         reload=reload,
         reload_dirs=[str(folder.resolve()) for folder in reload_dirs] or None,
-        loop="app_toolkit.observability.watchdog:watched_loop",
+        loop=f"app_toolkit.observability.watchdog:watched_{loop}",
         log_config={**LOGGING_CONFIG, "formatters": dict.fromkeys(LOGGING_CONFIG["formatters"], shown)},
         reload_includes=["*.py", *([served.file.name] if served.file else [])] if reload else None,
     )
@@ -111,6 +113,21 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
         return
     if failed:
         sys.exit(ConfigError.exit_code)
+
+
+def loop_of(file: ConfigFile, application: str | None) -> LoopChoice:
+    """Return the event loop of the applications of a file. Raises `ConfigError` if they have different ones.
+
+    `application`: the only application of the file to serve; None: all.
+    """
+    names = [application] if application is not None else [*file.applications]
+    loop, *others = {file.application(name).options.loop for name in names}
+    if others:
+        raise ConfigError(
+            f"{file.document.source}: its applications have different values of loop, and `dev` serves them in one "
+            "process: serve one of them with --application NAME"
+        )
+    return loop
 
 
 def _serve(server: uvicorn.Server, sockets: list[socket] | None = None) -> None:

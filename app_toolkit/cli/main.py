@@ -23,7 +23,7 @@ import typer.core
 from app_toolkit.cli.connecting import connecting
 from app_toolkit.cli.deploy import DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
-from app_toolkit.cli.dev import Served
+from app_toolkit.cli.dev import Served, loop_of
 from app_toolkit.cli.dev import dev as serve_in_one_process
 from app_toolkit.cli.new import create_project
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
@@ -338,7 +338,7 @@ def new(
 
 
 @app.command()
-@takes(*LOG_OPTIONS)
+@takes("loop", *LOG_OPTIONS)
 def dev(
     context: typer.Context,
     target: ServedArgument = None,
@@ -357,15 +357,17 @@ def dev(
     """Serve an app, or all apps of a file, in one process without Ray, and restart when a file changes."""
     project = read_project(Path.cwd())
     file = _file(context, target, project)
-    set_logs(_chosen(context, project))
+    chosen = _chosen(context, project)
+    set_logs(chosen)
     if file is None:
         _refuse_application(application)
-        served = Served(_resolve(target, project, app_dir))
+        served, loop = Served(_resolve(target, project, app_dir)), chosen.loop
     else:
         if application is not None:
             file.application(application)
         served = Served(file=Path(file.document.source).resolve(), application=application)
-    serve_in_one_process(served, host=host, port=port, reload=reload, reload_dirs=reload_dir or ())
+        loop = loop_of(file, application)
+    serve_in_one_process(served, host=host, port=port, reload=reload, reload_dirs=reload_dir or (), loop=loop)
 
 
 @app.command()

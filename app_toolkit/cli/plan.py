@@ -80,6 +80,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
             name=name,
             route_prefix=application.options.route_prefix,
             stream_log=application.options.stream_log,
+            loop=application.options.loop,
             logging_config=application.logging_config,
             working_dir=application.working_dir,
             overrides=application.deployments,
@@ -169,7 +170,7 @@ class Planning:
 
 def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) -> Planning:
     """Start planning one app with these options."""
-    arguments = ["--name", options.name, "--route-prefix", options.route_prefix]
+    arguments = ["--name", options.name, "--route-prefix", options.route_prefix, "--loop", options.loop]
     if options.num_replicas is not None:
         arguments += ["--num-replicas", str(options.num_replicas)]
     if options.stream_log is not None:

@@ -19,12 +19,14 @@ from app_toolkit.config.document import Document, Mistake, Place, from_yaml
 from app_toolkit.config.fields import parts, sentence
 from app_toolkit.config.models import (
     LOGGING_CONFIG,
+    LOOP,
     STREAM_LOG,
     ApplicationSpec,
     ClassConfig,
     DeploymentConfig,
     DeploymentSpec,
     LoggingConfig,
+    LoopChoice,
     Model,
     Name,
     StreamLogChoice,
@@ -64,6 +66,7 @@ class ApplicationOptions(Model):
         Field(description="the path below which it is served; no other application has the same"),
     ] = "/"
     stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None
+    loop: Annotated[LoopChoice, Field(description=LOOP)] = "uvloop"
     logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")] = "."
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = "."

@@ -522,6 +522,12 @@ class ClassSpec(DeployedSpec):
     ] = ()
 
 
+LoopChoice = Literal["uvloop", "asyncio"]
+
+LOOP = "the event loop that runs the app: uvloop or asyncio, which some packages need"
+"""The description of the option, which files, commands and the environment share."""
+
+
 class SplitSpec(Model):
     """One split of an application: several of its classes, its members. Each call goes to one of them."""
 
@@ -550,6 +556,7 @@ class ApplicationSpec(Origin):
     stream_log: StreamLogChoice = "memory"
     """where routes that name no log keep their streams: memory of the replica, shared, redis, or the URL of a Redis
     server without a password"""
+    loop: Annotated[LoopChoice, Field(description=LOOP)] = "uvloop"
     logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
     default: Name | None
     """ingress that serves requests that match no route; None: there is none"""
@@ -621,6 +628,8 @@ class ApplicationSpec(Origin):
             facts.append(self.stream_log)
         if self.logging_config is not None:
             facts.append({"logging_config": self.logging_config})
+        if self.loop != "uvloop":
+            facts.append({"loop": self.loop})
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -7,6 +7,7 @@ import sysconfig
 import threading
 import time
 from dataclasses import replace
+from typing import Literal
 
 import uvloop
 
@@ -123,9 +124,22 @@ class Watchdog:
         return line_of(self._stack() if stack is None else stack)
 
 
-def watched_loop() -> asyncio.AbstractEventLoop:
-    """Create an event loop for uvicorn that a watchdog watches."""
-    loop = uvloop.new_event_loop()
+def new_loop(kind: Literal["uvloop", "asyncio"]) -> asyncio.AbstractEventLoop:
+    """Create an event loop of one kind."""
+    return uvloop.new_event_loop() if kind == "uvloop" else asyncio.SelectorEventLoop()
+
+
+def watched_uvloop() -> asyncio.AbstractEventLoop:
+    """Create a uvloop for uvicorn that a watchdog watches."""
+    return _watched(new_loop("uvloop"))
+
+
+def watched_asyncio() -> asyncio.AbstractEventLoop:
+    """Create an event loop of asyncio for uvicorn that a watchdog watches."""
+    return _watched(new_loop("asyncio"))
+
+
+def _watched(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
     Watchdog("this app").start(loop)
     return loop
 

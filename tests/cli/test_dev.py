@@ -79,6 +79,22 @@ def test_it_serves_the_app_it_finds_in_development_and_logs_in_the_chosen_format
     assert "Application startup complete." in [record["message"] for record in records]
 
 
+IN_A_LOOP = """
+import asyncio
+@app.get("/loop")
+async def loop() -> dict[str, str]: return {"loop": str(asyncio.get_running_loop())}
+"""
+
+
+def test_the_event_loop_of_asyncio_can_be_chosen(dev: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(APP + IN_A_LOOP)
+    (tmp_path / "app.yaml").write_text("applications: {shop: {target: 'main:app', loop: asyncio}}")
+    for arguments in (["--loop", "asyncio"], ["app.yaml"]):
+        url = dev("--no-reload", *arguments)
+        eventually(lambda: answers(f"{url}/loop") is not None)  # noqa: B023
+        assert (answers(f"{url}/loop") or {})["loop"].startswith("<_UnixSelectorEventLoop")
+
+
 CONFIGURED = """
 applications:
   shop:
@@ -100,17 +116,18 @@ def test_the_logging_configuration_of_an_application_is_applied(dev: Callable[..
     eventually(lambda: "shop says sold" in (tmp_path / "said").read_text().splitlines())
 
 
-def test_applications_with_different_logging_configurations_are_refused(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize(
+    ("shop", "option"),
+    [(CONFIGURED, "logging_config"), (CONFIGURED.partition("logging")[0] + "loop: asyncio\n", "loop")],
+)
+def test_applications_with_different_options_of_the_process_are_refused(tmp_path: Path, shop: str, option: str) -> None:
     (tmp_path / "main.py").write_text(APP)
-    (tmp_path / "app.yaml").write_text(f"{CONFIGURED}  other: {{target: 'main:app', route_prefix: /other}}\n")
+    (tmp_path / "app.yaml").write_text(f"{shop}  other: {{target: 'main:app', route_prefix: /other}}\n")
     command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", "--no-reload", "app.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2
-    assert (
-        "its applications have different values of logging_config, and `dev` serves them in one process" in done.stderr
-    )
+    said = f"its applications have different values of {option}, and `dev` serves them in one process"
+    assert said in done.stderr
 
 
 @pytest.mark.slow

@@ -102,11 +102,12 @@ def test_output_of_an_app_does_not_corrupt_the_plan(tmp_path: Path) -> None:
 
 
 def test_child_process_makes_the_same_plan(capfd: pytest.CaptureFixture[str]) -> None:
-    options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4)
+    options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4, loop="asyncio")
     with planning_of("hello.app:app", EXAMPLE.parents[1], options) as planning:
         spec = planning.result(always)
     assert spec is not None
     assert (spec.name, spec.route_prefix, spec.app_dir) == ("greeter", "/g", str(EXAMPLE.parents[1]))
+    assert spec.loop == "asyncio"
     assert [i.config.num_replicas for i in spec.deployments] == [4, 2]
     assert "deployment 'chat' keeps num_replicas = 2" in capfd.readouterr().err
 
