@@ -114,8 +114,8 @@ IN_A_LOOP = """
     app = FastAPI()
 
     class Chat(Deployment):
-        def __init__(self):
-            mark(f"constructed in asyncio: {is_asyncio()}")
+        async def start(self):
+            mark(f"started in asyncio: {is_asyncio()}")
 
     chat = Chat.bind()
 
@@ -132,7 +132,7 @@ def test_an_app_runs_in_the_event_loop_that_its_option_names(serve: Serve) -> No
 
 def test_a_class_runs_in_the_event_loop_that_its_option_names(serve: Serve) -> None:
     served = serve(IN_A_LOOP, attribute="chat", kind="class", loop="asyncio")
-    assert served.marked("constructed in asyncio: True")
+    assert served.marked("started in asyncio: True")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems know no such wish")
