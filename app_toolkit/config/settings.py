@@ -230,9 +230,13 @@ def ray_folder() -> Path:
     return Path(os.environ.get("RAY_TMPDIR") or "/tmp")
 
 
+DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The environment variable with the GPUs that a process may use."""
+
+
 def hide_devices() -> None:
     """Hide all GPUs from this process. Ray leaves them visible to an actor that requests none.
 
     Call before importing user code.
     """
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ[DEVICES] = ""

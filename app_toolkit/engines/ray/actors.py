@@ -90,7 +90,8 @@ class _Replica(Supervised, ReplicaProcess):
         return self.name
 
     def start(self, spec: ReplicaSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
-        if not ray.get_runtime_context().get_accelerator_ids()["GPU"]:
+        context = ray.get_runtime_context()
+        if not context.get_accelerator_ids()["GPU"] and settings.DEVICES not in context.runtime_env.env_vars():
             settings.hide_devices()
         return super().start(spec, replica_set, template_hash, secret, epoch)
 
