@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -101,17 +101,13 @@ def dev(
         reload_includes=["*.py", *([served.file.name] if served.file else [])] if reload else None,
     )
     server = uvicorn.Server(config)
-    try:
-        if reload:
-            reloading = Reload(config, target=partial(_serve, server), sockets=[config.bind_socket()])
-            reloading.run()
-            failed = reloading.failed
-        else:
-            _serve(server)
-            failed = not server.started
-    except KeyboardInterrupt:  # as `uvicorn.run` does
+    if not reload:
+        _serve(server, must_start=True)
         return
-    if failed:
+    reloading = Reload(config, target=partial(_serve, server), sockets=[config.bind_socket()])
+    with suppress(KeyboardInterrupt):
+        reloading.run()
+    if reloading.failed:
         sys.exit(ConfigError.exit_code)
 
 
@@ -130,9 +126,11 @@ def loop_of(file: ConfigFile, application: str | None) -> LoopChoice:
     return loop
 
 
-def _serve(server: uvicorn.Server, sockets: list[socket] | None = None) -> None:
-    with bounded_end(END_S):
+def _serve(server: uvicorn.Server, sockets: list[socket] | None = None, *, must_start: bool = False) -> None:
+    with bounded_end(END_S), suppress(KeyboardInterrupt):  # as `uvicorn.run` does
         server.run(sockets)
+        if must_start and not server.started:
+            sys.exit(ConfigError.exit_code)
 
 
 class Reload(ChangeReload):  # type: ignore[valid-type, misc]

@@ -62,7 +62,7 @@ from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitErr
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
 from app_toolkit.planning import stream_log_warnings
-from app_toolkit.userapp.ending import bounded_end
+from app_toolkit.userapp.ending import adopt_orphans, bounded_end
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
@@ -850,6 +850,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     process. The threads and processes of an app that it plans then end with it.
     """
     plans = arguments is None and sys.argv[1:2] == ["plan"]
+    if plans:
+        adopt_orphans()
     try:
         with bounded_end(PLANNED_S) if plans else nullcontext():
             app(None if arguments is None else list(arguments))

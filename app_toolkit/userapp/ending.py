@@ -23,6 +23,15 @@ SET_CHILD_SUBREAPER = 36
 """From `linux/prctl.h`."""
 
 
+def adopt_orphans() -> None:
+    """Make a process whose parent ends a child of this process, so that it ends with this one. Only on Linux.
+
+    Call this only in a process that ends soon, because nobody waits for such a child when it ends.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 @contextmanager
 def bounded_end(seconds: float) -> Iterator[None]:
     """Run user code in the block, and then end this process within some seconds, and all that it has started.
@@ -31,9 +40,6 @@ def bounded_end(seconds: float) -> Iterator[None]:
     longer than `SAID_AFTER_S`, a line on standard error says what it waits for. After `seconds`, the process ends with
     the exit code that the block has set.
     """
-    if sys.platform == "linux":
-        # A process whose parent has ended becomes a child of this one, and not of the init process.
-        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     atexit.register(_end_descendants)  # called last, because it is registered before those of user code
     code = 1
     try:

@@ -20,7 +20,7 @@ STARTS = {
 HEAD = """
 import atexit, multiprocessing, os, subprocess, sys, threading, time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from app_toolkit.userapp.ending import bounded_end
+from app_toolkit.userapp.ending import adopt_orphans, bounded_end
 with bounded_end({seconds}):
 """
 
@@ -48,7 +48,7 @@ def test_no_process_of_the_code_is_left(own_session: bool) -> None:
 
 def test_a_process_whose_parent_has_ended_is_not_left() -> None:
     shell = "['sh', '-c', 'setsid sleep 600 >&2 & echo $!']"
-    done = ran(f"subprocess.run({shell})\nthreading.Thread(target=time.sleep, args=(600,)).start()")
+    done = ran(f"adopt_orphans()\nsubprocess.run({shell})\n{STARTS['a thread']}")
     assert not psutil.pid_exists(int(done.stdout))
 
 
