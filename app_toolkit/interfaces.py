@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId, Retry
+from app_toolkit.types import Address, LoopKind, NodeId, OnDisconnect, ReplicaId, Retry
 
 ROUTES = "routes"
 """The key of the published snapshot of the applications and their route tables."""
@@ -259,7 +259,7 @@ class ReplicaSpec:
     """The hash of the Python files that replace those of `app_dir` on disk; empty: they are imported from disk."""
     stream_log: str = "memory"
     """The stream log of the routes that name none."""
-    loop: Literal["uvloop", "asyncio"] = "uvloop"
+    loop: LoopKind = "uvloop"
     """The event loop that runs the app."""
     logging_config: Mapping[str, Any] | None = None
     """What the replica passes to `logging.config.dictConfig`; None: nothing."""

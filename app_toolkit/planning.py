@@ -19,7 +19,6 @@ from app_toolkit.config.models import (
     ClassSpec,
     DeploymentConfig,
     IngressSpec,
-    LoopChoice,
     Route,
     SplitSpec,
     merge_overrides,
@@ -32,7 +31,7 @@ from app_toolkit.replica.objects.http import serves_http
 from app_toolkit.router.handle import methods_of
 from app_toolkit.router.routing import import_policy
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
-from app_toolkit.types import ASGIApp
+from app_toolkit.types import ASGIApp, LoopKind
 from app_toolkit.userapp.artifact import pack
 from app_toolkit.userapp.graph import called, calls, find, keeping_streams, splits
 from app_toolkit.userapp.sources import take
@@ -61,7 +60,7 @@ def plan(
     name: str = "default",
     route_prefix: str = "/",
     stream_log: str | None = None,
-    loop: LoopChoice = "uvloop",
+    loop: LoopKind = "uvloop",
     logging_config: dict[str, Any] | None = None,
     num_replicas: int | None = None,
     working_dir: str | None = None,
@@ -148,7 +147,7 @@ def plan_bound(
     name: str = "default",
     route_prefix: str = "/",
     stream_log: str | None = None,
-    loop: LoopChoice = "uvloop",
+    loop: LoopKind = "uvloop",
     logging_config: dict[str, Any] | None = None,
     num_replicas: int | None = None,
     working_dir: str | None = None,

@@ -20,7 +20,7 @@ from app_toolkit.cli.plan import application_here
 from app_toolkit.cli.screen import report
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
-from app_toolkit.config.models import ApplicationSpec, LoopChoice
+from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.project import read_project
 from app_toolkit.config.secrets import is_secret_name
 from app_toolkit.config.settings import (
@@ -42,7 +42,7 @@ from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.planning import take_up
 from app_toolkit.proxy.addresses import check_port_is_free
 from app_toolkit.toolkit import Toolkit, route_table
-from app_toolkit.types import ASGIApp
+from app_toolkit.types import ASGIApp, LoopKind
 from app_toolkit.userapp.ending import bounded_end, descendants, end_processes
 from app_toolkit.userapp.loading import configure_logging
 
@@ -77,7 +77,7 @@ class Served:
 
 
 def dev(
-    served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path], loop: LoopChoice = "uvloop"
+    served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path], loop: LoopKind = "uvloop"
 ) -> None:
     """Serve a target, or the applications of a file, with uvicorn until Ctrl-C.
 
@@ -111,7 +111,7 @@ def dev(
         sys.exit(ConfigError.exit_code)
 
 
-def loop_of(file: ConfigFile, application: str | None) -> LoopChoice:
+def loop_of(file: ConfigFile, application: str | None) -> LoopKind:
     """Return the event loop of the applications of a file. Raises `ConfigError` if they have different ones.
 
     `application`: the only application of the file to serve; None: all.

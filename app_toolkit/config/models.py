@@ -30,7 +30,7 @@ from app_toolkit.config.fields import SecretValue, merge, sentence
 from app_toolkit.config.log_config import logging_config
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions, Resources
-from app_toolkit.types import Kind, OnDisconnect, Retry
+from app_toolkit.types import Kind, LoopKind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -522,8 +522,6 @@ class ClassSpec(DeployedSpec):
     ] = ()
 
 
-LoopChoice = Literal["uvloop", "asyncio"]
-
 LOOP = "the event loop that runs the app: uvloop or asyncio, which some packages need"
 """The description of the option, which files, commands and the environment share."""
 
@@ -556,7 +554,7 @@ class ApplicationSpec(Origin):
     stream_log: StreamLogChoice = "memory"
     """where routes that name no log keep their streams: memory of the replica, shared, redis, or the URL of a Redis
     server without a password"""
-    loop: Annotated[LoopChoice, Field(description=LOOP)] = "uvloop"
+    loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
     logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
     default: Name | None
     """ingress that serves requests that match no route; None: there is none"""

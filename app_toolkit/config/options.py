@@ -10,11 +10,11 @@ from app_toolkit.config.models import (
     STREAM_LOG,
     ApplicationSpec,
     HTTPOptions,
-    LoopChoice,
     Model,
     Name,
     StreamLogChoice,
 )
+from app_toolkit.types import LoopKind
 
 M = TypeVar("M", bound=Model)
 
@@ -29,7 +29,7 @@ class PlanOptions(Model):
         Field(description="the path under which the application is served"),
     ] = "/"
     stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None
-    loop: Annotated[LoopChoice, Field(description=LOOP)] = "uvloop"
+    loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
     num_replicas: Annotated[
         int | None, Field(ge=1, le=1_000, description="replicas of each ingress that sets no number")
     ] = None

@@ -7,13 +7,13 @@ import sysconfig
 import threading
 import time
 from dataclasses import replace
-from typing import Literal
 
 import uvloop
 
 from app_toolkit.core.stalls import Blocked, StackFrame, Watched, is_debugging, is_starting
 from app_toolkit.observability.loop_lag import LoopLag
 from app_toolkit.observability.stacks import line_of, stack_of
+from app_toolkit.types import LoopKind
 
 logger = logging.getLogger("app_toolkit.watchdog")
 
@@ -124,7 +124,7 @@ class Watchdog:
         return line_of(self._stack() if stack is None else stack)
 
 
-def new_loop(kind: Literal["uvloop", "asyncio"]) -> asyncio.AbstractEventLoop:
+def new_loop(kind: LoopKind) -> asyncio.AbstractEventLoop:
     """Create an event loop of one kind."""
     return uvloop.new_event_loop() if kind == "uvloop" else asyncio.SelectorEventLoop()
 

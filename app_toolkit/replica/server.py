@@ -47,7 +47,7 @@ from app_toolkit.replica.objects.payload_store import PayloadStore
 from app_toolkit.replica.signals import Signals
 from app_toolkit.transport import hop
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.types import Address, LoopKind, ReplicaId
 from app_toolkit.userapp.loading import Lifespan, host, load, unpack, users_traceback
 from app_toolkit.userapp.target import served
 
@@ -309,7 +309,7 @@ class ReplicaServer:
             if not ready.done():
                 ready.set_exception(StartupError(f"replica {spec.id} ended while it started"))
 
-    def _new_loop(self, kind: Literal["uvloop", "asyncio"]) -> asyncio.AbstractEventLoop:
+    def _new_loop(self, kind: LoopKind) -> asyncio.AbstractEventLoop:
         self._loop = new_loop(kind) if self._signals is None else self._signals.new_loop(kind)
         return self._loop
 

@@ -18,9 +18,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from types import FrameType
-from typing import Any, Literal, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import uvloop
+
+from app_toolkit.types import LoopKind
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -58,7 +60,7 @@ class Signals:
         self._found: dict[int, Handler] = {}
         signal.signal(WAKE, self._run_queued)
 
-    def new_loop(self, kind: Literal["uvloop", "asyncio"]) -> "UVLoop | AsyncioLoop":
+    def new_loop(self, kind: LoopKind) -> "UVLoop | AsyncioLoop":
         """Create an event loop for the calling thread, which from now on is the thread that user code runs on."""
         self._data_thread = threading.current_thread()
         self._loop = loop = UVLoop(self) if kind == "uvloop" else AsyncioLoop(self)

@@ -49,7 +49,8 @@ def bounded_end(seconds: float) -> Iterator[None]:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         raise
     finally:
-        sys.stdout.flush()
+        with suppress(OSError):  # its reader has left
+            sys.stdout.flush()
         threading.Thread(target=_end, args=(seconds, code), name="app-toolkit end", daemon=True).start()
 
 
