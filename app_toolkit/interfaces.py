@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from app_toolkit.types import Address, NodeId, OnDisconnect, ReplicaId, Retry
+from app_toolkit.types import Address, LoopKind, NodeId, OnDisconnect, ReplicaId, Retry
 
 ROUTES = "routes"
 """The key of the published snapshot of the applications and their route tables."""
@@ -261,6 +261,8 @@ class ReplicaSpec:
     """The hash of the Python files that replace those of `app_dir` on disk; empty: they are imported from disk."""
     stream_log: str = "memory"
     """The stream log of the routes that name none."""
+    loop: LoopKind = "uvloop"
+    """The event loop that runs the app."""
     logging_config: Mapping[str, Any] | None = None
     """What the replica passes to `logging.config.dictConfig`; None: nothing."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)

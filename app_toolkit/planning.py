@@ -34,7 +34,7 @@ from app_toolkit.replica.objects.http import serves_http
 from app_toolkit.router.handle import methods_of
 from app_toolkit.router.routing import import_policy
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
-from app_toolkit.types import ASGIApp
+from app_toolkit.types import ASGIApp, LoopKind
 from app_toolkit.userapp.artifact import Selection, is_installed, pack, select
 from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.graph import called, calls, find, keeping_streams, splits
@@ -64,6 +64,7 @@ def plan(
     name: str = "default",
     route_prefix: str = "/",
     stream_log: str | None = None,
+    loop: LoopKind = "uvloop",
     logging_config: dict[str, Any] | None = None,
     num_replicas: int | None = None,
     working_dir: str | None = None,
@@ -89,6 +90,7 @@ def plan(
             name=name,
             route_prefix=route_prefix,
             stream_log=stream_log,
+            loop=loop,
             logging_config=logging_config,
             num_replicas=num_replicas,
             working_dir=working_dir,
@@ -119,6 +121,7 @@ def plan(
         title=title,
         stream_log=log or _automatic_stream_log(ingresses),
         automatic_stream_log=log is None,
+        loop=loop,
         logging_config=logging_config or (app.logging_config if isinstance(app, Toolkit) else None),
         default=default,
         deployments=(*ingresses, *(_class_spec(each, known[each.name]) for each in classes)),
@@ -145,6 +148,7 @@ def plan_bound(
     name: str = "default",
     route_prefix: str = "/",
     stream_log: str | None = None,
+    loop: LoopKind = "uvloop",
     logging_config: dict[str, Any] | None = None,
     num_replicas: int | None = None,
     working_dir: str | None = None,
@@ -173,6 +177,7 @@ def plan_bound(
         title=bound.name,
         stream_log=stream_log or "memory",
         automatic_stream_log=stream_log is None,
+        loop=loop,
         logging_config=logging_config,
         default=bound.name if http else None,
         deployments=tuple(_class_spec(each, configs[each.name]) for each in classes),

@@ -28,7 +28,7 @@ from app_toolkit.client.commands import (
     SetSplit,
     SetTraffic,
 )
-from app_toolkit.client.interrupts import Interrupts
+from app_toolkit.client.interrupts import Interrupts, discard_output
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, SplitSpec
 from app_toolkit.config.options import LOG_OPTIONS, Options, PlanOptions, TrafficOptions
@@ -78,6 +78,7 @@ class RunKeywords(TypedDict, total=False):
     name: str
     route_prefix: str
     stream_log: str | None
+    loop: Literal["uvloop", "asyncio"]
     num_replicas: int | None
     address: str | None
     host: str
@@ -595,7 +596,11 @@ def _serve_until_signal(client: Client, sentences: Iterable[str]) -> None:
     """Serve until a signal stops this process, or the instance is shut down."""
     with Interrupts() as interrupts:
         for sentence in (*sentences, "Press Ctrl-C to drain and stop."):
-            print(sentence, flush=True, file=sys.stderr if logs_to_stdout() else sys.stdout)
+            stream = sys.stderr if logs_to_stdout() else sys.stdout
+            try:
+                print(sentence, flush=True, file=stream)
+            except BrokenPipeError:  # its reader has left, but clients have not
+                discard_output(stream.fileno())
         with suppress(InstanceEnded):
             for _ in client.watch(interrupts.not_interrupted):
                 pass

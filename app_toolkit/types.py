@@ -20,6 +20,9 @@ Address = NewType("Address", str)
 NodeId = NewType("NodeId", str)
 """One node of the cluster, as named by Ray."""
 
+LoopKind = Literal["uvloop", "asyncio"]
+"""An event loop that can run an app."""
+
 OnDisconnect = Literal["auto", "cancel", "continue", "notify"]
 """What happens to a handler when its client disconnects."""
 

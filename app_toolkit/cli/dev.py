@@ -1,10 +1,14 @@
 """The command `dev`: serves in one process without Ray, and restarts the process when a file changes."""
 
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from socket import socket
 from threading import Thread
 from typing import Any
 
@@ -39,8 +43,12 @@ from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.planning import take_up
 from app_toolkit.proxy.addresses import check_port_is_free
 from app_toolkit.toolkit import Toolkit, route_table
-from app_toolkit.types import ASGIApp
+from app_toolkit.types import ASGIApp, LoopKind
+from app_toolkit.userapp.ending import bounded_end, descendants, end_processes
 from app_toolkit.userapp.loading import configure_logging
+
+END_S = 5.0
+"""Seconds that threads of the app and functions of `atexit` may take after the app has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,9 @@ class Served:
         return cls(target, plain["file"] and Path(plain["file"]), plain["application"])
 
 
-def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path]) -> None:
+def dev(
+    served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequence[Path], loop: LoopKind = "uvloop"
+) -> None:
     """Serve a target, or the applications of a file, with uvicorn until Ctrl-C.
 
     `reload_dirs`: the folders in which files are watched; empty: the current folder. Raises `ConfigError` if the port
@@ -87,33 +97,66 @@ def dev(served: Served, *, host: str, port: int, reload: bool, reload_dirs: Sequ
         port=port,
         reload=reload,
         reload_dirs=[str(folder.resolve()) for folder in reload_dirs] or None,
-        loop="app_toolkit.observability.watchdog:watched_loop",
+        loop=f"app_toolkit.observability.watchdog:watched_{loop}",
         log_config={**LOGGING_CONFIG, "formatters": dict.fromkeys(LOGGING_CONFIG["formatters"], shown)},
         reload_includes=["*.py", *([served.file.name] if served.file else [])] if reload else None,
     )
     server = uvicorn.Server(config)
-    try:
-        if reload:
-            reloading = Reload(config, target=server.run, sockets=[config.bind_socket()])
-            reloading.run()
-            failed = reloading.failed
-        else:
-            server.run()
-            failed = not server.started
-    except KeyboardInterrupt:  # as `uvicorn.run` does
+    if not reload:
+        _serve(server, must_start=True)
         return
-    if failed:
+    reloading = Reload(config, target=partial(_serve, server), sockets=[config.bind_socket()])
+    with suppress(KeyboardInterrupt):
+        reloading.run()
+    if reloading.failed:
         sys.exit(ConfigError.exit_code)
 
 
+def loop_of(file: ConfigFile, application: str | None) -> LoopKind:
+    """Return the event loop of the applications of a file. Raises `ConfigError` if they have different ones.
+
+    `application`: the only application of the file to serve; None: all.
+    """
+    names = [application] if application is not None else [*file.applications]
+    loop, *others = {file.application(name).options.loop for name in names}
+    if others:
+        raise ConfigError(
+            f"{file.document.source}: its applications have different values of loop, and `dev` serves them in one "
+            "process: serve one of them with --application NAME"
+        )
+    return loop
+
+
+def _serve(server: uvicorn.Server, sockets: list[socket] | None = None, *, must_start: bool = False) -> None:
+    with bounded_end(END_S), suppress(KeyboardInterrupt):  # as `uvicorn.run` does
+        server.run(sockets)
+        if must_start and not server.started:
+            sys.exit(ConfigError.exit_code)
+
+
 class Reload(ChangeReload):  # type: ignore[valid-type, misc]
-    """A uvicorn reloader that ends if the first process could not serve its target."""
+    """A uvicorn reloader that ends if the first process could not serve its target, and leaves no process behind."""
 
     failed = False
 
     def startup(self) -> None:
         super().startup()
         Thread(target=self._end_with, args=(self.process,), name="app-toolkit dev", daemon=True).start()
+
+    def restart(self) -> None:
+        self._end_process()
+        super().restart()
+
+    def shutdown(self) -> None:
+        self._end_process()
+        super().shutdown()
+
+    def _end_process(self) -> None:
+        """End the process that serves. uvicorn leaves the processes that the app has started."""
+        started_by_app = descendants(self.process.pid)
+        self.process.terminate()
+        self.process.join()
+        end_processes(started_by_app)
 
     def _end_with(self, first: Any) -> None:
         first.join()
@@ -128,17 +171,31 @@ def app() -> ASGIApp:
     show_logs(log_level(), log_format())
     try:
         served = Served.read(read_served())
-        if served.file is not None:
-            return _applications(_read(served.file), served.application)
-        assert served.target is not None, "one of both is said"
-        use_data_of_project(served.target.app_dir)
-        found, _ = load(served.target)
+        with _interruptible():
+            if served.file is not None:
+                return _applications(_read(served.file), served.application)
+            assert served.target is not None, "one of both is said"
+            use_data_of_project(served.target.app_dir)
+            found, _ = load(served.target)
         if isinstance(found, Toolkit) and found.logging_config is not None:
             configure_logging(found.logging_config, str(served.target.app_dir))
         return embedded(found, routes=route_table)
     except ToolkitError as error:
         report(error)
         sys.exit(ConfigError.exit_code)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the process while it imports an app. The handlers of uvicorn only set a flag."""
+    ending: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in ending.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is ending[number]:  # otherwise the app has installed one
+                signal.signal(number, handler)
 
 
 def _applications(file: ConfigFile, only: str | None) -> ASGIApp:

@@ -9,7 +9,7 @@ import signal
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from enum import StrEnum
 from importlib.metadata import version
@@ -23,7 +23,7 @@ import typer.core
 from app_toolkit.cli.connecting import connecting
 from app_toolkit.cli.deploy import DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
-from app_toolkit.cli.dev import Served
+from app_toolkit.cli.dev import Served, loop_of
 from app_toolkit.cli.dev import dev as serve_in_one_process
 from app_toolkit.cli.new import create_project
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
@@ -62,12 +62,16 @@ from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitErr
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
 from app_toolkit.planning import about_data, shared_logs, stream_log_warnings
+from app_toolkit.userapp.ending import adopt_orphans, bounded_end
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
 
 UsageError: Any = typer.BadParameter.__base__
 """Raised for options and commands that do not exist. Newer versions of Typer have a copy of Click."""
+
+PLANNED_S = 1.0
+"""Seconds that the process of a plan may take for its end. The threads of the app have no request to finish."""
 
 
 class Commands(typer.core.TyperGroup):
@@ -238,7 +242,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
     set_logs(chosen)
-    screen = Screen() if chosen.log_file is None else Screen.on_stderr()
+    screen = Screen.of_server(stderr=chosen.log_file is not None)
     for name in LOG_OPTIONS:
         if context.params[name] is not None and chosen.address is not None:
             screen.say(
@@ -343,7 +347,7 @@ def new(
 
 
 @app.command()
-@takes(*LOG_OPTIONS)
+@takes("loop", *LOG_OPTIONS)
 def dev(
     context: typer.Context,
     target: ServedArgument = None,
@@ -362,15 +366,17 @@ def dev(
     """Serve an app, or all apps of a file, in one process without Ray, and restart when a file changes."""
     project = read_project(Path.cwd())
     file = _file(context, target, project)
-    set_logs(_chosen(context, project))
+    chosen = _chosen(context, project)
+    set_logs(chosen)
     if file is None:
         _refuse_application(application)
-        served = Served(_resolve(target, project, app_dir))
+        served, loop = Served(_resolve(target, project, app_dir)), chosen.loop
     else:
         if application is not None:
             file.application(application)
         served = Served(file=Path(file.document.source).resolve(), application=application)
-    serve_in_one_process(served, host=host, port=port, reload=reload, reload_dirs=reload_dir or ())
+        loop = loop_of(file, application)
+    serve_in_one_process(served, host=host, port=port, reload=reload, reload_dirs=reload_dir or (), loop=loop)
 
 
 @app.command()
@@ -851,10 +857,15 @@ def shutdown(context: typer.Context, *, address: RunningAddress = None, admin_ur
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command `app-toolkit` and end the process.
 
-    The exit code is 0, or 2 for an error that the user can correct, or try again.
+    The exit code is 0, or 2 for an error that the user can correct, or try again. `arguments`: None: those of this
+    process. The threads and processes of an app that it plans then end with it.
     """
+    plans = arguments is None and sys.argv[1:2] == ["plan"]
+    if plans:
+        adopt_orphans()
     try:
-        app(None if arguments is None else list(arguments))
+        with bounded_end(PLANNED_S) if plans else nullcontext():
+            app(None if arguments is None else list(arguments))
     except ToolkitError as error:
         report(error)
         sys.exit(ConfigError.exit_code)

@@ -2,11 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from app_toolkit.host.data_folder import use_data_of_project
 from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan
 from app_toolkit.types import ASGIApp
+from app_toolkit.userapp.ending import descendants, end_processes
 
 CANCEL_POLL_S = 0.2
 """Seconds between two checks whether a wait for a child process has been cancelled."""
@@ -81,6 +83,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
             name=name,
             route_prefix=application.options.route_prefix,
             stream_log=application.options.stream_log,
+            loop=application.options.loop,
             logging_config=application.logging_config,
             working_dir=application.working_dir,
             overrides=application.deployments,
@@ -129,11 +132,16 @@ class Planning:
         Raises `SystemExit` with the exit code of the child if the child has reported an error, and `PlanningError` if
         the child ended without a plan in another way.
         """
+        has_ended = False
         while goes_on():
             try:
                 output, _ = self.process.communicate(timeout=CANCEL_POLL_S)
-            except subprocess.TimeoutExpired:
-                continue
+            except subprocess.TimeoutExpired as unfinished:
+                if not has_ended:
+                    has_ended = self.process.poll() is not None
+                    continue
+                # A process that the app has started holds the pipe. The child has written everything.
+                output = unfinished.output or b""
             code = self.process.returncode
             if code == ConfigError.exit_code:
                 raise SystemExit(code)
@@ -154,14 +162,18 @@ class Planning:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.process.poll() is None:
+            started_by_app = descendants(self.process.pid)
             self.process.kill()
+            end_processes(started_by_app)
+        with suppress(ProcessLookupError):  # what the app has started, if the child was killed or ended at once
+            os.killpg(self.process.pid, signal.SIGKILL)
         with self.process:  # closes the pipe, and waits for the process
             pass
 
 
 def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) -> Planning:
     """Start planning one app with these options."""
-    arguments = ["--name", options.name, "--route-prefix", options.route_prefix]
+    arguments = ["--name", options.name, "--route-prefix", options.route_prefix, "--loop", options.loop]
     if options.num_replicas is not None:
         arguments += ["--num-replicas", str(options.num_replicas)]
     if options.stream_log is not None:

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from app_toolkit.client.interrupts import discard_output
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.core.diff import Diff, Effect
@@ -39,6 +40,13 @@ from app_toolkit.observability.records import OK
 COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
 
 
+class ServingConsole(Console):
+    """The console of a program that serves, and continues to do so if the reader of its output leaves."""
+
+    def on_broken_pipe(self) -> None:
+        discard_output(self.file.fileno())
+
+
 class Screen:
     """Standard output, or another console. Text is shown as it is, without markup."""
 
@@ -46,9 +54,12 @@ class Screen:
         self._console = console or Console(highlight=False, soft_wrap=True)
 
     @classmethod
-    def on_stderr(cls) -> Self:
-        """Return a screen on standard error, for a command whose standard output is read by a program."""
-        return cls(Console(highlight=False, soft_wrap=True, stderr=True))
+    def of_server(cls, *, stderr: bool = False) -> Self:
+        """Return a screen for a command that serves. It shows nothing more if the reader of its output has left.
+
+        `stderr`: it is on standard error, because a program reads standard output.
+        """
+        return cls(ServingConsole(highlight=False, soft_wrap=True, stderr=stderr))
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, markup=False)

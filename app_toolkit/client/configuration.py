@@ -150,6 +150,8 @@ def _changed(before: ApplicationSpec, application: FileApplication) -> Applicati
         update["route_prefix"] = options.route_prefix
     if options.stream_log is not None:
         update |= {"stream_log": options.stream_log, "automatic_stream_log": False}
+    if "loop" in options.model_fields_set:
+        update["loop"] = options.loop
     if "logging_config" in options.model_fields_set:
         update["logging_config"] = application.logging_config
     for name in application.deployments:

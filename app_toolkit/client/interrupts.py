@@ -6,6 +6,13 @@ from types import FrameType, TracebackType
 from typing import Self
 
 
+def discard_output(descriptor: int) -> None:
+    """Replace a file descriptor by /dev/null: from now on writes to it succeed and have no effect."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 class Interrupts:
     """Handles Ctrl-C, SIGTERM and SIGHUP: the first one sets `asked`, the next one raises `KeyboardInterrupt`."""
 
@@ -40,9 +47,7 @@ class Interrupts:
     def _forget_terminals(self) -> None:
         """Replace a closed terminal by /dev/null: a failed write to it would end the drain."""
         while self._terminals:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._terminals.pop())
-            os.close(nowhere)
+            discard_output(self._terminals.pop())
 
     def not_interrupted(self) -> bool:
         return not self.asked

@@ -30,7 +30,7 @@ from app_toolkit.config.fields import SecretValue, merge, sentence
 from app_toolkit.config.log_config import logging_config
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions, Resources
-from app_toolkit.types import Kind, OnDisconnect, Retry
+from app_toolkit.types import Kind, LoopKind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -301,7 +301,7 @@ class DeploymentConfig(IngressPolicy):
     """extra replicas during an update; a share, "25%", is rounded up"""
     max_unavailable: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = 0
     """replicas that may be missing during an update; a share is rounded down"""
-    startup_timeout_s: Annotated[float, Field(gt=0, le=86_400, json_schema_extra=ON_RAY)] = 60.0
+    startup_timeout_s: Annotated[float, Field(gt=0, le=86_400, json_schema_extra=ON_RAY)] = 300.0
     """seconds from placement until a replica must be ready"""
     graceful_shutdown_timeout_s: Annotated[float, Field(ge=0, le=86_400, json_schema_extra=ON_RAY)] = 20.0
     """seconds that a draining replica has to finish; then it is killed"""
@@ -549,6 +549,10 @@ class ClassSpec(DeployedSpec):
     ] = ()
 
 
+LOOP = "the event loop that runs the app: uvloop or asyncio, which some packages need"
+"""The description of the option, which files, commands and the environment share."""
+
+
 class SplitSpec(Model):
     """One split of an application: several of its classes, its members. Each call goes to one of them."""
 
@@ -583,6 +587,7 @@ class ApplicationSpec(Origin):
     server without a password"""
     automatic_stream_log: bool = False
     """whether planning has chosen `stream_log`, because neither the app nor an option does"""
+    loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
     logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
     default: Name | None
     """ingress that serves requests that match no route; None: there is none"""
@@ -654,6 +659,8 @@ class ApplicationSpec(Origin):
             facts.append(self.stream_log)
         if self.logging_config is not None:
             facts.append({"logging_config": self.logging_config})
+        if self.loop != "uvloop":
+            facts.append({"loop": self.loop})
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -5,7 +5,16 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator
 
-from app_toolkit.config.models import STREAM_LOG, ApplicationSpec, HTTPOptions, Model, Name, StreamLogChoice
+from app_toolkit.config.models import (
+    LOOP,
+    STREAM_LOG,
+    ApplicationSpec,
+    HTTPOptions,
+    Model,
+    Name,
+    StreamLogChoice,
+)
+from app_toolkit.types import LoopKind
 
 M = TypeVar("M", bound=Model)
 
@@ -20,6 +29,7 @@ class PlanOptions(Model):
         Field(description="the path under which the application is served"),
     ] = "/"
     stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None
+    loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
     num_replicas: Annotated[
         int | None, Field(ge=1, le=1_000, description="replicas of each ingress that sets no number")
     ] = None

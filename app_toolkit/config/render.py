@@ -57,6 +57,7 @@ def _application(
         target=spec.target,
         route_prefix=spec.route_prefix or "/",
         stream_log=None if spec.automatic_stream_log else spec.stream_log,
+        loop=spec.loop,
         logging_config=references.each_text(spec.logging_config, references.escape),
         splits={each.name: each.shares for each in spec.splits},
         app_dir=_from(folder, spec.app_dir),

@@ -183,12 +183,14 @@ def set_plain_logs(colour: bool) -> None:
         os.environ.setdefault("RAY_COLOR_PREFIX", "0")
 
 
-def set_normal_priority() -> None:
-    """Make a local Ray run its workers with normal priority. By default they have a lower priority.
+def set_up_workers() -> None:
+    """Make a local Ray run its workers with normal priority, and end what a worker has started when its process ends.
 
-    Call before Ray is started. On a cluster that is joined, this has no effect.
+    By default workers have a lower priority, and processes that a killed worker has started stay. Call before Ray is
+    started. On a cluster that is joined, this has no effect.
     """
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_process_group_cleanup_enabled", "1")
 
 
 def disable_ray_auto_start() -> bool:
@@ -247,9 +249,13 @@ def ray_folder() -> Path:
     return Path(os.environ.get("RAY_TMPDIR") or "/tmp")
 
 
+DEVICES = "CUDA_VISIBLE_DEVICES"
+"""The environment variable with the GPUs that a process may use."""
+
+
 def hide_devices() -> None:
     """Hide all GPUs from this process. Ray leaves them visible to an actor that requests none.
 
     Call before importing user code.
     """
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ[DEVICES] = ""

@@ -288,6 +288,7 @@ def _replica_set_spec(
             artifact=origin.artifact,
             sources=origin.sources,
             stream_log=spec.stream_log,
+            loop=spec.loop,
             logging_config=spec.logging_config,
             variables=variables,
         ),

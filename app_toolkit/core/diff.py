@@ -139,6 +139,8 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
         yield Change("route_prefix", _shown(before.route_prefix), _shown(after.route_prefix))
     if before.stream_log != after.stream_log:
         yield Change("stream_log", before.stream_log, after.stream_log)
+    if before.loop != after.loop:
+        yield Change("loop", before.loop, after.loop)
     if before.logging_config != after.logging_config:
         yield Change("logging_config")
     for fact in ("root_path", "cors"):

@@ -27,8 +27,8 @@ def taken_over(deployed: ApplicationSpec, plan: ApplicationSpec, names: Collecti
 
     Raises:
         ConfigError: The code of a deployment would call a deployment or method that does not exist, the default
-            deployment or all deployments would be deleted, or the plan has another route prefix, another logging
-            configuration or, with an ingress among `names`, another stream log that it names.
+            deployment or all deployments would be deleted, or the plan has another route prefix, event loop or
+            logging configuration or, with an ingress among `names`, another stream log that it names.
     """
     if plan.route_prefix not in (None, deployed.route_prefix):
         raise ConfigError(
@@ -40,6 +40,11 @@ def taken_over(deployed: ApplicationSpec, plan: ApplicationSpec, names: Collecti
         raise ConfigError(
             f"application {deployed.name!r} has the stream log {deployed.stream_log!r}: "
             f"a part of it cannot be deployed with {plan.stream_log!r}"
+        )
+    if plan.loop != deployed.loop:
+        raise ConfigError(
+            f"application {deployed.name!r} runs in the event loop {deployed.loop!r}: a part of it cannot be deployed "
+            f"with {plan.loop!r}, so deploy the whole application to change it"
         )
     if plan.logging_config != deployed.logging_config:
         raise ConfigError(

@@ -393,7 +393,7 @@ def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float,
             why = f"the launcher has not reported its placement for {UNPLACED_S:g} s"
             yield replica.since + UNPLACED_S, Kill(replica.id, why)
         case Phase.STARTING:
-            yield replica.since + startup, Kill(replica.id, f"it was not ready after {startup:g} s")
+            yield replica.since + startup, Kill(replica.id, _not_ready(spec))
         case Phase.RECOVERING:
             why = f"it was found after a restart and did not report its state within {startup:g} s"
             yield replica.since + startup, Kill(replica.id, why)
@@ -416,6 +416,13 @@ def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float,
             assert replica.stop_sent is not None
             timeout = max(graceful, STOP_S)
             yield replica.stop_sent + timeout + ANSWER_S, Kill(replica.id, f"it had not exited after {timeout:g} s")
+
+
+def _not_ready(spec: ReplicaSetSpec) -> str:
+    why = f"it was not ready after {spec.startup_timeout_s:g} s"
+    if spec.policy is None:  # a proxy or the admin process
+        return why
+    return f"{why}: if it needs longer to import and start the app, set a larger startup_timeout_s for its deployment"
 
 
 def _next_probe(spec: ReplicaSetSpec, replica: ReplicaRecord) -> tuple[float, Action]:

@@ -18,7 +18,7 @@ IDLE = ("asyncio/runners.py", "asyncio/base_events.py", "uvicorn/server.py")
 process got no CPU time, and no code blocks it."""
 
 
-STARTING = ("uvicorn/importer.py", "uvicorn/lifespan/on.py")
+STARTING = ("uvicorn/config.py", "uvicorn/importer.py", "uvicorn/lifespan/on.py")
 """The files that import an app and run its lifespan. No requests are served yet."""
 
 

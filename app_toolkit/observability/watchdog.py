@@ -3,24 +3,19 @@
 import asyncio
 import logging
 import os
-import sys
 import sysconfig
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from types import FrameType
 
 import uvloop
 
-from app_toolkit.core.stalls import Blocked, StackFrame, Watched, blocking_line, is_debugging, is_starting
+from app_toolkit.core.stalls import Blocked, StackFrame, Watched, is_debugging, is_starting
 from app_toolkit.observability.loop_lag import LoopLag
+from app_toolkit.observability.stacks import line_of, stack_of
+from app_toolkit.types import LoopKind
 
 logger = logging.getLogger("app_toolkit.watchdog")
-
-DEEPEST = 500
-"""Maximum number of stack frames that are examined."""
 
 
 class Watchdog:
@@ -123,34 +118,31 @@ class Watchdog:
 
     def _stack(self) -> list[StackFrame]:
         """Return the stack of the loop's thread, innermost frame first."""
-        frame: FrameType | None = sys._current_frames().get(self.thread_id)
-        stack: list[StackFrame] = []
-        while frame is not None and len(stack) < DEEPEST:
-            stack.append(StackFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
-        return stack
+        return stack_of(self.thread_id)
 
     def _line(self, stack: list[StackFrame] | None = None) -> str | None:
-        folders = [os.path.abspath(folder or os.curdir) for folder in sys.path]
-        with suppress(OSError):  # the current folder may have been removed
-            folders.append(os.getcwd())
-        return blocking_line(self._stack() if stack is None else stack, LIBRARIES, folders)
+        return line_of(self._stack() if stack is None else stack)
 
 
-def watched_loop() -> asyncio.AbstractEventLoop:
-    """Create an event loop for uvicorn that a watchdog watches."""
-    loop = uvloop.new_event_loop()
+def new_loop(kind: LoopKind) -> asyncio.AbstractEventLoop:
+    """Create an event loop of one kind."""
+    return uvloop.new_event_loop() if kind == "uvloop" else asyncio.SelectorEventLoop()
+
+
+def watched_uvloop() -> asyncio.AbstractEventLoop:
+    """Create a uvloop for uvicorn that a watchdog watches."""
+    return _watched(new_loop("uvloop"))
+
+
+def watched_asyncio() -> asyncio.AbstractEventLoop:
+    """Create an event loop of asyncio for uvicorn that a watchdog watches."""
+    return _watched(new_loop("asyncio"))
+
+
+def _watched(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
     Watchdog("this app").start(loop)
     return loop
 
-
-def _libraries() -> list[str]:
-    paths = sysconfig.get_paths()
-    return [str(Path(__file__).parents[1])] + [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-
-
-LIBRARIES = _libraries()
-"""Folders that contain no user code."""
 
 DEBUGGER = frozenset(os.path.join(sysconfig.get_paths()["stdlib"], name) for name in ("bdb.py", "pdb.py", "cmd.py"))
 """Files of the standard library's debugger. They are not imported, because a user's `cmd.py` might be imported

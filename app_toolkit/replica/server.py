@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar, cast
 
 import uvicorn
 import uvicorn.lifespan.on
-import uvloop
 from fastapi import FastAPI
 
 from app_toolkit import private
@@ -33,8 +32,9 @@ from app_toolkit.observability.metrics import (
     REPLICA_WEBSOCKETS,
     Sample,
 )
+from app_toolkit.observability.slow_start import reported_if_slow
 from app_toolkit.observability.tracebacks import shortened
-from app_toolkit.observability.watchdog import Watchdog
+from app_toolkit.observability.watchdog import Watchdog, new_loop
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics, Reported
 from app_toolkit.replica.http.arrival import UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.replica.http.connection import CallerConnection
@@ -47,7 +47,7 @@ from app_toolkit.replica.objects.payload_store import PayloadStore
 from app_toolkit.replica.signals import Signals
 from app_toolkit.transport import hop
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
-from app_toolkit.types import Address, ReplicaId
+from app_toolkit.types import Address, LoopKind, ReplicaId
 from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.loading import Lifespan, host, load, unpack, users_traceback
 from app_toolkit.userapp.target import served
@@ -297,7 +297,7 @@ class ReplicaServer:
     ) -> None:
         run_in_batches()
         try:
-            with asyncio.Runner(loop_factory=self._new_loop) as runner:
+            with asyncio.Runner(loop_factory=partial(self._new_loop, spec.loop)) as runner:
                 runner.run(self._serve_within(around, spec, secret, ready, code))
         except BaseException as error:  # the end of the thread: otherwise the error would be lost
             if not ready.done():
@@ -310,8 +310,8 @@ class ReplicaServer:
             if not ready.done():
                 ready.set_exception(StartupError(f"replica {spec.id} ended while it started"))
 
-    def _new_loop(self) -> asyncio.AbstractEventLoop:
-        self._loop = uvloop.new_event_loop() if self._signals is None else self._signals.new_loop()
+    def _new_loop(self, kind: LoopKind) -> asyncio.AbstractEventLoop:
+        self._loop = new_loop(kind) if self._signals is None else self._signals.new_loop(kind)
         return self._loop
 
     async def _serve_within(
@@ -459,7 +459,8 @@ class Server(uvicorn.Server):
         log = logging.getLogger("uvicorn.error")
         log.addFilter(_is_no_startup_failure)
         try:
-            await super().startup(sockets)
+            with reported_if_slow("the startup of the app"):
+                await super().startup(sockets)
         except SystemExit:
             raise StartupError(f"the app's startup failed:\n{shortened(str(self._startup.failure))}") from None
         finally:

@@ -22,6 +22,8 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import uvloop
 
+from app_toolkit.types import LoopKind
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -58,10 +60,10 @@ class Signals:
         self._found: dict[int, Handler] = {}
         signal.signal(WAKE, self._run_queued)
 
-    def new_loop(self) -> "Loop":
+    def new_loop(self, kind: LoopKind) -> "UVLoop | AsyncioLoop":
         """Create an event loop for the calling thread, which from now on is the thread that user code runs on."""
         self._data_thread = threading.current_thread()
-        self._loop = loop = Loop(self)
+        self._loop = loop = UVLoop(self) if kind == "uvloop" else AsyncioLoop(self)
         signal.signal = self.signal  # type: ignore[assignment]
         signal.getsignal = self.getsignal  # type: ignore[assignment]
         return loop
@@ -171,8 +173,8 @@ class Forward:
             self._loop.call_soon_threadsafe(self._call, *self._arguments, context=self._context)
 
 
-class Loop(uvloop.Loop):
-    """A uvloop whose signal handlers are installed by the main thread."""
+class _Loop(asyncio.AbstractEventLoop):
+    """The part of an event loop that lets the main thread install its signal handlers."""
 
     def __init__(self, signals: Signals) -> None:
         super().__init__()
@@ -193,6 +195,14 @@ class Loop(uvloop.Loop):
     def close(self) -> None:
         self._signals.loop_ends()
         super().close()
+
+
+class UVLoop(_Loop, uvloop.Loop):  # type: ignore[misc]  # its stubs differ from those of asyncio
+    """A uvloop whose signal handlers are installed by the main thread."""
+
+
+class AsyncioLoop(_Loop, asyncio.SelectorEventLoop):
+    """An event loop of asyncio whose signal handlers are installed by the main thread."""
 
 
 def _installable(found: Handler) -> Handler:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from app_toolkit.errors import TargetError
+from app_toolkit.observability.slow_start import reported_if_slow
 from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -48,7 +49,8 @@ def import_from(name: str, app_dir: str) -> ModuleType:
     """
     _put_first_on_path(app_dir)
     try:
-        return importlib.import_module(name)
+        with reported_if_slow(f"importing {name!r}"):
+            return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # user code may raise anything
         raise _does_not_import(name, app_dir, error) from error
 
@@ -64,7 +66,8 @@ def unpack(target: str, code: bytes | None, app_dir: str) -> Any:
         )
     _put_first_on_path(app_dir)
     try:
-        return pickle.loads(code)
+        with reported_if_slow(f"unpacking {target!r}"):
+            return pickle.loads(code)
     except (Exception, SystemExit) as error:  # user code may raise anything
         raise fails(f"the packed code of {target!r} cannot be unpacked", error) from error
 

@@ -12,6 +12,7 @@ from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.methods import kebab
 from app_toolkit.errors import ConfigError, PlanningError, TargetError
 from app_toolkit.interfaces import Deployable, WeightedCallee
+from app_toolkit.observability.slow_start import reported_if_slow
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.graph import find
 from app_toolkit.userapp.loading import MOST_NAMES, fails
@@ -134,7 +135,8 @@ def _made(factory: Callable[[], Any], where: str) -> Any:
     if inspect.iscoroutinefunction(factory):
         raise TargetError(f"{where} is an async function without parameters, and a factory has to be a `def` function")
     try:
-        return factory()
+        with reported_if_slow(f"the factory {where}"):
+            return factory()
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # user code may raise anything

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from app_toolkit.cli import main as command_line
@@ -78,6 +79,22 @@ def test_it_serves_the_app_it_finds_in_development_and_logs_in_the_chosen_format
     assert "Application startup complete." in [record["message"] for record in records]
 
 
+IN_A_LOOP = """
+import asyncio
+@app.get("/loop")
+async def loop() -> dict[str, str]: return {"loop": str(asyncio.get_running_loop())}
+"""
+
+
+def test_the_event_loop_of_asyncio_can_be_chosen(dev: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(APP + IN_A_LOOP)
+    (tmp_path / "app.yaml").write_text("applications: {shop: {target: 'main:app', loop: asyncio}}")
+    for arguments in (["--loop", "asyncio"], ["app.yaml"]):
+        url = dev("--no-reload", *arguments)
+        eventually(lambda: answers(f"{url}/loop") is not None)  # noqa: B023
+        assert (answers(f"{url}/loop") or {})["loop"].startswith("<_UnixSelectorEventLoop")
+
+
 CONFIGURED = """
 applications:
   shop:
@@ -113,17 +130,18 @@ def test_the_app_finds_the_folder_for_its_data_when_it_is_imported(
     assert folder.name.startswith(f"{tmp_path.name}-")
 
 
-def test_applications_with_different_logging_configurations_are_refused(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize(
+    ("shop", "option"),
+    [(CONFIGURED, "logging_config"), (CONFIGURED.partition("logging")[0] + "loop: asyncio\n", "loop")],
+)
+def test_applications_with_different_options_of_the_process_are_refused(tmp_path: Path, shop: str, option: str) -> None:
     (tmp_path / "main.py").write_text(APP)
-    (tmp_path / "app.yaml").write_text(f"{CONFIGURED}  other: {{target: 'main:app', route_prefix: /other}}\n")
+    (tmp_path / "app.yaml").write_text(f"{shop}  other: {{target: 'main:app', route_prefix: /other}}\n")
     command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", "--no-reload", "app.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 2
-    assert (
-        "its applications have different values of logging_config, and `dev` serves them in one process" in done.stderr
-    )
+    said = f"its applications have different values of {option}, and `dev` serves them in one process"
+    assert said in done.stderr
 
 
 @pytest.mark.slow
@@ -137,6 +155,37 @@ def test_a_changed_file_replaces_the_process(dev: Callable[..., str], tmp_path: 
         return (answers(url) or {}).get("said") == "second"
 
     eventually(says_second)
+
+
+@pytest.mark.slow
+def test_a_reload_and_the_end_leave_nothing_that_the_app_has_started(dev: Callable[..., str], tmp_path: Path) -> None:
+    started = (
+        "import subprocess, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        '@app.get("/child")\ndef pid() -> dict[str, int]: return {"pid": child.pid}\n'
+    )
+    (tmp_path / "main.py").write_text(APP + started)
+    url = dev("main:app")
+
+    def child() -> int:
+        eventually(lambda: answers(f"{url}/child") is not None)
+        return int((answers(f"{url}/child") or {})["pid"])
+
+    first = child()
+    (tmp_path / "main.py").write_text(f"{APP}{started}\n")
+    eventually(lambda: not psutil.pid_exists(first))
+    assert child() != first
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_import_can_be_interrupted(number: int, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("import pathlib, time\npathlib.Path('imports').touch()\ntime.sleep(600)\n")
+    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", "--no-reload"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        eventually(lambda: (tmp_path / "imports").exists())
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) in (0, -signal.SIGTERM)
 
 
 def test_a_port_that_is_taken_is_a_sentence(

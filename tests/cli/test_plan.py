@@ -1,17 +1,21 @@
 """The output of `plan`, and the child process in which `run` plans."""
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from app_toolkit.cli.plan import planning_of
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import PlanningError
+from tests.patience import wait_until
 
 from .conftest import Ended
 
@@ -114,11 +118,12 @@ def test_output_of_an_app_does_not_corrupt_the_plan(tmp_path: Path) -> None:
 
 
 def test_child_process_makes_the_same_plan(capfd: pytest.CaptureFixture[str]) -> None:
-    options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4)
+    options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4, loop="asyncio")
     with planning_of("hello.app:app", EXAMPLE.parents[1], options) as planning:
         spec = planning.result(always)
     assert spec is not None
     assert (spec.name, spec.route_prefix, spec.app_dir) == ("greeter", "/g", str(EXAMPLE.parents[1]))
+    assert spec.loop == "asyncio"
     assert [i.config.num_replicas for i in spec.deployments] == [4, 2]
     assert "deployment 'chat' keeps num_replicas = 2" in capfd.readouterr().err
 
@@ -146,6 +151,67 @@ def test_a_plan_that_is_cancelled_is_not_waited_for(tmp_path: Path) -> None:
     with planning_of(str(tmp_path / "slow.py"), None, PlanOptions()) as planning:
         assert planning.result(lambda: False) is None
     assert planning.process.returncode is not None
+
+
+LASTING = """
+import os, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+if os.fork() == 0:  # holds the pipe of the plan
+    os.setsid()
+    time.sleep(600)
+from fastapi import FastAPI
+app = FastAPI()
+"""
+
+
+def test_a_plan_does_not_wait_for_what_the_app_has_started(tmp_path: Path) -> None:
+    (tmp_path / "lasting.py").write_text(LASTING)
+    with planning_of(str(tmp_path / "lasting.py"), None, PlanOptions()) as planning:
+        spec = planning.result(always)
+    assert spec is not None
+
+
+@pytest.mark.parametrize("code", ["os._exit(7)", "time.sleep(600)"])
+def test_a_plan_that_does_not_succeed_leaves_no_process(code: str, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    (tmp_path / "parent.py").write_text(
+        "import os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        f"with open({str(ready)!r} + '.new', 'w') as file: file.write(str(child.pid))\n"
+        f"os.rename({str(ready)!r} + '.new', {str(ready)!r})\n{code}\n"
+    )
+    with planning_of(str(tmp_path / "parent.py"), None, PlanOptions()) as planning, suppress(PlanningError):
+        planning.result(lambda: not ready.exists() or code.startswith("os"))
+    child = int(ready.read_text())
+    wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+
+
+BLOCKED = """
+import logging, time
+while not logging.getLogger("app_toolkit.start").filters[0].said:
+    time.sleep(0.01)
+from fastapi import FastAPI
+app = FastAPI()
+"""
+
+
+class Said(logging.Filter):
+    said = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.said = True
+        return True
+
+
+def test_an_import_that_takes_long_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, plan: Plan
+) -> None:
+    monkeypatch.setattr("app_toolkit.observability.slow_start.SLOW_START_S", 0.01)
+    monkeypatch.setattr(logging.getLogger("app_toolkit.start"), "filters", [Said()])
+    (tmp_path / "blocked.py").write_text(BLOCKED)
+    assert plan(str(tmp_path / "blocked.py")).returncode == 0
+    (message,) = caplog.messages
+    assert message.startswith("importing 'blocked' has taken 0.01 s so far")
 
 
 def test_planning_imports_no_ray() -> None:

@@ -1,6 +1,7 @@
 """`run` from its first line to its last, against an instance that follows a script."""
 
 import io
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -179,6 +180,16 @@ def test_run_shows_starting_replicas_and_the_url_and_then_drains(app: str) -> No
     assert engine.did == ["start", "deploy", "leave", "close"]
     assert engine.spec is not None
     assert engine.spec.target == "shop:app"
+
+
+def test_run_serves_although_the_reader_of_its_output_has_left(app: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Scripted(ready, ready, ctrl_c)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        run(options(app), Screen.of_server(), engine)
+    assert engine.did == ["start", "deploy", "leave", "close"]
 
 
 def test_a_shared_stream_log_is_started_unless_it_runs(app: str) -> None:

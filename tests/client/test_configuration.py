@@ -47,7 +47,9 @@ async def root(writer: Annotated[Writer, Depends(split({small: 0.75, large: 0.25
 
 
 def planned(**overrides: dict[str, Any]) -> ApplicationSpec:
-    spec = plan(app, target="shop.web:app", app_dir=".", working_dir="data", name="shop", overrides=overrides)
+    spec = plan(
+        app, target="shop.web:app", app_dir=".", working_dir="data", name="shop", loop="asyncio", overrides=overrides
+    )
     return applied(spec, {"KEY": SECRET})
 
 
@@ -88,6 +90,7 @@ def test_deploying_what_is_written_to_the_same_code_changes_nothing(instance: In
         working_dir=shop.options.working_dir,
         name="shop",
         stream_log=shop.options.stream_log,
+        loop=shop.options.loop,
         logging_config=shop.logging_config,
         overrides=shop.deployments,
     )

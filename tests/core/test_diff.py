@@ -172,6 +172,13 @@ def test_another_logging_configuration_restarts_all_replicas():
     assert {each.effect for each in found.deployments} == {Effect.RESTARTED}
 
 
+def test_another_event_loop_restarts_all_replicas():
+    before = application(model=True)
+    after = before.model_copy(update={"loop": "asyncio"})
+    assert str(difference(before, after)) == "loop uvloop -> asyncio; web restarted; model restarted"
+    assert {each.template.loop for each in replica_set_specs([after], spread=False).values()} == {"asyncio"}
+
+
 def test_difference_shows_removed_and_added_deployments():
     before = application(model=True)
     chat = IngressSpec(config=DeploymentConfig(name="chat", num_replicas=2))

@@ -207,6 +207,12 @@ def test_default_ingress_and_last_deployment_are_not_deleted():
             "application 'shop' has the stream log 'memory': a part of it cannot be deployed with 'shared'",
         ),
         (
+            shop(2).model_copy(update={"loop": "asyncio"}),
+            {"chat"},
+            "application 'shop' runs in the event loop 'uvloop': a part of it cannot be deployed with 'asyncio', so "
+            "deploy the whole application to change it",
+        ),
+        (
             shop(2).model_copy(update={"logging_config": {"version": 1}}),
             {"chat"},
             "application 'shop' has another logging_config: all of its deployments have the same one, so deploy the "

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from app_toolkit.config.models import DeploymentConfig
 from app_toolkit.core.reconcile import (
     Probe,
     Reconfigure,
@@ -276,6 +277,20 @@ def test_once_one_of_the_new_has_died_the_next_has_to_be_well_for_longer_than_th
     record = take(noted(record, start, now), Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
     assert not take(record, ProbePassed(start.replica), now + 3.5).replica(start.replica).ready
     assert take(record, ProbePassed(start.replica), now + 3.6).replica(start.replica).ready
+
+
+def test_a_start_that_takes_too_long_says_how_to_give_it_more_time():
+    policy = DeploymentConfig(name="web").policy
+    spec = replica_set_spec("v1", 1, policy=policy, startup_timeout_s=20.0)
+    record = replica_set(("v1", START))
+    assert plan(spec, record, 19.9, 1) == []
+    [kill] = plan(spec, record, 20.0, 1)
+    assert kill.why == (
+        "it was not ready after 20 s: if it needs longer to import and start the app, set a larger startup_timeout_s "
+        "for its deployment"
+    )
+    [kill] = plan(replace(spec, policy=None), record, 20.0, 1)
+    assert kill.why == "it was not ready after 20 s", "the start of a proxy runs no user code"
 
 
 def test_while_starts_fail_one_at_a_time_is_tried():

@@ -51,11 +51,17 @@ class Counter:
         return self.count
 
 
-class OfRay(Deployment, ray_actor_options={"num_cpus": 0.1}):
+OWN = {"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "7"}
+
+
+class OfRay(Deployment, ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": OWN}}):
     """Uses Ray as any code on it does."""
 
     def __init__(self) -> None:
         self.counter: Any = Counter.remote()
+
+    async def surroundings(self) -> dict[str, str | None]:
+        return AT_IMPORT
 
     async def awaits(self, number: int) -> int:
         found: int = await double.remote(number)
@@ -89,6 +95,11 @@ async def story(model: ToPlace) -> list[str]:
 
 @app.get("/surroundings")
 async def surroundings(model: ToPlace) -> dict[str, str | None]:
+    return await model.surroundings()
+
+
+@app.get("/own-surroundings")
+async def own_surroundings(model: Annotated[OfRay, Depends(of_ray)]) -> dict[str, str | None]:
     return await model.surroundings()
 
 

@@ -27,6 +27,12 @@ def test_thread_and_device_variables_are_set_before_the_module_is_imported(serve
     assert found == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLOUR": "blue"}
 
 
+def test_variables_that_a_deployment_sets_itself_are_kept(served: Served) -> None:
+    with served.client() as client:
+        found = client.get("/own-surroundings").json()
+    assert found == {"CUDA_VISIBLE_DEVICES": "7", "OMP_NUM_THREADS": "3", "COLOUR": None}
+
+
 def configured(served: Served, **options: Any) -> ApplicationSpec:
     """The application as it is, but for these options of its one class."""
     [place] = [each for each in served.spec.deployments if each.config.name == "place"]

@@ -6,7 +6,12 @@ import pytest
 
 from app_toolkit.engines.ray.engine import RayEngine
 
-VARIABLES = {"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0", "RAY_worker_niceness": "0"}
+VARIABLES = {
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_worker_niceness": "0",
+    "RAY_process_group_cleanup_enabled": "1",
+}
 
 
 def test_preload_sets_how_ray_shows_logs_and_runs_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app_toolkit.engines.ray import guard
 from app_toolkit.engines.ray.local import LocalRay
 from app_toolkit.errors import ConfigError, InsecurePath
 from tests.patience import PATIENCE_S
@@ -48,6 +49,25 @@ def members(session: int) -> list[psutil.Process]:
     return found
 
 
+GUARD = """
+import ctypes, subprocess, sys, time
+from app_toolkit.engines.ray.guard import SET_CHILD_SUBREAPER
+ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+app = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid, flush=True)"
+subprocess.run([sys.executable, "-c", app])
+time.sleep(600)
+"""
+
+
+def test_no_process_that_an_app_has_started_in_another_session_outlives_the_local_ray() -> None:
+    command = [sys.executable, "-c", GUARD]
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = psutil.Process(int(process.stdout.readline()))
+        guard.end(process.pid)
+    started.wait(PATIENCE_S)
+
+
 UNREACHABLE = """
 from types import SimpleNamespace
 from app_toolkit.engines.ray import starting
@@ -78,12 +98,12 @@ def test_local_ray_ends_completely_also_if_its_guard_is_killed(shared: Path) -> 
         (folder,) = (shared / "made").iterdir()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         (raylet,) = [process for process in psutil.process_iter(["name", "cmdline"]) if is_raylet(process, ray.address)]
-        guard = os.getsid(raylet.pid)
-        assert len(members(guard)) > 2
-        os.kill(guard, signal.SIGKILL)
+        session = os.getsid(raylet.pid)
+        assert len(members(session)) > 2
+        os.kill(session, signal.SIGKILL)
     finally:
         ray.close()
-    left = members(guard)
+    left = members(session)
     for process in left:
         process.kill()
     assert not left

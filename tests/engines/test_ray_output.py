@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import threading
 from pathlib import Path
 
@@ -57,21 +58,20 @@ def test_a_file_that_is_begun_anew_is_read_from_its_start(tmp_path: Path, monkey
     assert shown.getvalue() == "worker | a longer first line\nworker | second\n"
 
 
-def test_the_thread_ends_if_its_output_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Closed:
-        encoding = "utf-8"
-
-        def isatty(self) -> bool:
-            return False
-
-        def write(self, text: str) -> None:
-            raise BrokenPipeError
-
-    monkeypatch.setattr("sys.stdout", Closed())
+def test_output_without_a_reader_does_not_end_the_other_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
     (tmp_path / "worker-5-01-14.out").write_text("unheard\n")
-    others = outputs()
-    Output(tmp_path).close()
-    assert outputs() == others
+    with open(writing, "w") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        output = Output(tmp_path)
+        wait_until(lambda: os.fstat(writing).st_rdev == os.stat(os.devnull).st_rdev)
+        (tmp_path / "worker-5-01-14.err").write_text("heard\n")
+        (tmp_path / "worker-6-01-15.out").write_text("unheard\n")
+        output.close()
+    assert capsys.readouterr().err == "worker | heard\n"
 
 
 def test_characters_that_the_terminal_cannot_show_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

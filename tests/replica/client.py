@@ -240,6 +240,7 @@ class Serve:
         on_disconnect: OnDisconnect = "auto",
         kind: Literal["ingress", "class"] = "ingress",
         user_config: Mapping[str, Any] | None = None,
+        loop: Literal["uvloop", "asyncio"] = "uvloop",
     ) -> ReplicaSpec:
         # Not pytest's own folders: a socket's path must be short.
         folder = Path(tempfile.mkdtemp(prefix="atk"))
@@ -259,6 +260,7 @@ class Serve:
             graceful_shutdown_timeout_s=5.0,
             on_disconnect=on_disconnect,
             kind=kind,
+            loop=loop,
         )
 
     def __call__(

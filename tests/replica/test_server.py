@@ -104,6 +104,37 @@ def test_the_app_starts_serves_and_is_shut_down(serve: Serve) -> None:
     assert served.server.stop(PATIENCE_S)
 
 
+IN_A_LOOP = """
+    from app_toolkit import Deployment
+
+    def is_asyncio():
+        return isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop)
+
+    IMPORTED_IN_ASYNCIO = is_asyncio()
+    app = FastAPI()
+
+    class Chat(Deployment):
+        async def start(self):
+            mark(f"started in asyncio: {is_asyncio()}")
+
+    chat = Chat.bind()
+
+    @app.get("/")
+    async def root() -> list[bool]:
+        return [IMPORTED_IN_ASYNCIO, is_asyncio()]
+"""
+
+
+def test_an_app_runs_in_the_event_loop_that_its_option_names(serve: Serve) -> None:
+    assert serve(IN_A_LOOP).connect().ask("/").read() == b"[false,false]"
+    assert serve(IN_A_LOOP, loop="asyncio").connect().ask("/").read() == b"[true,true]"
+
+
+def test_a_class_runs_in_the_event_loop_that_its_option_names(serve: Serve) -> None:
+    served = serve(IN_A_LOOP, attribute="chat", kind="class", loop="asyncio")
+    assert served.marked("started in asyncio: True")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems know no such wish")
 def test_user_code_lets_the_proxy_finish_and_control_does_not(serve: Serve) -> None:
     served = serve(

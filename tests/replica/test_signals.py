@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -44,13 +45,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     assert signal.getsignal(MINE) is signal.SIG_DFL
 
 
-def run(user: Callable[[], Coroutine[Any, Any, None]], main: Callable[[], None] = lambda: None) -> None:
+Kind = Literal["uvloop", "asyncio"]
+
+
+def run(
+    user: Callable[[], Coroutine[Any, Any, None]], main: Callable[[], None] = lambda: None, kind: Kind = "uvloop"
+) -> None:
     """Run a coroutine on a data loop, and a function on the main thread."""
     real, signals, done = signal.signal, Signals(), Future[None]()
 
     def data() -> None:
         try:
-            with asyncio.Runner(loop_factory=signals.new_loop) as runner:
+            with asyncio.Runner(loop_factory=partial(signals.new_loop, kind)) as runner:
                 done.set_result(runner.run(user()))
         except BaseException as error:
             done.set_exception(error)
@@ -72,7 +78,8 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def test_a_handler_of_the_standard_library_runs_on_the_data_loop(calls: Calls) -> None:
+@pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
+def test_a_handler_of_the_standard_library_runs_on_the_data_loop(calls: Calls, kind: Kind) -> None:
     async def user() -> None:
         def handler(number: int, frame: FrameType | None) -> None:
             calls.append((number, frame, threading.current_thread(), asyncio.get_running_loop()))
@@ -87,7 +94,7 @@ def test_a_handler_of_the_standard_library_runs_on_the_data_loop(calls: Calls) -
         assert signal.signal(MINE, signal.SIG_DFL) is signal.SIG_IGN
         assert len(calls) == 1
 
-    run(user)
+    run(user, kind=kind)
 
 
 def test_a_handler_that_was_restored_runs_on_the_main_thread(calls: Calls) -> None:
@@ -102,7 +109,8 @@ def test_a_handler_that_was_restored_runs_on_the_main_thread(calls: Calls) -> No
     run(user)
 
 
-def test_a_handler_of_the_loop_is_called_with_its_arguments_and_removed(calls: Calls) -> None:
+@pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
+def test_a_handler_of_the_loop_is_called_with_its_arguments_and_removed(calls: Calls, kind: Kind) -> None:
     async def user() -> None:
         loop = asyncio.get_running_loop()
         assert not loop.remove_signal_handler(OTHER)
@@ -114,14 +122,15 @@ def test_a_handler_of_the_loop_is_called_with_its_arguments_and_removed(calls: C
         send(OTHER)
         await until(lambda: calls == ["loop", ("found", True)])
 
-    run(user)
+    run(user, kind=kind)
 
 
-def test_a_handler_ends_with_the_loop(calls: Calls) -> None:
+@pytest.mark.parametrize("kind", ["uvloop", "asyncio"])
+def test_a_handler_ends_with_the_loop(calls: Calls, kind: Kind) -> None:
     async def user() -> None:
         signal.signal(OTHER, lambda number, frame: calls.append("mine"))
 
-    run(user)
+    run(user, kind=kind)
     send(OTHER)
     assert calls == [("found", True)]
 

@@ -30,6 +30,7 @@ from app_toolkit.host.process import ProxyProcess, ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import Location, ReplicaSpec, Snapshot, Version
 from app_toolkit.types import NodeId, ReplicaId
+from app_toolkit.userapp.ending import descendants, end_processes
 
 log = logging.getLogger("app_toolkit.ray")
 
@@ -89,9 +90,14 @@ class _Replica(Supervised, ReplicaProcess):
         return self.name
 
     def start(self, spec: ReplicaSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
-        if not ray.get_runtime_context().get_accelerator_ids()["GPU"]:
+        context = ray.get_runtime_context()
+        if not context.get_accelerator_ids()["GPU"] and settings.DEVICES not in context.runtime_env.env_vars():
             settings.hide_devices()
         return super().start(spec, replica_set, template_hash, secret, epoch)
+
+    def stop(self, timeout_s: float, epoch: int) -> None:
+        super().stop(timeout_s, epoch)
+        end_processes(descendants(os.getpid()))  # of user code: `ray.kill` would leave them
 
     @payload
     def put_payload(self, key: str, pieces: Sequence[memoryview]) -> None:

@@ -13,7 +13,7 @@ class RayEngine(Engine):
 
     def preload(self) -> None:
         settings.set_plain_logs(colour=sys.stdout.isatty())
-        settings.set_normal_priority()
+        settings.set_up_workers()
         import app_toolkit.engines.ray.starting  # noqa: F401
 
     def is_joined(self) -> bool:

@@ -2,8 +2,9 @@
 
 Signals for the process group of `run` (from a terminal or `timeout`) must not reach Ray, because in-flight requests
 finish on it. So `ray start` runs in the session of another process, the guard. The guard holds one end of a pipe. When
-the other end closes, because `run` has ended or was killed, the guard ends every process of its session. This file runs
-as a script and imports nothing of app_toolkit, so that the guard needs little memory.
+the other end closes, because `run` has ended or was killed, the guard ends every process of its session, and those that
+an app has started in another one. This file runs as a script and imports nothing of app_toolkit, so that the guard
+needs little memory.
 """
 
 import ctypes
@@ -89,11 +90,16 @@ def end(session: int) -> None:
 
 
 def _members(session: int) -> list[psutil.Process]:
-    """Return the processes of this user in a session that have not ended, except this process."""
-    found = []
+    """Return the processes of this user in a session that have not ended, except this process.
+
+    Also return those of other sessions that they have started, if the guard has not been killed.
+    """
+    found, others = [], set[psutil.Process]()
+    with suppress(psutil.Error):
+        others.update(psutil.Process(session).children(recursive=True))
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
-            belongs = os.getsid(process.pid) == session and process.pid != os.getpid()
+            belongs = (os.getsid(process.pid) == session or process in others) and process.pid != os.getpid()
             if belongs and process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found

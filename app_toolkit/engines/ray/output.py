@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from app_toolkit.client.interrupts import discard_output
 from app_toolkit.core.logs import LoggedRecord, LogQuery
 from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.log_formats import escaped, escaped_json, shown
@@ -70,8 +71,7 @@ class Output:
         self._thread.join()
 
     def _follow(self) -> None:
-        # Stop if the reader of standard output has closed it (BrokenPipeError), or this process has (ValueError).
-        with suppress(BrokenPipeError, ValueError):
+        with suppress(ValueError):  # this process has closed standard output
             while not self._ends.wait(POLL_S):
                 self._read_files()
             self._read_files()
@@ -205,7 +205,8 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text.encode(encoding, "replace").decode(encoding))
         stream.flush()
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # its reader has left
+        with suppress(OSError):  # it has no file descriptor
+            discard_output(stream.fileno())
     except OSError:  # for example a full disk: drop these lines, but continue with later ones
         pass
