@@ -77,14 +77,15 @@ class Controller:
       other replica sets are not affected.
     * A controller that has been replaced by a later epoch does nothing more.
     * If a lease ends, its applications are deleted. Once the last lease has ended and no application is left, the
-      instance shuts down.
+      instance shuts down, unless it was started to last.
 
     Call `start` once, then `run`. `run` returns after `shutdown`, after the last lease has ended, or when another
     controller has replaced this one. Call every method on one event loop. Only the launcher may emit events from
     another thread.
     """
 
-    def __init__(self, store: Store, launcher: Launcher, clock: Clock) -> None:
+    def __init__(self, store: Store, launcher: Launcher, clock: Clock, *, lasting: bool = False) -> None:
+        """`lasting`: whether the instance stays until `shutdown`, also if the last lease ends and it is empty."""
         self.event_log = EventLog(clock.now)
         self.replaced = False
         self._launcher = launcher
@@ -95,7 +96,9 @@ class Controller:
         self._metrics = ControllerMetrics()
         self.event_log.records.subscribe(self._metrics.add)
         self.state_store = StateStore(store, self._end_replaced)
-        self.desired = DesiredState(self.state_store, launcher.home, clock, self.event_log, self._respecify)
+        self.desired = DesiredState(
+            self.state_store, launcher.home, clock, self.event_log, self._respecify, lasting=lasting
+        )
         self._scaling = Scaling(self.event_log)
         self._canaries = Canaries()
         self.ticked = clock.now()
@@ -406,7 +409,7 @@ class Controller:
         """Begin or renew a lease. If it expires, the applications that were applied under it are deleted.
 
         Once the last lease has ended and no application is left, the instance shuts down. An instance that never had a
-        lease stays until `shutdown`.
+        lease, or that was started to last, stays until `shutdown`.
         """
         self._check_open()
         self.desired.hold(owner, ttl_s)

@@ -45,7 +45,14 @@ class DesiredState:
     """
 
     def __init__(
-        self, written: StateStore, home: NodeId, clock: Clock, event_log: EventLog, changed: Callable[[], None]
+        self,
+        written: StateStore,
+        home: NodeId,
+        clock: Clock,
+        event_log: EventLog,
+        changed: Callable[[], None],
+        *,
+        lasting: bool,
     ) -> None:
         self.rollouts: dict[str, Rollout] = {}
         """The rollout of each application, by name."""
@@ -68,6 +75,7 @@ class DesiredState:
         self._clock = clock
         self._event_log = event_log
         self._changed = changed
+        self._lasting = lasting
         self._changing = asyncio.Lock()
         self._unwanted: dict[str, float] = {}
         """When the ingresses of each candidate that was removed are to be deleted, or the rest of it, by its name."""
@@ -454,7 +462,7 @@ class DesiredState:
                     await self.delete(name)
         still = self.leases.expired(now)  # an owner may have renewed its lease meanwhile
         over = {owner: held for owner, held in over.items() if owner in still}
-        if over and not self.rollouts and len(over) == len(self.leases):
+        if over and not self._lasting and not self.rollouts and len(over) == len(self.leases):
             await self.begin_shutdown(f"all leases have expired: {', '.join(sorted(over))}")
         for owner, held in over.items():
             self.leases.remove(owner)

@@ -137,3 +137,20 @@ async def test_instance_stays_for_a_client_that_is_about_to_deploy():
         await h.until_healthy()
         await h.until(h.run.done, within_s=90)
         assert h.world.processes == {}
+
+
+async def test_an_empty_instance_that_was_started_to_last_stays_after_the_last_lease():
+    async with harness() as h:
+        await h.controller_dies()
+        await h.controller_starts(lasting=True)
+        await h.controller.apply(application(), owner="a terminal")
+        await h.until_healthy()
+        leaving = asyncio.create_task(h.controller.leave("a terminal"))
+        await h.until(leaving.done, within_s=60)
+        h.controller.hold("another terminal")
+        await h.clock.advance(2 * LEASE_S)
+        assert len(h.logged("LeaseEnded")) == 2
+        assert not h.logged("ShutdownBegun")
+        assert h.controller.status().applications == ()
+        await h.controller.apply(application())
+        await h.until_healthy()
