@@ -255,8 +255,8 @@ class Engine(ABC):
     def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
         """Join the cluster at `address`, or with None, start a local one with `num_cpus` logical CPUs.
 
-        If no instance runs there, start one. `with_lease=False`: take no lease. An instance that this starts then stays until
-        it is shut down, also if others take leases and end them.
+        If no instance runs there, start one. `with_lease=False`: take no lease. An instance that this starts then stays
+        until it is shut down, also if others take leases and end them.
         """
 
     @abstractmethod

@@ -170,7 +170,7 @@ class DesiredState:
                 self._move(new)
             self._is_http_chosen = self._has_served = True
             self.admin.start_by(self._clock.now() + START_S)
-            after = traffic.after(rollout.applied(last, spec))
+            after = traffic.after(rollout.applied(last, spec).without_ended_release())
             if owner is not None and last is None:
                 # First: without a stored lease, the application would stay forever.
                 await self._store_lease(owner, spec.name)

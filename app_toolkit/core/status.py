@@ -174,7 +174,7 @@ class ApplicationStatus:
     next_revision: int = 2
     """The number that its next revision will get."""
     canary: "CanaryStatus | None" = None
-    """Its canary release, or the last one; None: there was none."""
+    """Its canary release, or the last one until another revision follows; None: there is none."""
     splits: tuple["SplitStatus", ...] = ()
     is_available: bool = True
     """Whether enough replicas of the revision that should run are ready, and no requests go to replicas of another
