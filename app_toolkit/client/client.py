@@ -124,17 +124,7 @@ class Client(ABC):
         found = self.execute(GetStatus()).application(name)
         if found is None:
             raise ConfigError(f"there is no application {name!r} beside which a revision could run; deploy it first")
-        return self.execute(
-            AddCandidate(
-                command.spec,
-                command.code,
-                traffic.percent / 100,
-                traffic.tag,
-                self.owner,
-                found.next_revision,
-                traffic.mirror / 100,
-            )
-        )
+        return self.execute(AddCandidate.instead_of(command, traffic, self.owner, found.next_revision))
 
     def watch(self, goes_on: Callable[[], bool] = lambda: True) -> Iterator[InstanceStatus]:
         """Yield the status, and again after each change or `WATCH_POLL_S` seconds, as long as `goes_on` returns True.

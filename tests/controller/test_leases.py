@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.errors import ConfigError
 from tests.controller.harness import CHAT, application, harness
@@ -108,6 +109,8 @@ async def test_leaving_client_removes_only_its_own_applications():
         await h.until_healthy()
         with pytest.raises(ConfigError, match="'other' is held by another run"):
             await h.controller.apply(other, owner="another terminal")
+        with pytest.raises(ConfigError, match="'other' is held by another run"):
+            h.controller.compare([other], HTTPOptions(), ())
         leaving = asyncio.create_task(h.controller.leave("a terminal"))
         await h.until(leaving.done, within_s=60)
         assert [a.name for a in h.controller.status().applications] == ["shop"]

@@ -3,6 +3,7 @@
 import pytest
 
 from app_toolkit.client.progress import is_serving, rows, unfinished
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.reconcile import Drain, Start
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.errors import ConfigError, RevisionConflict
@@ -10,6 +11,7 @@ from tests.controller.harness import ADMIN, CHAT, SHOP, application, harness
 
 pytestmark = pytest.mark.anyio
 
+NOW = HTTPOptions()
 ERROR = "Traceback (most recent call last):\nModuleNotFoundError: no module 'model'"
 
 
@@ -161,6 +163,12 @@ async def test_prefix_is_free_only_if_no_revision_can_return_to_it():
         await h.controller.apply(application(prefix="/new"))
         with pytest.raises(ConfigError, match="'/'"):
             await h.controller.apply(application("other"))
+        with pytest.raises(ConfigError, match="'/'"):
+            h.controller.compare([application("other")], NOW, ())
+        with pytest.raises(ConfigError, match="'third' cannot have the route prefix '/other': 'other' has it"):
+            h.controller.compare(
+                [application("other", prefix="/other"), application("third", prefix="/other")], NOW, ()
+            )
         await h.until(lambda: h.word() == "rolled_back", within_s=30)
         with pytest.raises(ConfigError, match="'/'"):
             await h.controller.apply(application("other"))

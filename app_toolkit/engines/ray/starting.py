@@ -17,8 +17,8 @@ def start_instance(*, address: str | None = None, num_cpus: float | None = None,
     """Join the cluster at `address`, or start a local Ray with `num_cpus` logical CPUs, and take a lease.
 
     If this process is a driver already, use its cluster. `with_lease=False`: take no lease. An instance that is started
-    by this call then stays until it is shut down, also if others take leases and end them. Raises `ConfigError` if there
-    is no cluster at the address, or Ray cannot be started.
+    by this call then stays until it is shut down, also if others take leases and end them. Raises `ConfigError` if
+    there is no cluster at the address, or Ray cannot be started.
     """
     local = None
     if address is None and not is_driver():
