@@ -6,10 +6,11 @@ from types import MappingProxyType
 
 from app_toolkit.admin.security import check_exposure
 from app_toolkit.client.client import Client, Engine
-from app_toolkit.client.commands import Compare, Deploy, GetApplications
+from app_toolkit.client.commands import AddCandidate, Compare, Deploy, GetApplications, GetStatus
 from app_toolkit.config.models import AdminOptions, ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import TrafficOptions
 from app_toolkit.config.settings import logs_to_stdout
+from app_toolkit.core.applications import check_all
 from app_toolkit.core.diff import Change, Diff, difference
 from app_toolkit.core.identity import candidate_name
 from app_toolkit.errors import ConfigError
@@ -88,26 +89,36 @@ def start(engine: Engine, specs: Sequence[ApplicationSpec], address: str | None)
     return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None)
 
 
-def changes(client: Client | None, manifest: Manifest, only: Iterable[str] = ()) -> Changes:
+def changes(
+    client: Client | None,
+    manifest: Manifest,
+    only: Iterable[str] = (),
+    beside: Mapping[str, TrafficOptions] = MappingProxyType({}),
+) -> Changes:
     """Return what deploying the manifest changes. `client`: that of the running instance; None: there is none.
 
     `only`: these deployments of the only application, by their names or by endpoints such as `"POST /embed"`; empty:
-    all. It needs a client. Raises `ConfigError` if the application does not run or has no such deployment.
+    all. It needs a client. `beside`: as of `apply`. Raises `ConfigError` if the application does not run or has no such
+    deployment, or if the instance would refuse what `apply` does.
     """
+    logs = [] if only else manifest.logs(())
+    if logs and client is not None:
+        logs = manifest.logs({each.name for each in client.execute(GetStatus()).applications})
+    commands = [*logs, *manifest.commands()]
+    specs = tuple(each.spec for each in commands)
     if client is None:
-        commands = [*manifest.logs(()), *manifest.commands()]
+        check_all(specs, manifest.named, None, (), manifest.http, lambda name: None)
         return Changes([(each, difference(None, each.spec)) for each in commands], ())
-    commands = [*(() if only else manifest.logs(())), *manifest.commands()]
-    comparison = client.execute(Compare(tuple(each.spec for each in commands), manifest.named, tuple(only)))
-    runs = {name for name, revision in comparison.revisions.items() if revision}
+    candidates = tuple(
+        AddCandidate.instead_of(replace(each, code={}), beside[each.spec.name], client.owner)
+        for each in commands
+        if each.spec.name in beside
+    )
+    comparison = client.execute(Compare(specs, manifest.named, tuple(only), candidates))
     if only:
         revisions = comparison.revisions
         commands = [replace(each, only=tuple(only), expected=revisions[each.spec.name]) for each in commands]
-    applications = [
-        (command, change)
-        for command, change in zip(commands, comparison.differences, strict=True)
-        if command.expected != 0 or command.spec.name not in runs  # the shared stream log that runs stays
-    ]
+    applications = list(zip(commands, comparison.differences, strict=True))
     admin = [change for change in comparison.options if change.option in AdminOptions.model_fields]
     return Changes(applications, [change for change in comparison.options if change not in admin], admin)
 

@@ -220,8 +220,8 @@ def deploy(
             "'only' updates the running revision; 'traffic', 'tag' and 'mirror' start another one beside it"
         )
     with _client(options.get("address"), chosen.address, begin=not only and beside is None) as client:
-        commands = launch.changes(client, manifest, only).commands
-        revisions = launch.apply(client, commands, {} if beside is None else {spec.name: beside})
+        traffic_of = {} if beside is None else {spec.name: beside}
+        revisions = launch.apply(client, launch.changes(client, manifest, only, traffic_of).commands, traffic_of)
         if wait:
             client.wait_until_serving(revisions, wait_timeout_s)
 

@@ -75,7 +75,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
             needs = "--only needs" if options.only else "a revision beside the running one needs"
             name = next(iter(beside), specs[0].name)
             raise ConfigError(f"{needs} a running application, and there is no application {name!r}")
-        changes = launch.changes(client, manifest, options.only)
+        changes = launch.changes(client, manifest, options.only, beside)
         for command, change in changes.applications:
             if command.spec.name in beside:
                 screen.say(f"application {command.spec.name}: a new revision beside the running one")

@@ -290,7 +290,7 @@ class Screen:
             if replica.id in ongoing:
                 parts.append(f"{ongoing[replica.id]} ongoing")
             if replica.asks is not None:
-                parts.append(f"requests {replica.asks}; {replica.free} is free")
+                parts.append(f"requests {replica.asks}; the cluster has {replica.free} free")
             self.say(f"    {replica.id}: {', '.join(parts)}")
         self._traceback((replica_set.last_error or "").strip().splitlines()[-SHOWN_LINES:])
 

@@ -124,17 +124,7 @@ class Client(ABC):
         found = self.execute(GetStatus()).application(name)
         if found is None:
             raise ConfigError(f"there is no application {name!r} beside which a revision could run; deploy it first")
-        return self.execute(
-            AddCandidate(
-                command.spec,
-                command.code,
-                traffic.percent / 100,
-                traffic.tag,
-                self.owner,
-                found.next_revision,
-                traffic.mirror / 100,
-            )
-        )
+        return self.execute(AddCandidate.instead_of(command, traffic, self.owner, found.next_revision))
 
     def watch(self, goes_on: Callable[[], bool] = lambda: True) -> Iterator[InstanceStatus]:
         """Yield the status, and again after each change or `WATCH_POLL_S` seconds, as long as `goes_on` returns True.
@@ -255,7 +245,8 @@ class Engine(ABC):
     def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
         """Join the cluster at `address`, or with None, start a local one with `num_cpus` logical CPUs.
 
-        If no instance runs there, start one. `with_lease=False`: the instance continues when this process has ended.
+        If no instance runs there, start one. `with_lease=False`: take no lease. An instance that this starts then stays
+        until it is shut down, also if others take leases and end them.
         """
 
     @abstractmethod

@@ -19,6 +19,7 @@ from pydantic import Base64Bytes, ConfigDict, Field, PlainSerializer
 
 from app_toolkit.config.files import written
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
+from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core.applications import Comparison
 from app_toolkit.core.canary import CanaryPlan
 from app_toolkit.core.identity import ReplicaSetKey
@@ -103,23 +104,6 @@ class Deploy(Command[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Compare(Command[Comparison]):
-    """Get what deploying applications would change. Changes nothing.
-
-    Raises `ConfigError` if a part of an application cannot be deployed.
-    """
-
-    specs: tuple[ApplicationSpec, ...] = field(repr=False)  # may contain secrets
-    http: ExplicitOptions = field(default_factory=HTTPOptions)
-    """The options of the proxies that change: those that are set explicitly."""
-    only: tuple[str, ...] = ()
-    """As of `Deploy`."""
-
-    async def perform(self, controller: "Controller") -> Comparison:
-        return controller.compare(self.specs, self.http, self.only)
-
-
-@dataclass(frozen=True, slots=True)
 class AddCandidate(Command[int]):
     """Start a live revision of an application beside its main revision. The result is its number.
 
@@ -140,10 +124,40 @@ class AddCandidate(Command[int]):
     mirror: float = 0.0
     """The share of the requests of the other live revisions that it gets copies of, between 0 and 1."""
 
+    @classmethod
+    def instead_of(
+        cls, command: Deploy, traffic: TrafficOptions, owner: str | None, expected: int | None = None
+    ) -> Self:
+        """Return the command that starts this revision beside the main revision, and does not replace that."""
+        share, mirror = traffic.percent / 100, traffic.mirror / 100
+        return cls(command.spec, command.code, share, traffic.tag, owner, expected, mirror)
+
     async def perform(self, controller: "Controller") -> int:
         return await controller.add_candidate(
             self.spec, self.code, self.share, self.tag, self.owner, self.expected, self.mirror
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Command[Comparison]):
+    """Get what deploying applications would change. Changes nothing.
+
+    Raises `ConfigError` if the deployment would be refused.
+    """
+
+    specs: tuple[ApplicationSpec, ...] = field(repr=False)  # may contain secrets
+    http: ExplicitOptions = field(default_factory=HTTPOptions)
+    """The options of the proxies that change: those that are set explicitly."""
+    only: tuple[str, ...] = ()
+    """As of `Deploy`."""
+    candidates: tuple[AddCandidate, ...] = field(default=(), repr=False)
+    """The commands for those of `specs` that start as live revisions. They need no code."""
+
+    async def perform(self, controller: "Controller") -> Comparison:
+        for each in self.candidates:
+            controller.check_candidate(each.spec, each.share, each.tag, each.owner, each.mirror)
+        beside = {each.spec.name for each in self.candidates}
+        return controller.compare(self.specs, self.http, self.only, beside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core.identity import PROXIES, ReplicaSetKey, candidate_of
-from app_toolkit.core.status import FAILED, UPDATING, ApplicationStatus, InstanceStatus, ReplicaSetStatus
+from app_toolkit.core.status import FAILED, ApplicationStatus, InstanceStatus, ReplicaSetStatus
 from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, Superseded, ToolkitError
 
 SHOWN_NODE = 8
@@ -25,6 +25,8 @@ class Row:
     def __str__(self) -> str:
         replica_set = self.replica_set
         count = f"{replica_set.running} of {replica_set.target} running"
+        if replica_set.outdated:
+            count += f", {replica_set.outdated} of an earlier revision"
         if replica_set.restarts:
             count += f", {replica_set.restarts} restart{'s' * (replica_set.restarts > 1)}"
         reason = f" ({replica_set.reason})" if replica_set.reason else ""
@@ -52,9 +54,10 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
 
 
 def is_serving(status: InstanceStatus, applications: Collection[str]) -> bool:
-    """Return whether the latest revision of these applications is up, and clients can reach it."""
-    known = all(status.application(name) for name in applications)
-    return known and bool(status.proxies) and all(row.replica_set.is_up for row in rows(status, applications))
+    """Return whether the latest revision of these applications is up, no other one serves, and clients can reach it."""
+    found = [status.application(name) for name in applications]
+    available = all(application is not None and application.is_available for application in found)
+    return available and bool(status.proxies) and all(row.replica_set.is_up for row in rows(status, applications))
 
 
 def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[str]:
@@ -62,11 +65,11 @@ def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[st
     leaving = [
         f"{replica_set.name}: {replica_set.status}" for name in applications for replica_set in status.leaving_of(name)
     ]
-    updating = [each for each in status.applications if each.name in applications and each.status == UPDATING]
+    updating = [each for each in status.applications if each.name in applications and not each.is_available]
     waiting = [name for name in applications if _gets_no_requests(status, name)]
     return (
         leaving
-        + [f"{each.name}: {each.status}" for each in updating]
+        + [f"{each.name}: revision {each.revision} is not available yet" for each in updating]
         + [f"{name}: gets no requests yet" for name in waiting]
     )
 

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.files import check_unmasked
@@ -77,14 +77,15 @@ class Controller:
       other replica sets are not affected.
     * A controller that has been replaced by a later epoch does nothing more.
     * If a lease ends, its applications are deleted. Once the last lease has ended and no application is left, the
-      instance shuts down.
+      instance shuts down, unless it was started to last.
 
     Call `start` once, then `run`. `run` returns after `shutdown`, after the last lease has ended, or when another
     controller has replaced this one. Call every method on one event loop. Only the launcher may emit events from
     another thread.
     """
 
-    def __init__(self, store: Store, launcher: Launcher, clock: Clock) -> None:
+    def __init__(self, store: Store, launcher: Launcher, clock: Clock, *, lasting: bool = False) -> None:
+        """`lasting`: whether the instance stays until `shutdown`, also if the last lease ends and it is empty."""
         self.event_log = EventLog(clock.now)
         self.replaced = False
         self._launcher = launcher
@@ -95,7 +96,9 @@ class Controller:
         self._metrics = ControllerMetrics()
         self.event_log.records.subscribe(self._metrics.add)
         self.state_store = StateStore(store, self._end_replaced)
-        self.desired = DesiredState(self.state_store, launcher.home, clock, self.event_log, self._respecify)
+        self.desired = DesiredState(
+            self.state_store, launcher.home, clock, self.event_log, self._respecify, lasting=lasting
+        )
         self._scaling = Scaling(self.event_log)
         self._canaries = Canaries()
         self.ticked = clock.now()
@@ -218,10 +221,9 @@ class Controller:
             same_options = applications.proxy_options(listening, http or HTTPOptions()) == listening
             if as_written and spec == running and expected == revision and same_options:
                 return revision
-        check_unmasked(spec)
         if as_written:  # it only changes options, so it does not matter who holds the application
             owner = self.desired.leases.holder(spec.name)
-        self._check_unused(spec)
+        self._check(spec)
         revision = await self.desired.apply(spec, http or HTTPOptions(), owner, code or {}, expected, initial)
         self._lift(spec)
         return revision
@@ -343,10 +345,38 @@ class Controller:
         """Return the current revision of each application by name, and the options of the proxies."""
         return dict(self.desired.applications), self.desired.proxies.http
 
-    def compare(self, specs: Iterable[ApplicationSpec], http: HTTPOptions, only: Collection[str]) -> Comparison:
-        """Return what applying these applications would change, as of `core.applications.compare`."""
+    def compare(
+        self,
+        specs: Collection[ApplicationSpec],
+        http: HTTPOptions,
+        only: Collection[str],
+        beside: Collection[str] = (),
+    ) -> Comparison:
+        """Return what applying these applications would change, as of `core.applications.compare`.
+
+        `beside`: the names of those that would start as live revisions instead (`check_candidate`). Raises the
+        `ConfigError` of `apply` if one of the others would be refused.
+        """
+        self._check_open()
         running = {name: (each.current, each.revision) for name, each in self.desired.rollouts.items()}
-        return applications.compare(specs, running, self.desired.proxies.http, http, only)
+        comparison = applications.compare(specs, running, self.desired.proxies.http, http, only)
+        applied = [
+            applications.changed(running.get(spec.name, (None, 0))[0], spec, only)
+            for spec in specs
+            if spec.name not in beside
+        ]
+        for spec in applied:
+            self._check(spec)
+        self.desired.check(applied, http, None)
+        return comparison
+
+    def check_candidate(
+        self, spec: ApplicationSpec, share: float, tag: str | None, owner: str | None, mirror: float
+    ) -> None:
+        """Raise the `ConfigError` of `add_candidate` if it would refuse this live revision."""
+        self._check_open()
+        check_unmasked(spec)
+        self.desired.with_candidate(spec, share, tag, owner, mirror)
 
     def callee(self, application: str, name: str) -> ClassSpec | SplitSpec:
         """Return the deployment or the split of this name, which handles call.
@@ -385,6 +415,11 @@ class Controller:
             )
         await self.desired.delete(application)
 
+    def _check(self, spec: ApplicationSpec) -> None:
+        """Raise `ConfigError` if an application has masked secrets, or lacks a deployment that others call."""
+        check_unmasked(spec)
+        self._check_unused(spec)
+
     def _check_unused(self, spec: ApplicationSpec) -> None:
         before = self.desired.applications.get(spec.name)
         lost = (
@@ -406,7 +441,7 @@ class Controller:
         """Begin or renew a lease. If it expires, the applications that were applied under it are deleted.
 
         Once the last lease has ended and no application is left, the instance shuts down. An instance that never had a
-        lease stays until `shutdown`.
+        lease, or that was started to last, stays until `shutdown`.
         """
         self._check_open()
         self.desired.hold(owner, ttl_s)

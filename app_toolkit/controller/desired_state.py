@@ -45,7 +45,14 @@ class DesiredState:
     """
 
     def __init__(
-        self, written: StateStore, home: NodeId, clock: Clock, event_log: EventLog, changed: Callable[[], None]
+        self,
+        written: StateStore,
+        home: NodeId,
+        clock: Clock,
+        event_log: EventLog,
+        changed: Callable[[], None],
+        *,
+        lasting: bool,
     ) -> None:
         self.rollouts: dict[str, Rollout] = {}
         """The rollout of each application, by name."""
@@ -68,6 +75,7 @@ class DesiredState:
         self._clock = clock
         self._event_log = event_log
         self._changed = changed
+        self._lasting = lasting
         self._changing = asyncio.Lock()
         self._unwanted: dict[str, float] = {}
         """When the ingresses of each candidate that was removed are to be deleted, or the rest of it, by its name."""
@@ -148,23 +156,13 @@ class DesiredState:
                 raise RevisionConflict(
                     f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
                 )
-            old = self.proxies.http
-            new = applications.proxy_options(old if self._is_http_chosen else initial or HTTPOptions(), http)
-            if last is None and candidate_of(spec.name) is not None:
-                raise ConfigError(f"there is no application {spec.name!r}, and no other one can have this name")
-            if last is not None and last.live and spec.route_prefix != last.current.route_prefix:
-                raise ConfigError(
-                    f"the live revisions of application {spec.name!r} have the route prefix "
-                    f"{last.current.route_prefix!r}; promote or abort them before you change it"
-                )
-            there = rollout.active_revisions(self.rollouts.values())
-            applications.check(spec, new, owner, there, old, self.leases.holder(spec.name))
-            if new != old:
+            new = self.check([spec], http, owner, initial)
+            if new != self.proxies.http:
                 await self._state_store.put_http(new)
                 self._move(new)
             self._is_http_chosen = self._has_served = True
             self.admin.start_by(self._clock.now() + START_S)
-            after = traffic.after(rollout.applied(last, spec))
+            after = traffic.after(rollout.applied(last, spec).without_ended_release())
             if owner is not None and last is None:
                 # First: without a stored lease, the application would stay forever.
                 await self._store_lease(owner, spec.name)
@@ -178,6 +176,28 @@ class DesiredState:
             await self._delete_code()
             await self._state_store.check_epoch()  # a later controller may have read the store before this change
             return after.revision
+
+    def check(
+        self,
+        specs: Collection[ApplicationSpec],
+        http: HTTPOptions,
+        owner: str | None,
+        initial: HTTPOptions | None = None,
+    ) -> HTTPOptions:
+        """Raise `ConfigError` if these applications cannot be applied, in this order.
+
+        Return the options of the proxies after that. The parameters are as of `apply`.
+        """
+        for spec in specs:
+            last = self.rollouts.get(spec.name)
+            if last is not None and last.live and spec.route_prefix != last.current.route_prefix:
+                raise ConfigError(
+                    f"the live revisions of application {spec.name!r} have the route prefix "
+                    f"{last.current.route_prefix!r}; promote or abort them before you change it"
+                )
+        there = rollout.active_revisions(self.rollouts.values())
+        listening = self.proxies.http if self._is_http_chosen else initial or HTTPOptions()
+        return applications.check_all(specs, http, owner, there, listening, self.leases.holder)
 
     def _move(self, http: HTTPOptions) -> None:
         self.proxies.move(http)
@@ -202,24 +222,13 @@ class DesiredState:
         async with self._changing:
             self._check_open()
             main = self.rollout(spec.name)
-            if candidate_of(spec.name) is not None:
-                raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
-            if self.leases.holder(spec.name) not in (None, owner):
-                raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster")
             spec = applications.beside(spec, main.current)
             equal = self._live_equal(main, spec)
             if equal is None and expected not in (None, main.next_number):
                 raise RevisionConflict(
                     f"the next revision of application {spec.name!r} is {main.next_number}, and {expected} was expected"
                 )
-            if spec.route_prefix is None:
-                raise ConfigError(f"application {spec.name!r} serves no HTTP, so it cannot have several live revisions")
-            if spec.route_prefix != main.current.route_prefix:
-                raise ConfigError(
-                    f"a live revision of application {spec.name!r} must have its route prefix "
-                    f"{main.current.route_prefix!r}, not {spec.route_prefix!r}"
-                )
-            after = traffic.with_candidate(main, share, tag, mirror, equal)
+            after = self.with_candidate(spec, share, tag, owner, mirror)
             if equal is not None:
                 await self._put_rollout(after, "TrafficChanged", traffic.summary(after))
                 return equal
@@ -229,6 +238,28 @@ class DesiredState:
             self._store_rollout(own)
             await self._put_rollout(after, "CandidateAdded", f"revision {after.last_number}")
             return after.last_number
+
+    def with_candidate(
+        self, spec: ApplicationSpec, share: float, tag: str | None, owner: str | None, mirror: float
+    ) -> Rollout:
+        """Return the rollout of the main revision as it would be with this candidate.
+
+        The parameters are as of `add_candidate`, and it raises the same `ConfigError`.
+        """
+        main = self.rollout(spec.name)
+        if candidate_of(spec.name) is not None:
+            raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
+        if self.leases.holder(spec.name) not in (None, owner):
+            raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster")
+        if spec.route_prefix is None:
+            raise ConfigError(f"application {spec.name!r} serves no HTTP, so it cannot have several live revisions")
+        if spec.route_prefix != main.current.route_prefix:
+            raise ConfigError(
+                f"a live revision of application {spec.name!r} must have its route prefix "
+                f"{main.current.route_prefix!r}, not {spec.route_prefix!r}"
+            )
+        spec = applications.beside(spec, main.current)
+        return traffic.with_candidate(main, share, tag, mirror, self._live_equal(main, spec))
 
     def _live_equal(self, main: Rollout, spec: ApplicationSpec) -> int | None:
         """Return the newest live revision beside the main one that was deployed from this spec; None: there is none."""
@@ -458,7 +489,7 @@ class DesiredState:
                     await self.delete(name)
         still = self.leases.expired(now)  # an owner may have renewed its lease meanwhile
         over = {owner: held for owner, held in over.items() if owner in still}
-        if over and not self.rollouts and len(over) == len(self.leases):
+        if over and not self._lasting and not self.rollouts and len(over) == len(self.leases):
             await self.begin_shutdown(f"all leases have expired: {', '.join(sorted(over))}")
         for owner, held in over.items():
             self.leases.remove(owner)

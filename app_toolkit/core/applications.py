@@ -7,7 +7,7 @@ from app_toolkit.config.files import applied_again
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, DeploymentSpec, HTTPOptions, SplitSpec
 from app_toolkit.core import partial
 from app_toolkit.core.diff import Change, Diff, difference, of_part, options_changed
-from app_toolkit.core.identity import ReplicaSetKey, main_name
+from app_toolkit.core.identity import ReplicaSetKey, candidate_of, main_name
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.redaction import secrets_of
 from app_toolkit.errors import ConfigError
@@ -16,6 +16,28 @@ from app_toolkit.types import ReplicaId
 
 MOST_ROUTES = 3
 """The routes that a message names."""
+
+
+def check_all(
+    specs: Iterable[ApplicationSpec],
+    named: HTTPOptions,
+    owner: str | None,
+    there: Iterable[ApplicationSpec],
+    listening: HTTPOptions,
+    holder: Callable[[str], str | None],
+) -> HTTPOptions:
+    """Raise `ConfigError` if `owner` may not apply these applications, in this order.
+
+    `there`, `listening` and `owner` are as of `check`. `named`: the options of the proxies that change. `holder`
+    returns the owner of the lease that holds the application of a name. Returns the options of the proxies after that.
+    """
+    there = list(there)
+    for spec in specs:
+        changed = proxy_options(listening, named)
+        check(spec, changed, owner, there, listening, holder(spec.name))
+        there.append(spec)
+        listening = changed
+    return listening
 
 
 def check(
@@ -31,6 +53,8 @@ def check(
     `there`: every revision that runs or may be started again. `http`: the new options of the proxies, `listening`: the
     present ones. `holder`: the owner of the lease that holds the application of this name.
     """
+    if candidate_of(spec.name) is not None and all(other.name != spec.name for other in there):
+        raise ConfigError(f"there is no application {spec.name!r}, and no other one can have this name")
     check_root_path(spec)
     for other in there:
         if main_name(other.name) != main_name(spec.name) and other.route_prefix == spec.route_prefix is not None:

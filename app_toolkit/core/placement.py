@@ -42,9 +42,14 @@ def lack(
     ):
         return None
     asked = _format_amounts(asks)
+    available = {name: free.get(name, 0.0) for name in asks}
     if len(open_) < len(fitting):
         asked += f" on a node with fewer than {max_per_node} of its replicas ({len(open_)} of {len(fitting)} are such)"
-    return Lack(asked, _format_amounts({name: free.get(name, 0.0) for name in asks}), for_ever=not fitting)
+    if not fitting:
+        return Lack(asked, _format_amounts(available), for_ever=True)
+    totals = {name: sum(node.total.get(name, 0.0) for node in nodes) for name in asks}
+    shown = ", ".join(f"{amount:g} of {totals[name]:g} {name}" for name, amount in available.items())
+    return Lack(asked, shown or "nothing", for_ever=False)
 
 
 def may_be_granted(

@@ -274,7 +274,7 @@ def _failed(
     raised: bool = False,
     ended: bool = False,
 ) -> ReplicaSetRecord:
-    if replica.unplaceable is not None:
+    if replica.unplaceable is not None and not raised:
         return record  # the replica never ran, so this is no failure of its template
     served = replica.phase is not Phase.STARTING
     failures = record.failures

@@ -98,8 +98,8 @@ class Drained(Event):
 class Exited(Event):
     """The process has ended, could not start, or never existed.
 
-    `why` is the last traceback or a sentence; None: it exited as ordered. `raised`: an exception of the app ended the
-    start.
+    `why` is the last traceback or a sentence; None: it exited as ordered. `raised`: an exception of the app, or of its
+    options or its environment, ended the start.
     """
 
     why: str | None = None

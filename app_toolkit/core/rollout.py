@@ -87,7 +87,8 @@ class Rollout(Model):
         Field(description="the candidate that gets all requests until the main revision is available with its spec"),
     ] = None
     canary: Annotated[
-        CanaryRelease | None, Field(description="the last canary release, also after its end; None: there was none")
+        CanaryRelease | None,
+        Field(description="the last canary release, also after its end until another revision follows; None: none"),
     ] = None
 
     @property
@@ -148,6 +149,10 @@ class Rollout(Model):
     def is_settled(self) -> bool:
         """Whether the rollout has ended, so that nothing changes until another revision is applied."""
         return self.outgoing is None and (self.failure is not None or self.stable == self.desired)
+
+    def without_ended_release(self) -> Self:
+        """Return it without a canary release that has ended, which the status shows until another revision follows."""
+        return self.but(canary=self.release)
 
     def but(self, **facts: Any) -> Self:
         """Return a copy with other values."""

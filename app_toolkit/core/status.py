@@ -90,16 +90,18 @@ class ReplicaSetStatus:
     last_error: str | None
     scaling: ScalingStatus | None = None
     """None: the deployment is not autoscaled."""
+    outdated: int = 0
+    """The number of replicas of earlier revisions that run."""
 
     @property
     def running(self) -> int:
-        """The number of replicas that run."""
-        return self.counts.get(Phase.RUNNING.value, 0)
+        """The number of replicas of its present revision that run."""
+        return self.counts.get(Phase.RUNNING.value, 0) - self.outdated
 
     @property
     def is_up(self) -> bool:
         """Whether its target is reached, and no replica of another revision may still serve."""
-        return self.running >= self.target and self.status != UPDATING
+        return self.running >= self.target and not self.outdated and self.status != UPDATING
 
     @property
     def unplaced(self) -> ReplicaStatus | None:
@@ -115,7 +117,8 @@ class ReplicaSetStatus:
             return f"{ill[0].id} {ill[0].unhealthy}{more}"
         if self.status != WAITING:
             return self.last_error or ""
-        return f"one replica asks for {self.unplaced.asks}; {self.unplaced.free} is free" if self.unplaced else ""
+        lacking = self.unplaced
+        return f"one replica asks for {lacking.asks}; the cluster has {lacking.free} free" if lacking else ""
 
     @property
     def reason(self) -> str:
@@ -171,8 +174,11 @@ class ApplicationStatus:
     next_revision: int = 2
     """The number that its next revision will get."""
     canary: "CanaryStatus | None" = None
-    """Its canary release, or the last one; None: there was none."""
+    """Its canary release, or the last one until another revision follows; None: there is none."""
     splits: tuple["SplitStatus", ...] = ()
+    is_available: bool = True
+    """Whether enough replicas of the revision that should run are ready, and no requests go to replicas of another
+    one."""
 
     def split(self, name: str) -> "SplitStatus":
         """Return the status of a split. Raises `ConfigError` if there is none of this name."""
@@ -362,6 +368,7 @@ def instance_status(
                 rollout.next_number,
                 _canary(rollout, canaries.get(rollout.name)),
                 tuple(SplitStatus(each.name, each.shares, each.mirrors) for each in spec.splits),
+                rollout.is_settled,
             )
         )
     of_applications.sort(key=lambda each: each.name)
@@ -454,6 +461,9 @@ def replica_set_status(
         restarts=record.deaths,
         last_error=quarantine or _never_placed(record) or _not_reconfigured(record) or record.last_error,
         scaling=scaling,
+        outdated=0
+        if spec is None
+        else sum(r.phase is Phase.RUNNING and r.template_hash != spec.template_hash for r in record.replicas),
     )
 
 

@@ -315,7 +315,9 @@ def with_candidate(
         rest = (1 - share) / (1 - before.share or 1)
         others = [_with_share(each, each.share * rest) if each.share else each for each in others]
     changed = before.model_copy(update={"share": share, "tag": tag, "mirror": mirror})
-    return rollout.but(candidates=(*others, changed), last_number=max(number, rollout.last_number))
+    return rollout.without_ended_release().but(
+        candidates=(*others, changed), last_number=max(number, rollout.last_number)
+    )
 
 
 def with_weights(rollout: Rollout, weights: Mapping[int, float], mirrors: Mapping[int, float] | None = None) -> Rollout:
@@ -360,7 +362,7 @@ def promoted(rollout: Rollout, revision: int | None) -> Rollout:
     _check_open(rollout)
     number = _one_candidate(rollout, revision)
     candidates = [each.model_copy(update={"share": float(each.revision == number)}) for each in rollout.candidates]
-    after = rollout.but(candidates=tuple(candidates), promoted=number)
+    after = rollout.without_ended_release().but(candidates=tuple(candidates), promoted=number)
     return _ended(after, "promoted", f"revision {number} is promoted")
 
 

@@ -25,7 +25,7 @@ from app_toolkit.errors import ConfigError
 from tests.client.scripted import LISTENING, OneInstance
 from tests.docs.pages import page
 
-WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
+WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 of 1 GPU")
 PROXY = ReplicaSetStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
 STATUS = InstanceStatus(
     epoch=1,
@@ -162,8 +162,8 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
         "application shop at /shop, revision 1",
         "  proxy: healthy, 1 of 1 running",
         "  app: healthy, 1 of 1 running, 3 restarts",
-        "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
-        "    shop.chat-1-2: starting for 1 s, requests 1 GPU; 0 GPU is free",
+        "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; the cluster has 0 of 1 GPU free)",
+        "    shop.chat-1-2: starting for 1 s, requests 1 GPU; the cluster has 0 of 1 GPU free",
         "  requests for=app  wait in proxies=3  wait in handles=0  ongoing=100  wait for a batch=0  open streams=0",
         "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  wait for a batch=7  open streams=0",
         "  app: proxy@abc-1-1 has reached 1,000 of 1,000 max_queued_requests",
@@ -302,4 +302,4 @@ def test_a_terminal_has_one_table_for_each_application() -> None:
         ["app", "healthy", "1/1", "3", "100", "3", "0"],
     ]
     assert "chat" in lines[4]
-    assert "one replica asks for 1 GPU; 0 GPU is free" in lines[4]
+    assert "one replica asks for 1 GPU; the cluster has 0 of 1 GPU free" in lines[4]

@@ -15,7 +15,7 @@ from tests.client.scripted import PROXY, UP
 from tests.controller.harness import application
 
 NAMES = ("blog", "chat", "shop")
-LACKING = ReplicaStatus("r-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
+LACKING = ReplicaStatus("r-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 of 1 GPU")
 
 
 def group(name: str, random: Random) -> ReplicaSetStatus:
@@ -82,7 +82,7 @@ def test_nothing_is_hopeless_unless_it_has_failed(status: InstanceStatus, name: 
         ({"status": "failed", "last_error": "a\nb\n"}, "app: failed, 1 of 1 running (b)"),
         (
             {"status": "waiting_for_resources", "target": 2, "replicas": (LACKING,), "last_error": "it died"},
-            "app: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; 0 GPU is free)",
+            "app: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; the cluster has 0 of 1 GPU free)",
         ),
     ],
 )

@@ -78,8 +78,8 @@ class Harness:
         self.controllers = []
         self.tasks = []
 
-    async def controller_starts(self, **options):
-        self.controller = Controller(self.store, SimulatedLauncher(self.world), self.clock)
+    async def controller_starts(self, *, lasting=False, **options):
+        self.controller = Controller(self.store, SimulatedLauncher(self.world), self.clock, lasting=lasting)
         await self.controller.start(**options)
         self.run = asyncio.create_task(self.controller.run())
         self.controllers.append(self.controller)

@@ -64,6 +64,8 @@ async def test_a_good_candidate_passes_each_step_and_is_promoted():
         assert (release(h).outcome, release(h).why) == ("promoted", "revision 2 is promoted")
         assert status_of(h).serving_revision == 3
         assert proxy.compared() == set()
+        await h.controller.scale("shop", "chat", 3)
+        assert release(h) is None
         assert [each.cause for each in h.logged("CanaryStep")] == ["the guards hold at 1 %", "the guards hold at 10 %"]
 
 
@@ -78,6 +80,7 @@ async def test_a_candidate_with_errors_returns_at_once_and_says_why():
         await h.until(lambda: not h.world.of(NEW), within_s=60)
         assert release(h).why == why, "the reason stays visible"
         assert await candidate(h, 0.0) == 3
+        assert release(h) is None, "until another revision follows"
         await h.controller.begin_release("shop", 3, PLAN)
         assert (release(h).revision, release(h).outcome) == (3, None)
 

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.errors import ConfigError
 from tests.controller.harness import CHAT, application, harness
@@ -108,6 +109,8 @@ async def test_leaving_client_removes_only_its_own_applications():
         await h.until_healthy()
         with pytest.raises(ConfigError, match="'other' is held by another run"):
             await h.controller.apply(other, owner="another terminal")
+        with pytest.raises(ConfigError, match="'other' is held by another run"):
+            h.controller.compare([other], HTTPOptions(), ())
         leaving = asyncio.create_task(h.controller.leave("a terminal"))
         await h.until(leaving.done, within_s=60)
         assert [a.name for a in h.controller.status().applications] == ["shop"]
@@ -137,3 +140,20 @@ async def test_instance_stays_for_a_client_that_is_about_to_deploy():
         await h.until_healthy()
         await h.until(h.run.done, within_s=90)
         assert h.world.processes == {}
+
+
+async def test_an_empty_instance_that_was_started_to_last_stays_after_the_last_lease():
+    async with harness() as h:
+        await h.controller_dies()
+        await h.controller_starts(lasting=True)
+        await h.controller.apply(application(), owner="a terminal")
+        await h.until_healthy()
+        leaving = asyncio.create_task(h.controller.leave("a terminal"))
+        await h.until(leaving.done, within_s=60)
+        h.controller.hold("another terminal")
+        await h.clock.advance(2 * LEASE_S)
+        assert len(h.logged("LeaseEnded")) == 2
+        assert not h.logged("ShutdownBegun")
+        assert h.controller.status().applications == ()
+        await h.controller.apply(application())
+        await h.until_healthy()

@@ -2,7 +2,14 @@
 
 import pytest
 
-from app_toolkit.config.models import AutoscalingConfig, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec
+from app_toolkit.config.models import (
+    AutoscalingConfig,
+    ClassConfig,
+    ClassSpec,
+    DeploymentConfig,
+    HTTPOptions,
+    IngressSpec,
+)
 from app_toolkit.core.reconcile import Drain
 from app_toolkit.errors import ConfigError, RevisionConflict
 from tests.controller.harness import SHOP, application, harness
@@ -229,6 +236,8 @@ async def test_the_route_prefix_stays_while_there_are_live_revisions():
         for prefix in ("/new", None):
             with pytest.raises(ConfigError, match="the live revisions of application 'shop' have the route prefix '/'"):
                 await h.controller.apply(application(prefix=prefix))
+            with pytest.raises(ConfigError, match="the live revisions of application 'shop' have the route prefix '/'"):
+                h.controller.compare([application(prefix=prefix)], HTTPOptions(), ())
 
 
 async def test_an_application_that_another_client_holds_gets_no_live_revision():
@@ -250,6 +259,8 @@ async def test_the_name_of_a_live_revision_cannot_be_chosen(name):
         if name == "blog@7":
             with pytest.raises(ConfigError, match="there is no application 'blog@7'"):
                 await h.controller.apply(spec)
+            with pytest.raises(ConfigError, match="there is no application 'blog@7'"):
+                h.controller.compare([spec], HTTPOptions(), ())
 
 
 async def test_an_aborted_revision_gets_no_more_requests():
@@ -306,6 +317,8 @@ async def test_a_revision_that_cannot_be_live_is_refused(spec, share, tag, why):
         await candidate(h, tag="preview")
         with pytest.raises(ConfigError, match=why):
             await h.controller.add_candidate(spec, {}, share, tag)
+        with pytest.raises(ConfigError, match=why):
+            h.controller.check_candidate(spec, share, tag, None, 0.0)
         assert traffic(h) == {1: 0.9, 2: 0.1}
 
 

@@ -2,13 +2,16 @@
 
 import pytest
 
+from app_toolkit.client.progress import is_serving, rows, unfinished
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.reconcile import Drain, Start
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.errors import ConfigError, RevisionConflict
-from tests.controller.harness import CHAT, SHOP, application, harness
+from tests.controller.harness import ADMIN, CHAT, SHOP, application, harness
 
 pytestmark = pytest.mark.anyio
 
+NOW = HTTPOptions()
 ERROR = "Traceback (most recent call last):\nModuleNotFoundError: no module 'model'"
 
 
@@ -90,12 +93,82 @@ async def test_a_deployment_is_scaled_and_restarts_nothing():
                 await h.controller.scale(name, deployment, number)
 
 
+def is_complete(h, name="shop"):
+    """Whether a client that waits for this application returns without an error."""
+    status = h.controller.status()
+    return is_serving(status, [name]) and not unfinished(status, [name])
+
+
+def cpus(h):
+    """The logical CPUs that each replica of `CHAT` asked for that may serve."""
+    return {h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT, "running")}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("rolled_back", [False, True])
+async def test_an_update_that_waits_for_resources_is_complete_only_when_the_new_revision_serves(replicas, rolled_back):
+    async with harness(deployed=application(chat=replicas)) as h:
+        before, after = 0.1, 0.5
+        if rolled_back:
+            await up(h, application(chat=replicas, cpus=0.5))
+            before, after = after, before
+        await h.until(lambda: h.world.of(ADMIN, "running"))
+        await h.clock.advance(60.0)
+        h.world.room = len(h.world.processes)
+        if rolled_back:
+            await h.controller.rollback("shop")
+        else:
+            await h.controller.apply(application(chat=replicas, cpus=0.5))
+        assert not is_complete(h)
+        await h.until(lambda: h.word() == "waiting_for_resources")
+        await h.clock.advance(90.0)
+        assert (cpus(h), is_complete(h)) == ({before}, False)
+        row = next(row for row in rows(h.controller.status(), ["shop"]) if row.name == "chat")
+        said = f"chat: waiting for resources, 0 of {replicas} running, {replicas} of an earlier revision"
+        assert str(row).startswith(said)
+        number = 3 if rolled_back else 2
+        assert unfinished(h.controller.status(), ["shop"]) == [f"shop: revision {number} is not available yet"]
+        h.world.room = None
+        await h.until(lambda: is_complete(h), within_s=90)
+        assert cpus(h) == {after}
+
+
+async def test_replicas_that_wait_for_resources_are_no_part_of_a_complete_change():
+    async with harness(deployed=application(chat=1)) as h:
+        await h.until(lambda: h.world.of(ADMIN, "running"))
+        h.world.room = len(h.world.processes)
+        await h.controller.scale("shop", "chat", 2)
+        await h.until(lambda: h.word() == "waiting_for_resources")
+        assert not is_complete(h)
+        await h.controller.scale("shop", "chat", 1)
+        await h.until(lambda: is_complete(h))
+        await h.controller.add_candidate(application(chat=1, cpus=0.5), {}, 0.1, None)
+        await h.until(lambda: h.word("shop@4") == "waiting_for_resources")
+        assert not is_complete(h, "shop@4")
+        assert is_complete(h), "the main revision has not changed"
+        h.world.room = None
+        await h.until(lambda: is_complete(h, "shop@4"))
+        h.world.room = len(h.world.processes)
+        await h.controller.promote("shop", 4)
+        await h.until(lambda: h.word() == "waiting_for_resources")
+        assert not is_complete(h)
+        h.world.room = None
+        await h.until(lambda: is_complete(h), within_s=90)
+        assert cpus(h) == {0.5}
+
+
 async def test_prefix_is_free_only_if_no_revision_can_return_to_it():
     async with harness(deployed=application()) as h:
         h.world.broken[SHOP] = h.world.broken[CHAT] = ERROR
         await h.controller.apply(application(prefix="/new"))
         with pytest.raises(ConfigError, match="'/'"):
             await h.controller.apply(application("other"))
+        with pytest.raises(ConfigError, match="'/'"):
+            h.controller.compare([application("other")], NOW, ())
+        with pytest.raises(ConfigError, match="'third' cannot have the route prefix '/other': 'other' has it"):
+            h.controller.compare(
+                [application("other", prefix="/other"), application("third", prefix="/other")], NOW, ()
+            )
         await h.until(lambda: h.word() == "rolled_back", within_s=30)
         with pytest.raises(ConfigError, match="'/'"):
             await h.controller.apply(application("other"))

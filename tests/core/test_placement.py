@@ -15,7 +15,7 @@ TWO = {"CPU": 2.0}
     ("why", "free", "nodes", "most", "expected"),
     [
         ("there is room", 1.0, [Node(TWO, 5)], None, None),
-        ("all is taken", 0.5, [Node(TWO, 5)], None, Lack("1 CPU", "0.5 CPU", for_ever=False)),
+        ("all is taken", 0.5, [Node(TWO, 5)], None, Lack("1 CPU", "0.5 of 2 CPU", for_ever=False)),
         ("no node is large enough", 1.0, [Node({"CPU": 0.5}, 0)] * 2, None, Lack("1 CPU", "1 CPU", for_ever=True)),
         ("there is no node", 0.0, [], 1, Lack("1 CPU", "0 CPU", for_ever=True)),
         ("nodes have room for more of it", 1.0, [Node(TWO, 1)] * 2, 2, None),
@@ -24,14 +24,14 @@ TWO = {"CPU": 2.0}
             3.0,
             [Node(TWO, 1)] * 2,
             1,
-            Lack("1 CPU on a node with fewer than 1 of its replicas (0 of 2 are such)", "3 CPU", for_ever=False),
+            Lack("1 CPU on a node with fewer than 1 of its replicas (0 of 2 are such)", "3 of 4 CPU", for_ever=False),
         ),
         (
             "what is free may be where none may run",
             1.5,
             [Node(TWO, 1), Node(TWO, 0), Node({}, 0)],
             1,
-            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "1.5 CPU", for_ever=False),
+            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "1.5 of 4 CPU", for_ever=False),
         ),
         ("so much cannot be free where none may run", 2.0, [Node(TWO, 1), Node(TWO, 0), Node({}, 0)], 1, None),
         (
@@ -39,7 +39,7 @@ TWO = {"CPU": 2.0}
             2.0,
             [Node(TWO, 1), Node(TWO, 0), Node({"CPU": 0.5}, 0)],
             1,
-            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "2 CPU", for_ever=False),
+            Lack("1 CPU on a node with fewer than 1 of its replicas (1 of 2 are such)", "2 of 4.5 CPU", for_ever=False),
         ),
     ],
 )

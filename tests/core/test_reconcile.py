@@ -354,6 +354,14 @@ def test_unobserved_time_makes_nothing_due():
     assert due(replica_set_spec("v1", 2), late) == due(replica_set_spec("v1", 2), record) + 100.0
 
 
+@pytest.mark.parametrize("raised", [False, True])
+def test_a_replica_that_waited_for_resources_has_failed_only_if_its_app_or_environment_has(raised):
+    record = take(replica_set(("v1", START)), Unplaceable(ReplicaId("r1"), "1 GPU", "0 GPU"), 0.0)
+    record = take(record, Exited(ReplicaId("r1"), "no such package", raised), 1.0)
+    assert record.last_error == ("no such package" if raised else None)
+    assert planned(replica_set_spec("v1", 1), record, 1.0) == ([] if raised else ["Start v1"]), "failures delay it"
+
+
 def test_the_last_words_of_a_replica_are_cut_to_their_end():
     record = take(replica_set(("v1", START)), Exited(ReplicaId("r1"), "x" * 100_000 + "ImportError"), 1.0)
     assert len(record.last_error) < 10_000

@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from app_toolkit.engines.ray import cluster as module
-from app_toolkit.engines.ray.cluster import ADVICE, Raylet, preference
+from app_toolkit.engines.ray.cluster import ADVICE, Raylet, only_cluster
 from app_toolkit.errors import ConfigError
 from tests.cluster import Cluster
 from tests.security.other_user import NOBODY, needs_root, shared_folder
@@ -107,9 +106,7 @@ def raylet_of(real: int, effective: int, cluster: str) -> Iterator[int]:
 
 @needs_root
 @pytest.mark.parametrize("effective", [NOBODY, 0], ids=["of another user", "started by another user as root"])
-def test_the_token_is_not_sent_to_a_cluster_of_another_user(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, effective: int
-) -> None:
+def test_the_token_is_not_sent_to_a_cluster_of_another_user(monkeypatch: pytest.MonkeyPatch, effective: int) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "s3cret" * 10)
     heard: list[bytes] = []
 
@@ -134,8 +131,6 @@ def test_the_token_is_not_sent_to_a_cluster_of_another_user(
                     return (process for process in processes(attributes) if process.pid == pid)
 
                 monkeypatch.setattr(module.psutil, "process_iter", only_this)
-                (tmp_path / "current").write_text(address)
-                monkeypatch.setattr(module, "CURRENT", tmp_path / "current")
                 said = f"^the Ray cluster on this machine belongs to user {NOBODY}: run the command as this user"
                 with pytest.raises(ConfigError, match=said):
                     module.find("auto")
@@ -149,23 +144,6 @@ def test_the_token_is_not_sent_to_a_cluster_of_another_user(
             with socket.create_connection(server.getsockname()):
                 pass
             thread.join()
-
-
-@needs_root
-def test_the_address_of_the_last_cluster_is_believed_only_from_this_user_or_root(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    first, last = Raylet("10.0.0.1:1", 0, 1.0), Raylet("10.0.0.1:2", 0, 2.0)
-    current = tmp_path / "current"
-    current.write_text(f"{first.cluster}\n")
-    monkeypatch.setattr(module, "CURRENT", current)
-    assert max((first, last), key=preference) == first
-    (tmp_path / "link").symlink_to(current)
-    monkeypatch.setattr(module, "CURRENT", tmp_path / "link")
-    assert max((first, last), key=preference) == last
-    monkeypatch.setattr(module, "CURRENT", current)
-    os.chown(current, NOBODY, NOBODY)
-    assert max((first, last), key=preference) == last
 
 
 @contextmanager
@@ -223,8 +201,17 @@ def test_a_machine_that_is_no_node_of_the_cluster_is_refused(cluster: Cluster, m
         module.find("auto")
 
 
-def test_the_last_cluster_of_this_user_is_preferred() -> None:
-    me = os.geteuid()
-    older, newer = Raylet("10.0.0.1:1", me, 1.0), Raylet("10.0.0.1:2", me, 2.0)
-    others = Raylet("10.0.0.1:3", me + 1, 3.0)
-    assert max((older, newer, others), key=preference) == newer
+def test_one_of_several_clusters_must_be_named() -> None:
+    nodes = [Raylet("10.0.0.1:6380", 0), Raylet("10.0.0.1:6379", 0), Raylet("10.0.0.1:6379", 0)]
+    assert only_cluster(nodes[1:]) == "10.0.0.1:6379", "two nodes of one cluster"
+    said = "several Ray clusters, at 10.0.0.1:6379, 10.0.0.1:6380: name one of them with --address or RAY_ADDRESS"
+    with pytest.raises(ConfigError, match=said):
+        only_cluster(nodes)
+
+
+def test_a_cluster_that_is_named_is_found_beside_others(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [*module.live_raylets(), Raylet("10.0.0.1:1", os.geteuid())]
+    monkeypatch.setattr(module, "live_raylets", lambda: iter(nodes))
+    assert module.find(cluster.address()) == cluster.address()
+    with pytest.raises(ConfigError, match="several Ray clusters"):
+        module.find("auto")

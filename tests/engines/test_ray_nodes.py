@@ -40,9 +40,10 @@ async def test_a_proxy_for_a_node_that_is_gone_exits_and_is_started_nowhere_else
     [
         ({"pip": 3}, "runtime_env['pip'] must be of type str or List[str]"),
         ({"pip": ["a"], "conda": "b"}, "cannot be specified at the same time"),
+        ({"working_dir": "file:///no/such.zip"}, "/no/such.zip"),
     ],
 )
-async def test_a_replica_whose_runtime_env_ray_refuses_exits_with_the_reason(
+async def test_a_replica_whose_runtime_env_cannot_be_created_exits_with_the_reason(
     cluster: Cluster, environment: dict[str, JsonValue], why: str
 ) -> None:
     launcher = RayLauncher(new_secret())

@@ -6,13 +6,11 @@ log lines to the terminal.
 
 import os
 import socket
-import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,9 +23,6 @@ ADVICE = "start one with `ray start --head`, or set another address"
 
 ANSWER_S = 8.0
 """Seconds to resolve the name of a cluster's head, to connect to it and to read its answer, all together."""
-
-CURRENT = Path("/tmp/ray/ray_current_cluster")
-"""The address of the last cluster that `ray start` started on this machine."""
 
 # The part of HTTP/2 (RFC 9113) and HPACK (RFC 7541) that one request needs.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -50,12 +45,13 @@ def refuse_url(address: str) -> None:
 
 
 def find(address: str, advice: str = ADVICE) -> str:
-    """Return the `HOST:PORT` of a cluster that answers. `auto` means the cluster of which this machine is a node.
+    """Return the `HOST:PORT` of a cluster that answers. `auto` means the only one of which this machine is a node.
 
     `advice`: what to do if no cluster answers.
 
-    Raises `ConfigError` if the address is invalid, if no cluster answers within `ANSWER_S`, if the cluster refuses the
-    access token, or if no raylet of this user or root makes this machine a node of the cluster.
+    Raises `ConfigError` if the address is invalid, if it is `auto` and there are several clusters, if no cluster
+    answers within `ANSWER_S`, if the cluster refuses the access token, or if no raylet of this user or root makes this
+    machine a node of the cluster.
 
     The access token is sent only if there is such a raylet, because any user of this machine can start a process named
     `raylet`, or listen on a port.
@@ -71,7 +67,7 @@ def find(address: str, advice: str = ADVICE) -> str:
                 f"the Ray cluster on this machine belongs to user {nodes[0].user}: run the command as this user, or "
                 "start a cluster of your own with `ray start --head`"
             )
-        address = max(trusted, key=preference).cluster
+        address = only_cluster(trusted)
     host, port = _parsed(address)
     here = [node for node in nodes if node.cluster.rpartition(":")[2] == str(port)]
     is_node = any(node in trusted for node in here)
@@ -102,7 +98,6 @@ class Raylet:
     cluster: str
     user: int
     """The user that started it."""
-    started: float
 
 
 def _trusted_users() -> set[int]:
@@ -117,22 +112,18 @@ def live_raylets() -> Iterator[Raylet]:
                     name, _, cluster = argument.partition("=")
                     if name == "--gcs-address":
                         # Not the effective user: any user can start a program that runs as root, such as `su`.
-                        yield Raylet(cluster, process.uids().real, process.create_time())
+                        yield Raylet(cluster, process.uids().real)
 
 
-def preference(node: Raylet) -> tuple[bool, bool, float]:
-    return node.cluster == _current(), node.user == os.geteuid(), node.started
-
-
-def _current() -> str:
-    """Return the content of `CURRENT` if this user or root owns the file, or else "". Any user can replace it."""
-    with suppress(OSError, ValueError):
-        file = os.open(CURRENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(file) as stream:
-            found = os.fstat(file)
-            if stat.S_ISREG(found.st_mode) and found.st_uid in _trusted_users():
-                return stream.read(1_000).strip()
-    return ""
+def only_cluster(nodes: Iterable[Raylet]) -> str:
+    """Return the address of the cluster of these nodes. Raises `ConfigError` if they belong to several."""
+    clusters = sorted({node.cluster for node in nodes})
+    if len(clusters) > 1:
+        raise ConfigError(
+            f"this machine is a node of several Ray clusters, at {', '.join(clusters)}: name one of them with "
+            "--address or RAY_ADDRESS"
+        )
+    return clusters[0]
 
 
 def _parsed(address: str) -> tuple[str, int]:

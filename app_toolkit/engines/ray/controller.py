@@ -41,7 +41,9 @@ class _Controller:
     Ray restarts it when it dies. It then takes over the replicas and proxies that run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lasting: bool = False) -> None:
+        """`lasting`: as of `Controller`. Ray passes it again after each restart."""
+        self._lasting = lasting
         begin_logs(log_folder(), process_context(CONTROLLER), f"{CONTROLLER}-{os.getpid()}")
         self._lag = LoopLag()
         # Runs on the actor's own loop. Ray also calls this after each restart, without any other call.
@@ -60,7 +62,7 @@ class _Controller:
             store = RayStore()
             discard = discard or await is_left_over(store)
             launcher = RayLauncher(await create_secret(store, discard=discard))
-            controller = Controller(store, launcher, SystemClock())
+            controller = Controller(store, launcher, SystemClock(), lasting=self._lasting)
             await controller.start(discard=discard)
         except Exception as error:
             self._ready.set_exception(error)  # for calls until the process ends

@@ -11,10 +11,9 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
-    ActorUnschedulableError,
-    RayActorError,
     RayError,
     RayTaskError,
+    RuntimeEnvSetupError,
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -127,8 +126,8 @@ class RayLauncher:
         spec = action.spec
         try:
             handle = self._create(action)
-        except (RayError, TypeError, ValueError) as error:  # the last two: Ray does not accept the options
-            self._emit(Exited(spec.id, _sentence(error)))
+        except Exception as error:  # Ray checks options of the user, whose errors have no common class
+            self._emit(Exited(spec.id, _sentence(error), raised=True))
             return
         self._amounts[spec.id] = _amounts(action.resources)
         self._watch_process(spec.id, handle)
@@ -216,17 +215,22 @@ class RayLauncher:
     async def _until_gone(self, replica: ReplicaId, handle: Handle) -> None:
         try:
             await handle.until_gone.remote()
-        except (ActorDiedError, ActorUnschedulableError) as error:
+        except ActorUnavailableError:
+            # The actor is not reachable at the moment, but may be alive: ask again.
+            await asyncio.sleep(PLACED_S)
+            self._run(self._until_gone(replica, handle))
+        except RayError as error:
+            # Ray has an error of its own for each cause, such as a runtime environment that could not be created or a
+            # lack of memory. Few of them say that the process has ended, so make sure of it.
+            if not isinstance(error, ActorDiedError):
+                await self._kill(replica)
             self._handles.pop(replica, None)
             self._placed.discard(replica)
             self._nodes.pop(replica, None)
             self._amounts.pop(replica, None)
-            self._emit(Exited(replica, None if replica in self._stopped else _sentence(error)))
+            why = None if replica in self._stopped else _sentence(error)
+            self._emit(Exited(replica, why, raised=isinstance(error, RuntimeEnvSetupError)))
             self._stopped.discard(replica)
-        except RayActorError:
-            # The actor is not reachable at the moment, but may be alive: ask again.
-            await asyncio.sleep(PLACED_S)
-            self._run(self._until_gone(replica, handle))
 
     async def _find(self, replica: ReplicaId) -> None:
         try:

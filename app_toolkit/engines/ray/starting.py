@@ -16,9 +16,9 @@ from app_toolkit.host.runtime_folder import check_runtime_folder
 def start_instance(*, address: str | None = None, num_cpus: float | None = None, with_lease: bool = True) -> RayClient:
     """Join the cluster at `address`, or start a local Ray with `num_cpus` logical CPUs, and take a lease.
 
-    If this process is a driver already, use its cluster. `with_lease=False`: take no lease, so that the instance
-    continues when this process has ended. Raises `ConfigError` if there is no cluster at the address, or Ray cannot be
-    started.
+    If this process is a driver already, use its cluster. `with_lease=False`: take no lease. An instance that is started
+    by this call then stays until it is shut down, also if others take leases and end them. Raises `ConfigError` if
+    there is no cluster at the address, or Ray cannot be started.
     """
     local = None
     if address is None and not is_driver():
@@ -36,7 +36,7 @@ def start_instance(*, address: str | None = None, num_cpus: float | None = None,
             lifetime="detached",
             get_if_exists=True,
             scheduling_strategy=here,
-        ).remote()
+        ).remote(lasting=not with_lease)
         client = RayClient(controller, local, joined=joined)
         if with_lease:
             client.acquire_lease()
