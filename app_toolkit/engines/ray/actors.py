@@ -5,6 +5,7 @@ then on. Control calls run on threads of their own.
 """
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
@@ -83,6 +84,8 @@ class Supervised:
 class _Replica(Supervised, ReplicaProcess):
     def __init__(self, name: ReplicaId) -> None:
         super().__init__(name, RayServices())
+        # A replica runs the functions of atexit while it still answers an order. Ray's own would disconnect it.
+        atexit.unregister(ray.shutdown)
 
     def __repr__(self) -> str:
         """Return the name that Ray puts before each line of output of this process."""
