@@ -34,7 +34,7 @@ def run_exit_functions(name: ReplicaId, signals: Signals, timeout_s: float) -> N
 def _end_program() -> None:
     # `Py_FinalizeEx` does the same.
     try:
-        threading._shutdown()
+        threading._shutdown()  # type: ignore[attr-defined]
     finally:
         atexit._run_exitfuncs()
 
