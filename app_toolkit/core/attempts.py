@@ -309,7 +309,7 @@ def next_step(
 
 
 def last_other(lost: Collection[ReplicaId], ready: Collection[ReplicaId]) -> ReplicaId | None:
-    """Return the replica that a request that was lost must not get, because it would be the last one; None: there is none.
+    """Return the last replica, which must not get a request that was lost; None: there are several, or none.
 
     The request may have ended the process of the replica that lost it. If this replica served until then, and only one
     other serves, the request waits for a replica that starts. `lost`: the replicas that lost the request. `ready`: the
