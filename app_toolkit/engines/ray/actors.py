@@ -23,7 +23,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
 from app_toolkit.core.logs import LogQuery, NodeLogs
-from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.engines.ray.output import LOG_FOLDER, PROXY
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
@@ -193,11 +193,11 @@ class RayServices:
             await asyncio.sleep(WATCH_AGAIN_S)
         return {}
 
-    async def report(self, name: str, loads: Loads, compared: Compared) -> bool:
+    async def report(self, name: str, loads: Loads, compared: Compared, lost: Lost) -> bool:
         try:
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            heard: bool = await self._controller.report.remote(name, dict(loads), dict(compared))
+            heard: bool = await self._controller.report.remote(name, dict(loads), dict(compared), dict(lost))
         except ActorDiedError:  # Ray does not restart the controller
             self._controller = None
             return False
