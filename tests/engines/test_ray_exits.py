@@ -50,7 +50,7 @@ def test_what_ray_says_is_shortened_to_the_exit_code_or_the_signal(type: str, de
         (CRASH, True, "the process ended: SIGSEGV ended it"),
         (b"a line\n", False, "the process ended: SIGKILL ended it, or native code that called _exit"),
         (b"a line\n", True, "the process ended: the kernel's out-of-memory killer ended it with SIGKILL"),
-        (None, False, "the process ended: a signal or os._exit ended it on another node"),
+        (None, False, "the process ended: a signal or os._exit ended it, and which one is not known"),
     ],
 )
 def test_a_process_that_ray_knows_nothing_about_is_judged_by_its_standard_error(
@@ -69,14 +69,18 @@ def test_the_file_of_the_process_is_read_and_the_memory_limit_is_named(
     monkeypatch.setattr(exits, "MEMORY_LIMITS", (tmp_path / "missing", limit))
     monkeypatch.setattr(exits, "VMSTAT", vmstat)
     found = Exits(tmp_path)
+    output = tmp_path / "worker-fa9c-ffffffff-7822.err"
+    output.touch()
     died = RayError(NO_TRACE)
     assert found.why(died, is_local=True) == "the process ended: SIGKILL ended it, or native code that called _exit"
     vmstat.write_text("pgfault 9\noom_kill 2\n")
     killed = "the process ended: the kernel's out-of-memory killer ended it with SIGKILL; the memory limit is 2.0 GiB"
     assert found.why(died, is_local=True) == killed
-    (tmp_path / "worker-fa9c-ffffffff-7822.err").write_bytes(CRASH)
+    output.write_bytes(CRASH)
     assert found.why(died, is_local=True) == "the process ended: SIGSEGV ended it"
-    assert "on another node" in found.why(died, is_local=False)
+    assert "which one is not known" in found.why(died, is_local=False)
+    output.unlink()
+    assert "which one is not known" in found.why(died, is_local=True)
 
 
 def test_an_end_by_rays_memory_monitor_says_so(tmp_path: Path) -> None:

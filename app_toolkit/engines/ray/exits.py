@@ -43,12 +43,12 @@ class Exits:
         before, self._oom_kills = self._oom_kills, oom_kills()
         return exit_sentence(message, self._tail(pid[1]), oom_killed=self._oom_kills > before)
 
-    def _tail(self, pid: str) -> bytes:
+    def _tail(self, pid: str) -> bytes | None:
         for path in glob.iglob(f"{glob.escape(str(self._logs))}/worker-*-{pid}.err"):
             with open(path, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
                 return file.read()
-        return b""
+        return None
 
 
 def exit_sentence(message: str, error_output: bytes | None = None, *, oom_killed: bool = False) -> str:
@@ -56,13 +56,14 @@ def exit_sentence(message: str, error_output: bytes | None = None, *, oom_killed
 
     Parameters:
         message: That of Ray's error.
-        error_output: The end of the standard error of the process. None: not known, because it ran on another node.
+        error_output: The end of the standard error of the process. None: not known, for example because it ran on
+            another node.
         oom_killed: Whether the kernel's out-of-memory killer has ended a process since the last one ended.
     """
     why = " ".join(message.partition("The actor is dead because ")[2].partition(" Some common causes")[0].split())
     if KILLED_WITHOUT_A_TRACE in message:
         if error_output is None:
-            return "the process ended: a signal or os._exit ended it on another node"
+            return "the process ended: a signal or os._exit ended it, and which one is not known"
         signals = SIGNAL.findall(error_output)
         if signals:
             return f"the process ended: {signals[-1].decode()} ended it"
