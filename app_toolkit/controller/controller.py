@@ -4,6 +4,7 @@ import asyncio
 import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.files import check_unmasked
@@ -35,7 +36,7 @@ from app_toolkit.core.identity import (
 from app_toolkit.core.publication import encode, route_snapshot, split_snapshots
 from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Event, Exited, Found, Phase, Started, Unrouted
-from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.core.reports import Compared, Loads, Lost, lost_sentence
 from app_toolkit.core.rollout import Reverted, Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
@@ -549,12 +550,17 @@ class Controller:
             self.inbox.wake()
         return await self.publisher.watch(caller, seen, timeout_s, prefix)
 
-    def report(self, caller: str, loads: Loads, compared: Compared = NOTHING) -> bool:
+    def report(
+        self, caller: str, loads: Loads, compared: Compared = NOTHING, lost: Lost = MappingProxyType({})
+    ) -> bool:
         """Take the report of a caller about its present load. Return False if the caller must report again.
 
-        `compared`: the requests of the live revisions that canary releases compare.
+        `compared`: the requests of the live revisions that canary releases compare. `lost`: the requests that ran in
+        replicas that were lost.
         """
         self._check_open()
+        for replica, requests in lost.items():
+            self._replica_sets.requests_lost(replica, lost_sentence(requests))
         if self._canaries.hear(caller, compared, self.desired.rollouts, self._clock.now()):
             self.inbox.wake()
         heard = self._scaling.hear(caller, traffic.with_candidates(loads, self.desired.rollouts), self._clock.now())

@@ -22,6 +22,7 @@ from app_toolkit.core.reconcile import (
     plan,
     recovered,
     take,
+    with_lost_requests,
 )
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Event, Exited, Found, Placed, ProbeFailed, ProbePassed, Started
@@ -101,6 +102,15 @@ class ReplicaSets:
         if not nothing_new:
             self._log_event(name, event)
         return True
+
+    def requests_lost(self, replica: ReplicaId, why: str) -> None:
+        """Record which requests ran in a replica when it was lost, also in the error that its end has left."""
+        name = replica_set_of(replica)
+        if name not in self.known:
+            return
+        self.known[name] = replace(self.known[name], record=with_lost_requests(self.known[name].record, replica, why))
+        self._event_log.append(name, "RequestsLost", replica=replica, cause=why)
+        self._changes.notify()
 
     def forgive(self, seconds: float) -> None:
         """Move all deadlines forward by the time in which the controller did not run."""

@@ -4,7 +4,7 @@ An attempt sends a request to one replica. The proxy, calls over the network and
 use this module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -27,6 +27,9 @@ DEATHS = 2
 LOSSES = 4
 """A request that was lost this many times is not retried. A dying process still accepts connections for a moment, so
 one death can lose a request more than once."""
+
+NO_OTHER = ReplicaId("")
+"""In `Attempts.avoid`: the other replicas there are not used even if there is none besides them."""
 
 SHARE = 0.2
 """The maximum number of retries of one deployment, as a share of its requests in the last ten seconds."""
@@ -211,7 +214,7 @@ class Attempts:
         self.deadline = deadline
         self.count = 0
         self.losses = 0
-        #: Replicas to use only if there is no other replica.
+        #: Replicas to use only if there is no other replica, or not at all if `NO_OTHER` is among them.
         self.avoid: tuple[ReplicaId, ...] = ()
         #: Replicas that had no room for another WebSocket.
         self.crowded: tuple[ReplicaId, ...] = ()
@@ -220,9 +223,17 @@ class Attempts:
         self.lost_replicas: tuple[ReplicaId, ...] = ()
 
     def after(
-        self, attempt: Attempt, now: float, max_queue_wait_s: float, budget: RetryBudget | None = None
+        self,
+        attempt: Attempt,
+        now: float,
+        max_queue_wait_s: float,
+        budget: RetryBudget | None = None,
+        ready: Collection[ReplicaId] = (),
     ) -> Action | Reason:
-        """Add the attempt to the history, and return the next step. `budget` pays for a retry; None: no retries."""
+        """Add the attempt to the history, and return the next step.
+
+        `budget` pays for a retry; None: no retries. `ready`: the replicas that serve.
+        """
         if attempt.result is Result.LOST:
             self.losses += 1
             self.lost_replicas = _with(self.lost_replicas, attempt.replica)
@@ -233,7 +244,13 @@ class Attempts:
         if attempt.result is Result.SLOW:
             self.slow = _with(self.slow, attempt.replica)
         if step is Action.REASSIGN or step is Action.RETRY:
-            self.avoid = _with(self.avoid, attempt.replica)
+            spared = last_other(self.lost_replicas, ready) if self.losses else None
+            if spared is None:
+                self.avoid = _with(self.avoid, attempt.replica)
+            elif step is Action.RETRY:  # it may return to the replica that lost it, if that still runs
+                self.avoid = spared, NO_OTHER
+            else:
+                self.avoid = _with(_with(_with(self.avoid, attempt.replica), spared), NO_OTHER)
         if step is Action.DELAY:
             self.avoid = tuple(replica for replica in self.avoid if replica not in self.slow)
             self.slow = ()
@@ -289,6 +306,18 @@ def next_step(
     if attempt.result is Result.SLOW and attempt.replica in attempts.slow:
         return Action.DELAY  # the same replica was tried twice, because no other replica was left
     return Action.WAIT if attempt.result in (Result.BUSY, Result.MOVED) else Action.REASSIGN
+
+
+def last_other(lost: Collection[ReplicaId], ready: Collection[ReplicaId]) -> ReplicaId | None:
+    """Return the last replica, which must not get a request that was lost; None: there are several, or none.
+
+    The request may have ended the process of the replica that lost it. If this replica served until then, and only one
+    other serves, the request waits for a replica that starts. `lost`: the replicas that lost the request. `ready`: the
+    replicas that serve, as far as the caller knows, with those that have just been lost.
+    """
+    others = [replica for replica in ready if replica not in lost]
+    was_ready = len(others) < len(ready)
+    return others[0] if was_ready and len(others) == 1 else None
 
 
 def _after_loss(attempts: Attempts, attempt: Attempt, late: bool, affordable: bool) -> Action | Reason:

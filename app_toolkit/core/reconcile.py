@@ -206,6 +206,8 @@ class ReplicaSetRecord:
     deaths: int = 0
     """The number of replicas that ended unexpectedly in this epoch."""
     last_error: str | None = None
+    last_failed: ReplicaId | None = None
+    """The replica that `last_error` is about, until its lost requests are added to it; None: there is none."""
 
     def replica(self, id: ReplicaId) -> ReplicaRecord | None:
         return next((record for record in self.replicas if record.id == id), None)
@@ -282,12 +284,23 @@ def _failed(
         lived_s = _lived_s(replica, now)
         failure = restarts.Failure(now, replica.template_hash, served, never_ready, raised, served and ended, lived_s)
         failures = restarts.noted(failures, failure)
-    return replace(
-        record,
-        failures=failures,
-        deaths=record.deaths + 1,
-        last_error=why[-LONGEST_ERROR:] if why else f"{replica.id} exited while it was {replica.phase.value}",
-    )
+    why = why[-LONGEST_ERROR:] if why else f"{replica.id} exited while it was {replica.phase.value}"
+    record = replace(record, failures=failures, deaths=record.deaths + 1, last_error=why, last_failed=replica.id)
+    return with_lost_requests(record, replica.id, replica.lost_requests) if ended and replica.lost_requests else record
+
+
+def with_lost_requests(record: ReplicaSetRecord, replica: ReplicaId, why: str) -> ReplicaSetRecord:
+    """Return the record with a sentence about the requests of a replica in the error that its end has left.
+
+    Only the first report is added. The event log has those of all callers.
+    """
+    running = record.replica(replica)
+    if running is not None:
+        noted = replace(running, lost_requests=why)
+        return replace(record, replicas=tuple(noted if each is running else each for each in record.replicas))
+    if record.last_failed != replica or record.last_error is None:
+        return record
+    return replace(record, last_error=f"{record.last_error}; {why}", last_failed=None)
 
 
 def _lived_s(replica: ReplicaRecord, now: float) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from app_toolkit.core.identity import application_of, are_proxies, node_of
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase
+from app_toolkit.core.restarts import failed_starts
 from app_toolkit.types import NodeId
 
 SERVING = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
@@ -60,11 +61,13 @@ def specified(
 
 
 def _desired(replica_set: ReplicaSet, spec: ReplicaSetSpec) -> ReplicaSet:
-    return (
-        replica_set
-        if replica_set.desired and replica_set.spec == spec
-        else replace(replica_set, spec=spec, desired=True)
-    )
+    if replica_set.desired and replica_set.spec == spec:
+        return replica_set
+    record = replica_set.record
+    if not failed_starts(record.failures, spec.template_hash):
+        # The last error was before this change, so it is not why the replica set is not up yet.
+        record = replace(record, last_error=None)
+    return replace(replica_set, spec=spec, record=record, desired=True)
 
 
 def _orphaned(replica_set: ReplicaSet, *, lingers: bool) -> ReplicaSet:

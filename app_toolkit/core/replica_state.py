@@ -218,6 +218,8 @@ class ReplicaRecord:
     """The reloadable options that the replica has applied or starts with; None: they are not known because a
     reconfiguration is in progress or has failed, or this is a proxy."""
     reconfiguration: Reconfiguration | None = None
+    lost_requests: str | None = None
+    """A sentence about the requests that were lost with the replica, if it came before the end of the process."""
     unrouted: bool = False
     drain_sent: float | None = None
     stop_sent: float | None = None

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app_toolkit.core.canary import Requests
+from app_toolkit.types import ReplicaId
 
 LEAST_S = 1.0
 """The minimum number of seconds between two reports, except urgent ones."""
@@ -26,6 +27,13 @@ open WebSockets and open streams."""
 Compared = Mapping[str, Requests]
 """The ended requests in one caller, by live revision, of applications with a canary release. They are counts since the
 caller began to count, so a report that is lost does no harm."""
+
+Lost = Mapping[ReplicaId, Mapping[str, int]]
+"""The requests and calls that ran in replicas when these were lost, as one caller knows them: how many, by their names,
+such as `GET /die`."""
+
+MOST_NAMES = 3
+"""The number of different requests that a sentence names."""
 
 NONE = (0, 0, 0, 0)
 
@@ -55,6 +63,16 @@ def loads_to_report(last: LastReport, loads: Loads, now: float, *, unserved: boo
     if elapsed >= LONGEST_S or any(_is_significant(before[name], load) for name, load in news.items()):
         return news
     return {}
+
+
+def lost_sentence(requests: Mapping[str, int]) -> str:
+    """Return a sentence about the requests that ran in a replica when it was lost."""
+    ordered = sorted(requests.items(), key=lambda item: -item[1])
+    names = [f"{name} ({count})" if count > 1 else name for name, count in ordered[:MOST_NAMES]]
+    rest = sum(count for _, count in ordered[MOST_NAMES:])
+    total = sum(requests.values())
+    what = "request" if total == 1 else "requests"
+    return f"{total} {what} ran in it: {', '.join(names)}{f' and {rest} others' if rest else ''}"
 
 
 def are_due(last: Compared, at: float, compared: Compared, now: float) -> bool:

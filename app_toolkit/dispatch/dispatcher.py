@@ -100,6 +100,9 @@ class Router(Protocol):
     @property
     def waiting(self) -> int: ...
 
+    @property
+    def ready(self) -> Collection[ReplicaId]: ...
+
     def try_acquire(
         self,
         avoid: Collection[ReplicaId],
@@ -369,7 +372,7 @@ class Dispatcher(Generic[P]):
         router.ended(permit, result)
         if (began := self._attempt_began) is not None:
             self._failed += (FailedAttempt(self.replica, began - self.began, now - began, result.name.lower()),)
-        step = self.attempts.after(attempt, now, router.policy.max_queue_wait_s, self.budget)
+        step = self.attempts.after(attempt, now, router.policy.max_queue_wait_s, self.budget, router.ready)
         self._enter(Stage.IDLE if isinstance(step, Action) else Stage.FAILED)
         return step if isinstance(step, Action) else self._error(step, word, cause)
 

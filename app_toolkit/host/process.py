@@ -31,10 +31,12 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import AdminOptions, HTTPOptions
 from app_toolkit.core.diff import listed
 from app_toolkit.core.logs import LogQuery, NodeLogs
+from app_toolkit.core.reconcile import STOP_S
 from app_toolkit.core.replica_state import Found
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
 from app_toolkit.host.data_folder import use_data_of_application, use_data_of_project
+from app_toolkit.host.exit_functions import run_exit_functions
 from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
@@ -213,7 +215,8 @@ class ReplicaProcess(ControlledProcess):
 
     def __init__(self, name: ReplicaId, services: Services) -> None:
         super().__init__(name, services)
-        self.server = ReplicaServer(Signals())
+        self._signals = Signals()
+        self.server = ReplicaServer(self._signals)
         self._files: Unpacked | None = None
 
     @property
@@ -248,9 +251,13 @@ class ReplicaProcess(ControlledProcess):
         # On a cluster with one node, no port is opened.
         remote_host = self.services.address if len(self.services.nodes()) > 1 else None
         around = partial(_calling, here, secret, self.services)
-        local = self.server.start(
-            here, secret, Address(f"unix:{file}.sock"), remote_host, around, packed_code(store, here.code)
-        )
+        try:
+            local = self.server.start(
+                here, secret, Address(f"unix:{file}.sock"), remote_host, around, packed_code(store, here.code)
+            )
+        except BaseException:  # which is raised again
+            self._run_exit_functions(STOP_S)
+            raise
         return Location(local, self.services.node, self.server.remote_address)
 
     def _with_files(self, spec: ReplicaSpec) -> ReplicaSpec:
@@ -271,6 +278,8 @@ class ReplicaProcess(ControlledProcess):
         return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(working_dir))
 
     def stop(self, timeout_s: float, epoch: int) -> None:
+        """End the app, and then do what Python does when a program ends, all within `timeout_s` seconds."""
+        until = time.monotonic() + timeout_s
         super().stop(timeout_s, epoch)
         if self._files is not None and (written := self._files.written()):
             logger.warning(
@@ -280,6 +289,11 @@ class ReplicaProcess(ControlledProcess):
                 self._files.folder,
                 settings.DATA,
             )
+        self._run_exit_functions(until - time.monotonic())
+
+    def _run_exit_functions(self, timeout_s: float) -> None:
+        if self.server.has_ended:  # otherwise the app still runs, and the process is killed
+            run_exit_functions(self.name, self._signals, timeout_s)
 
     def snapshots(self) -> Snapshots:
         assert self.replica_set is not None, "the process serves"

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import Payloads, Snapshot, Store, Version
 from app_toolkit.types import NodeId
@@ -60,8 +60,9 @@ class Services(Protocol):
         """
         ...
 
-    async def report(self, name: str, loads: Loads, compared: Compared) -> bool:
-        """Report the loads of the process of this name, and the requests of the live revisions that are compared.
+    async def report(self, name: str, loads: Loads, compared: Compared, lost: Lost) -> bool:
+        """Report the loads of the process of this name, the requests of the live revisions that are compared, and those
+        that were lost with replicas.
 
         Return whether the controller has taken all of them.
         """

@@ -5,21 +5,26 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from app_toolkit.core.reports import Compared, LastReport, Loads, are_due, loads_to_report
+from app_toolkit.core.reports import Compared, LastReport, Loads, Lost, are_due, loads_to_report
+from app_toolkit.observability.lost_requests import LostRequests
 
 logger = logging.getLogger("app_toolkit.reports")
 
 LOAD_CHECK_S = 0.25
 """Interval in seconds at which the loads are checked, outside of requests."""
 
-Report = Callable[[Loads, Compared], Awaitable[bool]]
+Report = Callable[[Loads, Compared, Lost], Awaitable[bool]]
 """Sends a report to the controller. Returns whether the controller received it."""
 
 NOTHING: Compared = {}
 
 
 class Reports:
-    """The reports of one process, on the event loop of its routers. A report that was not received is sent again."""
+    """The reports of one process, on the event loop of its routers.
+
+    A report that was not received is sent again. Only the requests that were lost with replicas are not: a controller
+    that starts knows nothing of these replicas.
+    """
 
     def __init__(self, loads: Callable[[], Loads], compared: Callable[[], Compared] = lambda: NOTHING) -> None:
         """Create the reports of one process.
@@ -33,6 +38,8 @@ class Reports:
         self._last = LastReport()
         self._last_compared, self._compared_at = NOTHING, float("-inf")
         self._unserved = asyncio.Event()
+        #: The requests that were lost. Its owner subscribes it to the records.
+        self.lost = LostRequests()
 
     def unserved(self) -> None:
         """Report soon: a request has begun to wait for a deployment without replicas."""
@@ -51,10 +58,11 @@ class Reports:
             compared = self._compared()
             if not are_due(self._last_compared, self._compared_at, compared, taken):
                 compared = NOTHING
-            if not loads and not compared:
+            lost = self.lost.take()
+            if not loads and not compared and not lost:
                 continue
             try:
-                if await report(loads, compared):
+                if await report(loads, compared, lost):
                     if loads:
                         self._last = LastReport(loads, taken)
                     if compared:

@@ -94,6 +94,7 @@ class ProxyState:
         #: The slowest requests of the last minutes.
         self.slow = SlowRequests()
         self.records.subscribe(self.slow.add)
+        self.records.subscribe(self.reports.lost.add)
         if tracing.current is not None:
             self.records.subscribe(tracing.current.add)
         if access is not None:

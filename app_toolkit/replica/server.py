@@ -268,6 +268,11 @@ class ReplicaServer:
         self._remove_socket()
         return True
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the app was started, and its event loop has ended."""
+        return self._thread is not None and not self._thread.is_alive()
+
     def __repr__(self) -> str:
         return f"<ReplicaServer {self.replica!r} at {self._address or 'no address'}>"
 

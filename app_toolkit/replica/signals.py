@@ -54,7 +54,7 @@ class Signals:
         self._getsignal = signal.getsignal
         self._data_thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        # At most one at a time: the data thread waits for each.
+        # At most two at a time: the data thread waits for each, and so does the order to stop.
         self._queued: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         # The handlers from before user code: user code that restores one gets that very handler, not a forwarded one.
         self._found: dict[int, Handler] = {}
@@ -127,10 +127,15 @@ class Signals:
     def _on_data_thread(self) -> bool:
         return threading.current_thread() is self._data_thread
 
-    def _on_main(self, work: Callable[[], T]) -> T:
+    def start_on_main(self, work: Callable[[], T]) -> Future[T]:
+        """Run a function on the main thread. Return its future result at once. Thread-safe."""
         done: Future[T] = Future()
         self._queued.append((done, work))
         os.kill(os.getpid(), WAKE)
+        return done
+
+    def _on_main(self, work: Callable[[], T]) -> T:
+        done = self.start_on_main(work)
         try:
             return done.result(WAIT_S)
         except TimeoutError:

@@ -124,7 +124,7 @@ class RemoteDataPlane:
         #: The slowest calls of the last minutes.
         self.slow = SlowRequests()
         #: The records of the calls that have ended.
-        self.records = Records(self.counters.add, self.slow.add)
+        self.records = Records(self.counters.add, self.slow.add, self.reports.lost.add)
         if tracing.current is not None:
             self.records.subscribe(tracing.current.add)
         prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()

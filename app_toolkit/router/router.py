@@ -22,7 +22,7 @@ from app_toolkit.core.affinity import (
     most_preferred,
     place,
 )
-from app_toolkit.core.attempts import Result
+from app_toolkit.core.attempts import NO_OTHER, Result
 from app_toolkit.core.balance import another, is_clearly_less, pick
 from app_toolkit.core.queueing import FULL_S, Candidate, FullAlarm, ServingOrder, next_served
 from app_toolkit.core.sessions import digest
@@ -148,7 +148,8 @@ class Router:
         The request does not overtake waiting requests, because these cannot use the free replicas.
 
         Parameters:
-            avoid: Replicas that have failed for this request. They are used only if there is no other replica.
+            avoid: Replicas that have failed for this request. They are used only if there is no other replica. With
+                `NO_OTHER` among them, they are not used, and the request waits.
             prefer: The replica that serves this client. It is used unless it has no room, or another replica has
                 clearly less load.
             streamed: Whether the previous response to this client was a stream.
@@ -511,6 +512,11 @@ class Router:
     def replicas(self) -> int:
         return len(self._targets)
 
+    @property
+    def ready(self) -> Collection[ReplicaId]:
+        """The replicas that serve and answer their probes."""
+        return [target.endpoint.id for target in self._all if not target.endpoint.unresponsive]
+
     def __repr__(self) -> str:
         return f"<Router {self.name} [{self.waiting} waiting, {self.ongoing} ongoing | {self.replicas} replicas]>"
 
@@ -670,7 +676,9 @@ class Router:
         if not avoid or not free:
             return free
         others = [target for target in free if target.endpoint.id not in avoid]
-        return others or (free if all(id in avoid for id in self._targets) else others)
+        if others or NO_OTHER in avoid:
+            return others
+        return free if all(id in avoid for id in self._targets) else others
 
     def _assign(self) -> None:
         """Grant permits to waiters in order, except for waiters that avoid the free replicas."""

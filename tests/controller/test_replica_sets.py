@@ -46,6 +46,24 @@ def b():
     return Bench()
 
 
+@pytest.mark.parametrize("reported_first", [False, True])
+def test_requests_that_were_lost_are_named_with_the_end_of_their_replica(b, reported_first):
+    b.specify({WEB: SPECS[WEB]})
+    b.replica_sets.plan(0.0)
+    (web,) = b.orders()
+    b.comes_up(web.replica, 1.0)
+    steps = [
+        lambda: b.replica_sets.take(Exited(web.replica, "SIGSEGV ended it"), 2.0),
+        lambda: b.replica_sets.requests_lost(web.replica, "1 request ran in it: GET /die"),
+    ]
+    for step in reversed(steps) if reported_first else steps:
+        step()
+    b.replica_sets.requests_lost(web.replica, "another caller")
+    assert b.replica_sets.known[WEB].record.last_error == "SIGSEGV ended it; 1 request ran in it: GET /die"
+    assert [entry.cause for entry in b.logged("RequestsLost")] == ["1 request ran in it: GET /die", "another caller"]
+    b.replica_sets.requests_lost(ReplicaId("gone.web-1-1"), "its application was deleted")
+
+
 def test_desired_replicas_are_started_and_next_checked_when_due(b):
     b.specify(SPECS)
     assert b.replica_sets.plan(0.0) == [WEB, MODEL]

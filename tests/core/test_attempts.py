@@ -14,6 +14,7 @@ from app_toolkit.core.attempts import (
     ERRORS,
     FLOOR_PER_S,
     LOSSES,
+    NO_OTHER,
     ONE_DEATH_S,
     SHARE,
     Action,
@@ -24,6 +25,7 @@ from app_toolkit.core.attempts import (
     RetryBudget,
     failure,
     is_repeatable,
+    last_other,
     next_step,
     result_of_refusal,
 )
@@ -122,6 +124,34 @@ def test_a_request_that_may_have_run_runs_again_only_if_it_is_repeatable(history
             assert step.attempt.repeatable
             assert not step.attempt.suspect
             assert step.next is Action.RETRY
+
+
+@given(st.sets(st.sampled_from("abcd")), st.lists(st.sampled_from("abcd"), unique=True))
+def test_the_last_other_is_the_only_ready_replica_besides_those_that_were_ready_and_lost_the_request(
+    lost: set[str], ready: list[str]
+) -> None:
+    spared = last_other([ReplicaId(id) for id in lost], [ReplicaId(id) for id in ready])
+    others = set(ready) - lost
+    assert (spared is not None) == (len(others) == 1 and bool(lost & set(ready)))
+    assert spared is None or others == {spared}
+
+
+@given(st.lists(st.sampled_from([Result.LOST, Result.UNREACHED, Result.DRAINING]), min_size=1, max_size=5))
+def test_a_request_that_may_have_ended_one_of_two_replicas_never_goes_to_the_other(results: list[Result]) -> None:
+    first, other = ReplicaId("first"), ReplicaId("other")
+    attempts, budget = Attempts(0.0), RetryBudget()
+    for result in (Result.LOST, *results):
+        attempts.after(Attempt(first, result, repeatable=True), 0.0, 30.0, budget, ready=[first, other])
+        assert {other, NO_OTHER} <= set(attempts.avoid)
+
+
+@pytest.mark.parametrize("ready", [["first"], ["other"], ["first", "second", "third"], []])
+def test_a_lost_request_goes_to_any_replica_if_that_is_not_the_last_one_of_several(ready: list[str]) -> None:
+    first = ReplicaId("first")
+    attempts = Attempts(0.0)
+    lost = Attempt(first, Result.LOST, repeatable=True)
+    assert attempts.after(lost, 0.0, 30.0, RetryBudget(), [ReplicaId(id) for id in ready]) is Action.RETRY
+    assert attempts.avoid == (first,)
 
 
 @given(histories())

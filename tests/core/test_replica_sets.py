@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +57,19 @@ def test_desired_replica_sets_are_those_of_the_spec_and_none_is_forgotten(before
         assert left is None or (left.target, left.lingers) == (0, linger and are_proxies(name))
     again = specified(after, desired, starts=starts, proxies_linger=linger)
     assert all(again[name] is each for name, each in after.items()), "to want the same again is nothing new to anybody"
+
+
+@pytest.mark.parametrize(
+    ("failures", "kept"),
+    [((), None), ((Failure(1.0, "v1", served=True),), None), ((Failure(1.0, "v1", served=False),), "why")],
+)
+def test_a_change_forgets_the_last_error_unless_it_is_of_a_failed_start_of_the_desired_template(failures, kept):
+    before = replica_set("shop/web", Phase.RUNNING, spec=replica_set_spec(name="shop/web", target=2))
+    before = replace(before, record=replace(before.record, failures=failures, last_error="why"))
+    unchanged = specified({"shop/web": before}, {"shop/web": before.spec}, starts=0)["shop/web"]
+    assert unchanged.record.last_error == "why"
+    desired = replace(before.spec, target=3, template_hash="v1")
+    assert specified({"shop/web": before}, {"shop/web": desired}, starts=0)["shop/web"].record.last_error == kept
 
 
 @given(before=some_groups(), names=some_names)

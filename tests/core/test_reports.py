@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.core.autoscale import FORGOTTEN_S
-from app_toolkit.core.reports import JUMP, LEAST_S, LONGEST_S, NONE, SIGNIFICANT_CHANGE, LastReport, loads_to_report
+from app_toolkit.core.reports import (
+    JUMP,
+    LEAST_S,
+    LONGEST_S,
+    NONE,
+    SIGNIFICANT_CHANGE,
+    LastReport,
+    loads_to_report,
+    lost_sentence,
+)
 
 A, B = "shop/a", "shop/b"
 LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(*[st.integers(0, 30)] * 4))
@@ -87,3 +96,15 @@ def test_waiting_requests_without_a_replica_are_reported_at_once():
     last = LastReport({A: (1, 0, 0, 0)}, 100.0)
     assert loads_to_report(last, {A: (2, 0, 0, 0)}, 100.5, unserved=True) == {}
     assert loads_to_report(last, {A: (2, 0, 0, 0)}, 101.0, unserved=True) == {A: (2, 0, 0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("requests", "sentence"),
+    [
+        ({"GET /die": 1}, "1 request ran in it: GET /die"),
+        ({"GET /a": 1, "GET /die": 2}, "3 requests ran in it: GET /die (2), GET /a"),
+        ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 1}, "11 requests ran in it: d (4), c (3), b (2) and 2 others"),
+    ],
+)
+def test_requests_that_were_lost_are_a_sentence_with_the_most_frequent_names(requests, sentence):
+    assert lost_sentence(requests) == sentence

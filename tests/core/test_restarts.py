@@ -77,6 +77,14 @@ def test_of_several_replicas_that_served_each_has_its_five():
     assert not_before(failed, "v1", desired=3) == failures[2].at + WINDOW_S
 
 
+def test_one_of_two_proxies_that_is_killed_every_ten_seconds_is_replaced_at_once():
+    failures = ()
+    for number in range(30):
+        died = Failure(10.0 * number, "v1", served=True, ended=True, lived_s=SERVED_S)
+        failures = noted(failures, died)
+        assert not_before(failures, "v1", desired=2) == died.at
+
+
 def test_deaths_that_come_together_count_once():
     failures = ()
     for _ in range(10):

@@ -50,6 +50,10 @@ class Router:
     results: list[Result] = field(default_factory=list)
     avoided: list[Collection[ReplicaId]] = field(default_factory=list)
 
+    @property
+    def ready(self) -> Collection[ReplicaId]:
+        return [ReplicaId(name) for name in self.replicas]
+
     def permit(self, avoid: Collection[ReplicaId] = ()) -> Permit:
         replica = next((name for name in self.replicas if name not in avoid), self.replicas[0])
         permit = Permit(Endpoint(ReplicaId(replica), Address("local:"), 1))

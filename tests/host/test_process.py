@@ -44,7 +44,7 @@ class LoneServices:
         await asyncio.Event().wait()
         return {}
 
-    async def report(self, name: str, loads: object) -> bool:
+    async def report(self, name: str, *report: object) -> bool:
         return False
 
     async def push_metrics(self, process: str, snapshot: bytes) -> bool:

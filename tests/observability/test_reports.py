@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app_toolkit.core.canary import Requests
-from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.observability import reports as module
 from app_toolkit.observability.reports import Report, Reports
 from tests.patience import PATIENCE_S
@@ -37,7 +37,7 @@ async def test_waiting_for_the_first_replica_is_reported_at_once(
     monkeypatch.setattr(module, "LOAD_CHECK_S", 3_600.0)
     reported: asyncio.Queue[Loads] = asyncio.Queue()
 
-    async def report(loads: Loads, compared: Compared) -> bool:
+    async def report(loads: Loads, compared: Compared, lost: Lost) -> bool:
         reported.put_nowait(loads)
         return True
 
@@ -51,7 +51,7 @@ async def test_waiting_for_the_first_replica_is_reported_at_once(
 async def test_a_load_that_is_not_urgent_is_reported_at_the_next_look() -> None:
     reported: asyncio.Queue[Loads] = asyncio.Queue()
 
-    async def report(loads: Loads, compared: Compared) -> bool:
+    async def report(loads: Loads, compared: Compared, lost: Lost) -> bool:
         reported.put_nowait(loads)
         return True
 
@@ -68,7 +68,7 @@ async def test_the_requests_of_compared_revisions_are_reported_when_they_change(
     reported: asyncio.Queue[Compared] = asyncio.Queue()
     answers = [True, False, True]
 
-    async def report(loads: Loads, compared: Compared) -> bool:
+    async def report(loads: Loads, compared: Compared, lost: Lost) -> bool:
         assert not loads
         reported.put_nowait(compared)
         return answers.pop(0)
@@ -94,7 +94,7 @@ async def test_lost_report_is_sent_again(monkeypatch: pytest.MonkeyPatch, caplog
     tries: list[Loads] = []
     heard = asyncio.Event()
 
-    async def report(loads: Loads, compared: Compared) -> bool:
+    async def report(loads: Loads, compared: Compared, lost: Lost) -> bool:
         tries.append(loads)
         if len(tries) == 2:
             raise RuntimeError("the wire broke")

@@ -273,8 +273,40 @@ def test_a_lost_request_is_sent_once_more_if_it_may_run_twice(
         assert "the outcome of this POST is unknown" in detail(got)
 
 
+def test_a_request_that_was_lost_with_one_of_two_replicas_is_not_sent_to_the_other(wire: Wire) -> None:
+    first, second = wire.replica(), wire.replica()
+    wire.route(first, second)
+    client = wire.client().send(b"GET /die HTTP/1.1\r\nhost: a\r\n\r\n")
+    lost, other = (first, second) if first.received else (second, first)
+    lost.last.lose()
+    wire.route(other)
+    assert not other.received
+    third = wire.replica()
+    wire.route(other, third)
+    third.last.lose()
+    got = client.response()
+    assert (got.status, got.error) == (502, "replica_lost")
+    assert "another replica before it; this GET is not retried" in detail(got)
+    assert not other.received
+
+
+def test_a_lost_request_that_no_replica_takes_in_time_fails_with_an_unknown_outcome(wire: Wire) -> None:
+    replicas = [wire.replica(), wire.replica()]
+    wire.route(*replicas, wait_s=1.0)
+    client = wire.client().send(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    (lost,) = [each for each in replicas if each.received]
+    (other,) = [each for each in replicas if each is not lost]
+    lost.last.lose()
+    wire.route(other, wait_s=1.0)
+    wire.advance(2.0)
+    got = client.response()
+    assert (got.status, got.error) == (502, "replica_lost")
+    assert "the outcome is unknown" in detail(got)
+    assert not other.received
+
+
 def test_the_time_that_a_request_ran_is_no_waiting(world: World) -> None:
-    replicas = world.killable()
+    replicas = world.killable(3)
     world.route(*(each.endpoint() for each in replicas), wait_s=0.2)
     with world.raw() as raw:
         raw.send(b"PUT /die/at-once HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nh")
@@ -398,8 +430,8 @@ def test_only_requests_that_wait_in_an_unresponsive_replica_are_retried(
 
 
 def test_a_kill_among_many_gets_is_not_seen(world: World) -> None:
-    victim, survivor = world.killable()
-    world.route(victim.endpoint(), survivor.endpoint())
+    victim, *survivors = world.killable(3)
+    world.route(victim.endpoint(), *(survivor.endpoint() for survivor in survivors))
     failed: list[Any] = []
 
     def ask() -> None:

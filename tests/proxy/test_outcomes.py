@@ -157,7 +157,7 @@ def test_all_attempts_have_one_deadline(wire: Wire) -> None:
 def test_the_retry_policy_decides_if_a_lost_request_is_retried(
     wire: Wire, warnings: Any, retry: str, method: str, status: int
 ) -> None:
-    replicas = [wire.replica(), wire.replica()]
+    replicas = [wire.replica() for _ in range(3)]
     wire.route(*replicas, retry=retry)
     client = wire.client().send(get("/", "content-length: 0", method=method))
     (first,) = [each for each in replicas if each.received]

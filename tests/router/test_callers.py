@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.deployment import NamedDeployment
 from app_toolkit.dispatch import registry
 from app_toolkit.errors import ConfigError
@@ -112,7 +112,7 @@ async def test_calls_that_wait_for_the_first_replica_are_reported_at_once() -> N
     async with following() as (callers, _):
         shown: asyncio.Queue[Loads] = asyncio.Queue()
 
-        async def report(loads: Loads, compared: Compared) -> bool:
+        async def report(loads: Loads, compared: Compared, lost: Lost) -> bool:
             shown.put_nowait(loads)
             return True
 

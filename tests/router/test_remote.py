@@ -195,7 +195,7 @@ async def test_a_call_of_an_idempotent_method_is_made_again_when_its_replica_is_
     caller = calling.publish(dying, idempotent=("double",), retry=policy)
     result = asyncio.create_task(caller.call(double(2, retry=retry)))
     await until(lambda: caller.router.ongoing == 1)
-    calling.publish(dying, serve(SOURCE), idempotent=("double",), retry=policy)
+    calling.publish(dying, serve(SOURCE), serve(SOURCE), idempotent=("double",), retry=policy)
     assert await result == 4
 
 
@@ -206,7 +206,7 @@ async def test_a_call_made_before_the_first_snapshot_is_made_again_when_its_repl
     result = asyncio.create_task(caller.call(double(2)))
     await until(lambda: caller.router.waiting == 1)
     calling.publish(dying, idempotent=("double",))
-    calling.publish(dying, serve(SOURCE), idempotent=("double",))
+    calling.publish(dying, serve(SOURCE), serve(SOURCE), idempotent=("double",))
     assert await result == 4
 
 

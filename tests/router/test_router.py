@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app_toolkit.config.models import Policy
+from app_toolkit.core.attempts import NO_OTHER
 from app_toolkit.core.balance import SPARE_REQUESTS
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
@@ -218,6 +219,22 @@ def test_a_replica_that_failed_is_avoided_while_another_exists() -> None:
     permit = router.try_acquire(avoid={ReplicaId("a")})
     assert permit is not None
     assert permit.endpoint.id == "a"
+
+
+def test_a_request_that_spares_the_last_replica_waits_for_another() -> None:
+    router = router_of(endpoint("a", 5))
+    avoid = (ReplicaId("a"), NO_OTHER)
+    assert router.try_acquire(avoid) is None
+    granted: list[str] = []
+    router.wait(lambda permit: granted.append(permit.endpoint.id), 0.0, avoid=avoid, again=True)
+    assert router.try_acquire() is not None, "others do not wait behind it"
+    router.update([endpoint("a", 5), endpoint("b", 5)])
+    assert granted == ["b"]
+
+
+def test_a_replica_that_answers_its_probes_is_ready() -> None:
+    router = router_of(endpoint("a"), replace(endpoint("b"), unresponsive=True))
+    assert list(router.ready) == ["a"]
 
 
 @pytest.mark.parametrize("end", [Router.rest, Router.refused], ids=["not-reached", "full-and-without-a-line"])

@@ -5,23 +5,25 @@ then on. Control calls run on threads of their own.
 """
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
-import threading
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
 from app_toolkit.core.logs import LogQuery, NodeLogs
-from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.engines.ray.output import LOG_FOLDER, PROXY
 from app_toolkit.engines.ray.payloads import Lent, RayPayloads
 from app_toolkit.engines.ray.store import RayStore
@@ -44,6 +46,9 @@ time, while probes continue."""
 COURIERS = 2
 """Threads of a replica that receive and return payloads. They are separate from the control threads, because a thread
 that writes a result into the object store is blocked meanwhile."""
+
+REPORT_S = 0.2
+"""Seconds for which a call of `os._exit` waits, so that the launcher learns the exit code."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 remote: Any = ray.remote  # untyped, because Ray's own type has no concurrency groups
@@ -68,6 +73,10 @@ ANSWER_S = 30.0
 """Seconds that the controller has to answer this check."""
 
 
+ENDING: Future[str] = Future()
+"""How this process ends, once user code has called `os._exit`."""
+
+
 class Supervised:
     """The methods by which the launcher finds out whether the process runs."""
 
@@ -76,14 +85,20 @@ class Supervised:
         return os.getpid()
 
     @life
-    def until_gone(self) -> None:
-        """Block for ever. The call fails for its caller when the process ends."""
-        threading.Event().wait()
+    def until_gone(self) -> str:
+        """Block until user code calls `os._exit`, and return a sentence about that. Otherwise, block for ever.
+
+        The call fails for its caller when the process ends.
+        """
+        return ENDING.result()
 
 
 class _Replica(Supervised, ReplicaProcess):
     def __init__(self, name: ReplicaId) -> None:
         super().__init__(name, RayServices())
+        # A replica runs the functions of atexit while it still answers an order. Ray's own would disconnect it.
+        atexit.unregister(ray.shutdown)
+        _report_exit()
 
     def __repr__(self) -> str:
         """Return the name that Ray puts before each line of output of this process."""
@@ -184,11 +199,11 @@ class RayServices:
             await asyncio.sleep(WATCH_AGAIN_S)
         return {}
 
-    async def report(self, name: str, loads: Loads, compared: Compared) -> bool:
+    async def report(self, name: str, loads: Loads, compared: Compared, lost: Lost) -> bool:
         try:
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            heard: bool = await self._controller.report.remote(name, dict(loads), dict(compared))
+            heard: bool = await self._controller.report.remote(name, dict(loads), dict(compared), dict(lost))
         except ActorDiedError:  # Ray does not restart the controller
             self._controller = None
             return False
@@ -214,6 +229,22 @@ class RayServices:
             self._admin = None
             return False
         return taken
+
+
+def _report_exit() -> None:
+    """Let `os._exit` say who calls it before it ends this process. Nobody else learns the exit code."""
+    end, pid = os._exit, os.getpid()
+
+    def end_process(status: int) -> NoReturn:
+        if os.getpid() == pid:  # not in a child process
+            caller = sys._getframe(1)
+            where = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+            with contextlib.suppress(InvalidStateError):  # another thread has called it
+                ENDING.set_result(f"the process ended with exit code {status}: os._exit was called in {where}")
+            time.sleep(REPORT_S)
+        end(status)
+
+    os._exit = end_process
 
 
 def log_folder() -> Path:

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 from app_toolkit.client.commands import Command, Shutdown
 from app_toolkit.clock import SystemClock
 from app_toolkit.controller.controller import Controller
-from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, log_folder, remote
 from app_toolkit.engines.ray.launcher import RayLauncher
 from app_toolkit.engines.ray.store import RayStore
@@ -124,8 +124,8 @@ class _Controller:
         news: Mapping[str, Snapshot] = await (await self._ready).watch(caller, seen, prefix=prefix)
         return news
 
-    async def report(self, caller: str, loads: Loads, compared: Compared) -> bool:
-        return (await self._ready).report(caller, loads, compared)
+    async def report(self, caller: str, loads: Loads, compared: Compared, lost: Lost) -> bool:
+        return (await self._ready).report(caller, loads, compared, lost)
 
     async def admin(self) -> tuple[ReplicaId | None, float]:
         """Return the admin process, and the seconds after which a process asks again if there is none."""

@@ -31,8 +31,9 @@ from app_toolkit.core.replica_state import (
     Started,
     Unplaceable,
 )
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor
+from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, ProxyActor, ReplicaActor, log_folder
 from app_toolkit.engines.ray.admin import AdminActor
+from app_toolkit.engines.ray.exits import Exits, exit_sentence
 from app_toolkit.errors import NotWell, StaleEpoch, Unresponsive
 from app_toolkit.interfaces import AdminSpec, Emit, Location, ProxySpec, ReloadableOptions, Resources
 from app_toolkit.types import NodeId, ReplicaId
@@ -46,6 +47,9 @@ HEED_S = 1.0
 PLACED_S = 1.0
 """Seconds between two checks whether a process is up, or whether the cluster has no room for it. A process with room
 is usually up within this time."""
+
+ENDING_S = 0.05
+"""Seconds between two checks whether a process that has said how it ends has ended."""
 
 GRANTED_S = 30.0
 """Seconds that a process may take to start once its resources are granted. Until then a replica is not reported as
@@ -80,6 +84,9 @@ class RayLauncher:
         self._amounts: dict[ReplicaId, dict[str, float]] = {}
         #: Replicas that were ordered to stop, so that their exit is no failure.
         self._stopped: set[ReplicaId] = set()
+        #: Replicas whose process has said how it ends.
+        self._endings: dict[ReplicaId, str] = {}
+        self._exits = Exits(log_folder().parent)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, emit: Emit, epoch: int) -> None:
@@ -214,7 +221,9 @@ class RayLauncher:
 
     async def _until_gone(self, replica: ReplicaId, handle: Handle) -> None:
         try:
-            await handle.until_gone.remote()
+            self._endings[replica] = await handle.until_gone.remote()
+            await asyncio.sleep(ENDING_S)
+            self._run(self._until_gone(replica, handle))
         except ActorUnavailableError:
             # The actor is not reachable at the moment, but may be alive: ask again.
             await asyncio.sleep(PLACED_S)
@@ -224,13 +233,21 @@ class RayLauncher:
             # lack of memory. Few of them say that the process has ended, so make sure of it.
             if not isinstance(error, ActorDiedError):
                 await self._kill(replica)
+            why = self._endings.pop(replica, None) or self._why(replica, error)
             self._handles.pop(replica, None)
             self._placed.discard(replica)
             self._nodes.pop(replica, None)
             self._amounts.pop(replica, None)
-            why = None if replica in self._stopped else _sentence(error)
+            why = None if replica in self._stopped else why
             self._emit(Exited(replica, why, raised=isinstance(error, RuntimeEnvSetupError)))
             self._stopped.discard(replica)
+
+    def _why(self, replica: ReplicaId, error: RayError) -> str | None:
+        """Return why the process of a replica has ended."""
+        if not isinstance(error, ActorDiedError):
+            return _sentence(error)
+        _, node = self._nodes.get(replica, (None, self.home))
+        return self._exits.why(error, is_local=node == self.home)
 
     async def _find(self, replica: ReplicaId) -> None:
         try:
@@ -362,7 +379,5 @@ def _sentence(error: BaseException) -> str | None:
         notes = [str(error.cause), *getattr(error.cause, "__notes__", ())]
         return "\n".join(line for line in notes if line) or error.traceback_str
     if isinstance(error, ActorDiedError):
-        # Ray's message continues with advice after the cause.
-        why = str(error).partition("The actor is dead because ")[2].partition(" Some common causes")[0]
-        return f"the process ended: {' '.join(why.split())}" if why else "the process ended"
+        return exit_sentence(str(error))
     return str(error).strip() or None
