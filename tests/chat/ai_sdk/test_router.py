@@ -39,7 +39,11 @@ from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
-Say = ChatEvent | BaseException
+Say = ChatEvent | BaseException | str
+
+UNUSABLE = (
+    "the request is not a chat: its last message has no part with a text or a file; send parts, as the AI SDK does"
+)
 
 USAGE = {"inputTokens": 2, "outputTokens": 2, "totalTokens": 4, "reasoningTokens": 0, "cachedInputTokens": 0}
 
@@ -272,6 +276,13 @@ async def test_an_error_before_the_first_event_has_its_status_and_its_text(
         ("{", "the request is not a chat: Invalid JSON"),
         ('{"messages": [{"role": "tool"}]}', "the request is not a chat: messages.0.role: Input should be 'system'"),
         ('{"id": "x", "messages": []}', "the request is not a chat: it has no messages"),
+        (json.dumps({"messages": [{"role": "user", "content": "as in version 4"}]}), UNUSABLE),
+        (json.dumps({"model": "echo", "messages": [{"role": "user", "content": "x"}], "stream": True}), UNUSABLE),
+        (json.dumps({"messages": [*body("x")["messages"], {"role": "user", "content": "x"}]}), UNUSABLE),
+        (json.dumps({"messages": [*body("x")["messages"], {"role": "assistant", "content": "x"}]}), UNUSABLE),
+        (json.dumps({"message": {"id": "u1", "role": "user", "parts": []}}), UNUSABLE),
+        (json.dumps(body("")), UNUSABLE),
+        (json.dumps({"message": {"role": "user", "parts": [{"type": "data-mood", "data": 1}]}}), UNUSABLE),
     ],
 )
 async def test_a_request_that_is_no_chat_is_refused_in_words(talk: Talk, content: str, text: str) -> None:
