@@ -323,6 +323,9 @@ class MessageResponse:
                 yield part
         except Exception as error:
             if not began and not self.committed:
+                if record is not None:  # who reloads the page reads why there is no response
+                    for part in self._parts.fail(_text(error)):
+                        record.add(part)
                 raise
             if not isinstance(error, ChatError | RequestError | StarletteHTTPException):
                 logger.exception("a chat model raised")
@@ -369,13 +372,19 @@ def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
 
 
 def _message(error: Exception) -> str:
+    """Return what a user may read of an exception. What is hidden is logged."""
+    if isinstance(error, (ReplicaLost, *NOT_TAKEN)):
+        logger.warning("a response was interrupted, or did not begin: %s", error)
+    return _text(error)
+
+
+def _text(error: Exception) -> str:
     """Return what a user may read of an exception."""
     if isinstance(error, StarletteHTTPException):
         return error.detail if isinstance(error.detail, str) else json.dumps(error.detail)
     if isinstance(error, RequestValidationError):
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
     if isinstance(error, (ReplicaLost, *NOT_TAKEN)):  # its text names a deployment
-        logger.warning("a response was interrupted, or did not begin: %s", error)
         return INTERRUPTED if isinstance(error, ReplicaLost) else BUSY
     return str(error) if isinstance(error, ChatError | RequestError) else FAILED
 
