@@ -281,7 +281,7 @@ class MessageResponse:
         continued = chat.continued
         # A client that gets another id for a message that it continues would show two messages.
         id = (continued.id if continued else "") or f"msg_{secrets.token_urlsafe(12)}"
-        self._parts = MessageParts(id, version=version, known_calls=tool_calls(continued))
+        self._parts = MessageParts(id, version=version)
 
     async def encoded(self) -> AsyncGenerator[bytes, None]:
         """Yield the parts as events of a stream log, and store them. An exception before the first one is raised."""
@@ -319,8 +319,6 @@ class MessageResponse:
                     for part in encoded(self._parts.translate(event)):
                         began = True
                         yield part
-            for part in encoded(self._parts.finish()):
-                yield part
         except Exception as error:
             if not began and not self.committed:
                 if record is not None:  # who reloads the page reads why there is no response
@@ -347,8 +345,8 @@ class TextResponse:
             async for event in events:
                 if isinstance(event, ErrorEvent):
                     raise ChatError(event.message, status=500, code=event.code)
-                if isinstance(event, TextEvent) and event.text:
-                    yield event.text.encode(errors="replace")
+                if isinstance(event, TextEvent):
+                    yield event.text.encode()
 
 
 def _call(chat: UIChat, catalog: Catalog) -> Call:
@@ -356,8 +354,8 @@ def _call(chat: UIChat, catalog: Catalog) -> Call:
 
     The model is not called before its response has begun, which can fail, or wait for the end of another one.
     """
-    function, name = catalog.find(chat.model), chat.model or catalog.names[0]
-    return lambda chat: function(chat.request(name))
+    model, name = catalog.find(chat.model), chat.model or catalog.names[0]
+    return lambda chat: model(chat.request(name), known_calls=tool_calls(chat.continued))
 
 
 def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:

@@ -88,10 +88,11 @@ async def scripted(request: ChatRequest) -> AsyncIterator[ChatEvent]:
             yield ReasoningEvent("which ")
             yield ReasoningEvent("tools?")
             yield ToolCallEvent(0, "call_a", "a", '{"x"')
-            yield ToolCallEvent(1, "call_b", "b")
+            yield ToolCallEvent(1, "own", "c", "{}", executed=True)
+            yield ToolCallEvent(2, "call_b", "b", executed=False)
             yield ToolCallEvent(0, "call_a", "a", ": 1}")
             yield ToolResultEvent("own", 1)
-            yield ToolCallEvent(1, arguments="{}")
+            yield ToolCallEvent(2, arguments="{}")
         case ("unequal", _, _):
             for number in range(request.choice + 1):
                 yield TextEvent(str(number))
@@ -244,10 +245,10 @@ async def test_parallel_tool_calls_stream_in_parts(http: httpx.AsyncClient) -> N
     assert rest == [
         {"reasoning_content": "which "},
         {"reasoning_content": "tools?"},
-        {"tool_calls": [_call(0, "call_a", "a", '{"x"')]},
-        {"tool_calls": [_call(1, "call_b", "b", "")]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
-        {"tool_calls": [{"index": 1, "function": {"arguments": "{}"}}]},
+        {"tool_calls": [_call(0, "call_b", "b", "")]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+        {"tool_calls": [_call(1, "call_a", "a", '{"x"')]},
+        {"tool_calls": [{"index": 1, "function": {"arguments": ": 1}"}}]},
     ]
 
 
@@ -259,7 +260,7 @@ async def test_a_whole_completion_has_the_same_content(http: httpx.AsyncClient) 
     response = await http.post(COMPLETIONS, json=ask("org/scripted", "tools"))
     document = response.json()
     (choice,) = document["choices"]
-    calls = [("call_a", "a", '{"x": 1}'), ("call_b", "b", "{}")]
+    calls = [("call_b", "b", "{}"), ("call_a", "a", '{"x": 1}')]
     assert choice == {
         "index": 0,
         "message": {
@@ -287,7 +288,7 @@ async def test_text_of_every_kind_survives_the_way(http: httpx.AsyncClient) -> N
     response = await http.post(COMPLETIONS, json=ask("org/scripted", "lines", stream=True))
     assert len(response.text.splitlines()) == response.text.count("\n")
     text = "".join(each.get("content", "") for each in deltas(chunks(response.text)))
-    assert text == "a\nb\r\u2028\u2029\x85é? 日"
+    assert text == "a\nb\r\u2028\u2029\x85é\ufffd 日"
     whole = (await http.post(COMPLETIONS, json=ask("org/scripted", "lines"))).json()
     assert whole["choices"][0]["message"]["content"] == text
 
