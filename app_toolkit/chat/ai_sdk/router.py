@@ -322,8 +322,8 @@ class MessageResponse:
         except Exception as error:
             if not began and not self.committed:
                 if record is not None:  # who reloads the page reads why there is no response
-                    for part in self._parts.fail(_text(error)):
-                        record.add(part)
+                    for last in self._parts.fail(_text(error)):
+                        record.add(last)
                 raise
             if not isinstance(error, ChatError | RequestError | StarletteHTTPException):
                 logger.exception("a chat model raised")
