@@ -97,7 +97,7 @@ class CheckedCall:
 class EventChecker:
     """Checks the events of one response, and changes them to the form that the routers translate.
 
-    - Each event is one of `ChatEvent`, with fields of the right types. Texts and arguments are not empty, and have no
+    - Each event is one of `ChatEvent`, with fields of the right types. Texts are not empty. Texts and arguments have no
       half of a surrogate pair.
     - The first event of a call has its id, its name, and an index, from 0 on. The others have the index and more
       arguments. No other call of the response has the id or the index. All events of a call have the same `executed`.
@@ -302,11 +302,18 @@ async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -
     text = StopStrings(strings)
     usage: UsageEvent | None = None
     parts = 0
+    asked: set[str] = set()  # the ids of the calls that the client has to run
     async with closing(events):
         async for event in events:
-            parts += isinstance(event, TextEvent | ReasoningEvent)
-            if isinstance(event, UsageEvent):
-                usage = event
+            match event:
+                case TextEvent() | ReasoningEvent():
+                    parts += 1
+                case UsageEvent():
+                    usage = event
+                case ToolCallEvent() if event.id and not event.executed:
+                    asked.add(event.id)
+                case ToolResultEvent():
+                    asked.discard(event.id)
             if not isinstance(event, TextEvent):
                 if not isinstance(event, ReasoningEvent | UsageEvent) and (held := text.end()):
                     yield TextEvent(held)
@@ -317,10 +324,8 @@ async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -
             if text.stopped:
                 if (found := await _usage_after_stop(events, usage, parts)) not in (None, usage):
                     yield found
-                yield FinishEvent("stop")
+                yield FinishEvent("tool_calls" if asked else "stop")
                 return
-        if held := text.end():
-            yield TextEvent(held)
 
 
 async def _usage_after_stop(

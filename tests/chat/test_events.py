@@ -328,6 +328,8 @@ async def test_the_usage_of_a_model_whose_text_ends_at_a_stop_string_is_counted(
     assert await stopped_at("STOP", usage, *WORDS) == [usage, *WORDS[:2], FINISH]
     assert await stopped_at("STOP", *WORDS) == [*WORDS[:2], FINISH], "the model does not count"
     assert await stopped_at("STOP", *WORDS, FinishEvent("length"), usage) == [*WORDS[:2], usage, FINISH]
+    assert (await stopped_at("STOP", CALL, RESULT, *WORDS))[-1] == FINISH
+    assert (await stopped_at("STOP", CALL, *WORDS))[-1] == FinishEvent("tool_calls")
 
 
 async def test_a_model_that_goes_on_too_long_or_fails_after_a_stop_string_has_one_token_for_each_part(
