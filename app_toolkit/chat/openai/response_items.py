@@ -332,7 +332,7 @@ def _add_call(messages: list[ChatMessage], item: ResponseItem, param: str) -> No
 def _as_function_call(item: ResponseItem) -> ResponseItem:
     """Return a call of a tool of another type as the call of a function."""
     fields = item.model_extra or {}
-    arguments = item.arguments if item.arguments is not None else fields.get("action", {})
+    arguments = item.arguments or fields.get("action") or fields.get("operation") or {}
     if isinstance(fields.get("input"), str):
         arguments = free_text_arguments(fields["input"])
     name = item.name or str(item.type).removesuffix("_call")
@@ -352,12 +352,13 @@ def _text_of(value: Any) -> str:
 def _result(item: ResponseItem, param: str) -> ChatMessage:
     if not item.call_id:
         raise InvalidParameter("a function_call_output needs call_id", f"{param}.call_id")
-    if item.output is None:
-        raise InvalidParameter(f"a {item.type} needs output", f"{param}.output")
+    is_of_function = item.type == "function_call_output"
+    if item.output is None and is_of_function:
+        raise InvalidParameter("a function_call_output needs output", f"{param}.output")
     try:
-        text, attachments = _content(OUTPUT.validate_python(item.output), f"{param}.output")
+        text, attachments = _content(OUTPUT.validate_python(item.output or ""), f"{param}.output")
     except ValidationError:
-        if item.type == "function_call_output":
+        if is_of_function:
             raise InvalidParameter("output must be a text or a list of parts", f"{param}.output") from None
         text, attachments = _text_of(item.output), ()
     return ChatMessage("tool", text, tool_call_id=item.call_id, attachments=attachments)

@@ -176,6 +176,7 @@ def test_the_choice_of_an_ignored_tool_leaves_the_choice_to_the_model(tools: Any
 
 def test_calls_of_other_tools_in_the_input_are_calls_of_functions_or_left_out() -> None:
     action = {"type": "exec", "command": ["ls"]}
+    operation = {"type": "delete_file", "path": "a.py"}
     screenshot = {"type": "computer_screenshot", "image_url": "data:,x"}
     request = asked(
         [
@@ -188,6 +189,8 @@ def test_calls_of_other_tools_in_the_input_are_calls_of_functions_or_left_out() 
             {"type": "function_call_output", "call_id": "c", "output": "b.py"},
             {"type": "computer_call", "call_id": "d", "pending_safety_checks": []},
             {"type": "computer_call_output", "call_id": "d", "output": screenshot},
+            {"type": "apply_patch_call", "call_id": "e", "operation": operation},
+            {"type": "apply_patch_call_output", "call_id": "e", "status": "completed"},
             {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}},
             {"type": "file_search_call", "id": "fs_1", "queries": ["x"], "results": None},
             {"type": "code_interpreter_call", "id": "ci_1", "code": "1", "outputs": []},
@@ -206,6 +209,8 @@ def test_calls_of_other_tools_in_the_input_are_calls_of_functions_or_left_out() 
         ChatMessage("tool", "b.py", tool_call_id="c"),
         ChatMessage("assistant", "", (ToolCall("d", "computer", "{}"),)),
         ChatMessage("tool", json.dumps(screenshot), tool_call_id="d"),
+        ChatMessage("assistant", "", (ToolCall("e", "apply_patch", json.dumps(operation)),)),
+        ChatMessage("tool", "", tool_call_id="e"),
         ChatMessage("user", "go on"),
     )
 
@@ -251,7 +256,6 @@ def test_calls_that_the_model_has_run_itself_are_calls_with_their_results() -> N
         ({"input": [{"type": "function_call_output", "output": "f"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "f"}]}, "input[0].output"),
         ({"input": [{"type": "function_call_output", "call_id": "f", "output": {"a": 1}}]}, "input[0].output"),
-        ({"input": [{"type": "custom_tool_call_output", "call_id": "f"}]}, "input[0].output"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
