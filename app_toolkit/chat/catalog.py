@@ -1,23 +1,13 @@
 """The models that a chat router serves, by name."""
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Annotated, Any, Protocol, cast
 
 from fastapi import Depends
 
-from app_toolkit.chat.protocol import (
-    ChatEvent,
-    ChatFunction,
-    ChatModel,
-    ChatRequest,
-    FinishEvent,
-    ReasoningEvent,
-    TextEvent,
-    UsageEvent,
-    closing,
-)
-from app_toolkit.core.stop_strings import StopStrings
+from app_toolkit.chat.events import EventChecker, checked, until_stop
+from app_toolkit.chat.protocol import ChatEvent, ChatFunction, ChatModel, ChatRequest
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, ConfigError
 from app_toolkit.replica.objects.multiplexing import is_multiplexed
@@ -27,6 +17,13 @@ CountTokens = Callable[[ChatRequest], Awaitable[int]]
 
 Source = ChatModel | ChatFunction | Bound[Any]
 """A model: a bound deployment, an object with a method `chat`, or an async generator function."""
+
+
+class CheckedModel(Protocol):
+    """A model whose events are as `EventChecker` describes them, and whose text ends at `stop`."""
+
+    def __call__(self, request: ChatRequest, *, known_calls: Iterable[str] = ()) -> AsyncIterator[ChatEvent]:
+        """Call the model. `known_calls`: the ids of earlier calls of which it may yield the result."""
 
 
 class Catalog:
@@ -42,14 +39,21 @@ class Catalog:
         """The names of the models, the first one is the default."""
         return list(self._functions)
 
-    def find(self, name: str | None) -> ChatFunction:
-        """Return the function of a model; None or an empty name: the default model. Its text ends at `stop`.
+    def find(self, name: str | None) -> CheckedModel:
+        """Return a model; None or an empty name: the default model.
 
         Raises:
             ChatError: 404, there is no such model.
         """
-        function = self._functions[self._name(name)]
-        return lambda request: until_stop(function(request), request.stop) if request.stop else function(request)
+        name = self._name(name)
+        function = self._functions[name]
+
+        def call(request: ChatRequest, *, known_calls: Iterable[str] = ()) -> AsyncIterator[ChatEvent]:
+            used = [call.id for message in request.messages for call in message.tool_calls]
+            events = checked(function(request), EventChecker(name, used, known_calls))
+            return until_stop(events, request.stop) if request.stop else events
+
+        return call
 
     def counter(self, name: str | None) -> CountTokens:
         """Return the function that counts the tokens of a prompt for a model.
@@ -129,25 +133,3 @@ def _function(source: Any, name: str) -> ChatFunction:
         source = options(source, affinity=name)  # to the replica that has loaded this model
     # A handle has no attribute that its class does not have, so this works for handles, too.
     return cast(ChatFunction, source if inspect.isroutine(source) else source.chat)
-
-
-async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -> AsyncGenerator[ChatEvent, None]:
-    """Yield the events of a model until its text has one of the strings. The model is closed then.
-
-    The string itself, and what follows it, is left out. A model that ends there by itself is not changed.
-    """
-    text = StopStrings(strings)
-    async with closing(events):
-        async for event in events:
-            if not isinstance(event, TextEvent):
-                if not isinstance(event, ReasoningEvent | UsageEvent) and (held := text.end()):
-                    yield TextEvent(held)
-                yield event
-                continue
-            if part := text.add(event.text):
-                yield TextEvent(part)
-            if text.stopped:
-                yield FinishEvent("stop")
-                return
-        if held := text.end():
-            yield TextEvent(held)

@@ -50,7 +50,7 @@ class EchoModel(
                 await asyncio.sleep(self._period_s)
                 yield ReasoningEvent(f"{word} ")
         if "/tool" in commands and request.tools and request.messages[-1].role != "tool":
-            yield ToolCallEvent(0, "call_0", request.tools[0].name)
+            yield ToolCallEvent(0, "call_0", request.tools[0].name, executed=False)
             for part in ('{"text": ', '"hello"}'):
                 await asyncio.sleep(self._period_s)
                 yield ToolCallEvent(0, arguments=part)

@@ -101,18 +101,25 @@ class ReasoningEvent:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEvent:
-    """A part of a tool call. The first part with an `index` has the id and the name."""
+    """A part of a tool call. The first part with an `index` has the id, the name, and who runs the tool.
+
+    A part with an `index` and another id begins another call. A call without an id gets one.
+    """
 
     index: int
     id: str = ""
     name: str = ""
     arguments: str = ""
     """The next part of a JSON document."""
+    executed: bool | None = None
+    """True: the model runs the tool, and yields its result. False: the client runs it. None: the model has run it if it
+    yields a result. Clients that cannot see results get such a call at the end of the response, if there was no result.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResultEvent:
-    """The result of a tool that the model has called itself."""
+    """The result of a tool that the model has run itself, after its `ToolCallEvent`. A call has one result."""
 
     id: str
     result: Any
@@ -140,7 +147,11 @@ class ErrorEvent:
 
 @dataclass(frozen=True, slots=True)
 class FinishEvent:
-    """The end of the response. A model that yields none has finished with `stop`, or `tool_calls` if it called any."""
+    """The end of the response. Only a `UsageEvent` counts after it.
+
+    `stop` and `tool_calls` count as the same: the client gets `tool_calls` if there are calls without a result that it
+    has to run, and `stop` otherwise, also if the model yields no `FinishEvent`.
+    """
 
     reason: FinishReason = "stop"
 

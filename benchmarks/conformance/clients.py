@@ -52,6 +52,8 @@ CLIENTS = (
     Client("AI SDK 6, chats of `useChat`", "ai_sdk.mjs", ("ai@6",)),
     Client("AI SDK 7, chats of `useChat`", "ai_sdk.mjs", ("ai@7",)),
     Client("LangChain", "langchain_client.py", ("langchain-openai",)),
+    Client("OpenAI Agents SDK", "agents_client.py", ("openai-agents",)),
+    Client("Pydantic AI", "pydantic_ai_client.py", ("pydantic-ai-slim[openai]",)),
     Client("`eventsource` for Node", "eventsource.mjs", ("eventsource",)),
     Client("`httpx-sse`", "httpx_sse_client.py", ("httpx-sse", "httpx>=0.28")),
     Client("`websockets`", "websockets_client.py", ("websockets",)),
@@ -160,7 +162,7 @@ def _visit(client: Client, environment: Path, url: str, relay: str) -> dict[str,
 
 def _version(client: Client, environment: Path) -> str:
     """Return the version of the client itself."""
-    package = re.sub(r"(?<=.)@.*", "", client.packages[0])  # of ai@5; the name of a scope begins with @
+    package = re.sub(r"(?<=.)[@[].*", "", client.packages[0])  # a version or an extra; a scope begins with @
     if client.is_node:
         return str(json.loads((environment / package / "package.json").read_text())["version"])
     asked = [str(environment), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]

@@ -45,9 +45,12 @@ class Steps:
     def __init__(self) -> None:
         self.requests: list[ChatRequest] = []
         self.go = asyncio.Event()
+        self.error: Exception | None = None
 
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
         self.requests.append(request)
+        if self.error is not None:
+            raise self.error
         if request.prompt == "/fail":
             raise ChatError("the model is full", status=503)
         for word in (str(len(request.messages)), *request.prompt.split()):
@@ -281,8 +284,31 @@ async def test_a_response_that_fails_is_stored_with_its_error() -> None:
         await talk.send(said("u1", "half /raise"))
         _, answer = await talk.stored()
         assert (text_of(answer), answer["metadata"]) == ("1 half ", {"incomplete": True, "error": "Broken."})
-        assert (await talk.send(said("u2", "/fail"))).status_code == 503
-        assert [each["id"] for each in await talk.stored()] == ["u1", answer["id"], "u2"]
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/plain"])
+async def test_an_error_before_the_first_event_is_stored_until_the_question_is_repeated(path: str) -> None:
+    async with talking() as talk:
+        assert (await talk.send(said("u1", "/fail"), path=path)).status_code == 503
+        question, answer = await talk.stored()
+        assert (question["id"], answer["role"], text_of(answer)) == ("u1", "assistant", "")
+        assert answer["metadata"] == {"incomplete": True, "error": "the model is full"}
+        assert (await talk.send(said("u2", "second"), path=path)).status_code == 200
+        assert [each.text for each in talk.model.requests[-1].messages] == ["/fail", "second"]
+        assert (await talk.send(said("u1", "again"), path=path)).status_code == 200
+        assert await talk.texts() == ["again", "1 again "]
+
+
+async def test_an_error_before_the_first_event_of_a_continued_message_is_stored_with_it() -> None:
+    async with talking() as talk:
+        await talk.send(said("u1", "/call"))
+        _, answer = await talk.stored()
+        call = {**answer["parts"][-1], "state": "output-available", "output": "it rains"}
+        talk.model.error = ChatError("the model is full", status=503)
+        assert (await talk.send({**answer, "parts": [*answer["parts"][:-1], call]})).status_code == 503
+        _, stored = await talk.stored()
+        assert stored["metadata"] == {"incomplete": True, "error": "the model is full"}
+        assert call in stored["parts"]
 
 
 PARTS: list[dict[str, Any]] = [

@@ -28,7 +28,7 @@ class Echo(chat.assistant.Assistant):
                 yield TextEvent(line)
                 continue
             name, arguments, result = line[1:].split()
-            yield ToolCallEvent(index, f"call-{index}", name, arguments)
+            yield ToolCallEvent(index, f"call-{index}", name, arguments, executed=True)
             await asyncio.sleep(PERIOD_S)
             is_error = result == "error"
             yield ToolResultEvent(f"call-{index}", "no such city" if is_error else json.loads(result), is_error)

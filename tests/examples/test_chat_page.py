@@ -279,6 +279,33 @@ def test_question_can_be_edited_and_later_messages_are_removed(visitor: Visitor)
     assert questions(page) == ["xxxx"]
 
 
+def test_an_edit_on_a_phone_says_what_it_removes_and_can_be_cancelled(visitor: Visitor) -> None:
+    page = visitor.page
+    page.set_viewport_size(PHONE)
+    for text in (SHORT, ANOTHER):
+        visitor.ask(text)
+        complete(page)
+    page.locator("#prompt").fill("a draft")
+    page.get_by_role("button", name="Edit").first.click()
+    bar = page.locator("#editing")
+    expect(bar).to_contain_text("You edit a message. Sending it removes the 3 messages after it.")
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    cancel = page.get_by_role("button", name="Cancel", exact=True)
+    box = cancel.bounding_box()
+    assert box is not None
+    assert box["height"] >= 36, "a finger can hit it"
+    assert box["x"] + box["width"] <= PHONE["width"]
+    check(page)
+    cancel.click()
+    expect(bar).to_be_hidden()
+    assert page.input_value("#prompt") == "a draft"
+    expect(page.locator(".message")).to_have_count(4)
+    page.get_by_role("button", name="Edit").last.click()
+    expect(bar).to_contain_text("Sending it removes the message after it.")
+    page.reload()
+    expect(bar).to_be_hidden()
+
+
 def test_conversations_are_listed_opened_renamed_and_deleted(visitor: Visitor, browser: Browser) -> None:
     page = visitor.page
     for text in (SHORT, ANOTHER):

@@ -80,6 +80,12 @@ def read_chat(body: bytes) -> UIChat:
         raise ChatError(f"the request is not a chat: {where + ': ' if where else ''}{first['msg']}") from None
     if not chat.conversation:
         raise ChatError("the request is not a chat: it has no messages")
+    last = chat.conversation[-1]
+    if not last.parts or (last.role != "assistant" and not any(_messages(last))):
+        raise ChatError(
+            "the request is not a chat: its last message has no part with a text or a file; send parts, as the AI SDK "
+            'does from version 5 on: {"parts": [{"type": "text", "text": "hello"}]}'
+        )
     return chat
 
 

@@ -62,16 +62,16 @@ class MessageRecord:
                 self._texts.pop(part["id"])["state"] = "done"
             case "tool-input-start":
                 call = {"type": f"tool-{part['toolName']}", "toolCallId": part["toolCallId"]}
-                self._calls[part["toolCallId"]] = self._new({**call, "state": "input-streaming"})
+                self._calls[part["toolCallId"]] = self._new(call)
+                self._change_call(part, state="input-streaming")
             case "tool-input-available":
-                self._calls[part["toolCallId"]] |= {"state": "input-available", "input": part["input"]}
+                self._change_call(part, state="input-available", input=part["input"])
             case "tool-input-error":
-                failed = {"state": "output-error", "rawInput": part["input"], "errorText": part["errorText"]}
-                self._calls[part["toolCallId"]] |= failed
+                self._change_call(part, state="output-error", rawInput=part["input"], errorText=part["errorText"])
             case "tool-output-available":
-                self._calls[part["toolCallId"]] |= {"state": "output-available", "output": part["output"]}
+                self._change_call(part, state="output-available", output=part["output"])
             case "tool-output-error":
-                self._calls[part["toolCallId"]] |= {"state": "output-error", "errorText": part["errorText"]}
+                self._change_call(part, state="output-error", errorText=part["errorText"])
             case "finish":
                 self._finished = True
                 self._metadata = part.get("messageMetadata")
@@ -95,6 +95,10 @@ class MessageRecord:
         elif self._metadata is not None:
             message["metadata"] = dict(self._metadata)
         return message
+
+    def _change_call(self, part: Mapping[str, Any], **fields: Any) -> None:
+        executed = {"providerExecuted": True} if part.get("providerExecuted") else {}
+        self._calls[part["toolCallId"]] |= fields | executed
 
     def _new(self, part: Part) -> Part:
         self._parts.append(part)

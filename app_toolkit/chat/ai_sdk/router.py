@@ -283,7 +283,7 @@ class MessageResponse:
         continued = chat.continued
         # A client that gets another id for a message that it continues would show two messages.
         id = (continued.id if continued else "") or f"msg_{secrets.token_urlsafe(12)}"
-        self._parts = MessageParts(id, version=version, known_calls=tool_calls(continued))
+        self._parts = MessageParts(id, version=version)
 
     async def encoded(self) -> AsyncGenerator[bytes, None]:
         """Yield the parts as events of a stream log, and store them. An exception before the first one is raised."""
@@ -321,10 +321,11 @@ class MessageResponse:
                     for part in encoded(self._parts.translate(event)):
                         began = True
                         yield part
-            for part in encoded(self._parts.finish()):
-                yield part
         except Exception as error:
             if not began and not self.committed:
+                if record is not None:  # who reloads the page reads why there is no response
+                    for last in self._parts.fail(_text(error)):
+                        record.add(last)
                 raise
             if not isinstance(error, ChatError | RequestError | StarletteHTTPException):
                 logger.exception("a chat model raised")
@@ -346,8 +347,8 @@ class TextResponse:
             async for event in events:
                 if isinstance(event, ErrorEvent):
                     raise ChatError(event.message, status=500, code=event.code)
-                if isinstance(event, TextEvent) and event.text:
-                    yield event.text.encode(errors="replace")
+                if isinstance(event, TextEvent):
+                    yield event.text.encode()
 
 
 def _call(chat: UIChat, catalog: Catalog) -> Call:
@@ -355,8 +356,8 @@ def _call(chat: UIChat, catalog: Catalog) -> Call:
 
     The model is not called before its response has begun, which can fail, or wait for the end of another one.
     """
-    function, name = catalog.find(chat.model), chat.model or catalog.names[0]
-    return lambda chat: function(chat.request(name))
+    model, name = catalog.find(chat.model), chat.model or catalog.names[0]
+    return lambda chat: model(chat.request(name), known_calls=tool_calls(chat.continued))
 
 
 def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
@@ -371,13 +372,19 @@ def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
 
 
 def _message(error: Exception) -> str:
+    """Return what a user may read of an exception. What is hidden is logged."""
+    if isinstance(error, (ReplicaLost, *NOT_TAKEN)):
+        logger.warning("a response was interrupted, or did not begin: %s", error)
+    return _text(error)
+
+
+def _text(error: Exception) -> str:
     """Return what a user may read of an exception."""
     if isinstance(error, StarletteHTTPException):
         return error.detail if isinstance(error.detail, str) else json.dumps(error.detail)
     if isinstance(error, RequestValidationError):
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
     if isinstance(error, (ReplicaLost, *NOT_TAKEN)):  # its text names a deployment
-        logger.warning("a response was interrupted, or did not begin: %s", error)
         return INTERRUPTED if isinstance(error, ReplicaLost) else BUSY
     return str(error) if isinstance(error, ChatError | RequestError) else FAILED
 

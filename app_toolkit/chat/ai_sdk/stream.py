@@ -5,8 +5,7 @@ versions of the AI SDK from 5 on know.
 """
 
 import json
-import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Never
 
@@ -46,7 +45,7 @@ def encode(part: Part) -> bytes:
     options: Any = {"separators": (",", ":"), "default": jsonable_encoder, "allow_nan": False}
     try:
         return b"\n" + json.dumps(part, ensure_ascii=False, **options).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair; the client joins the halves
+    except UnicodeEncodeError:  # half of a surrogate pair in the result of a tool
         return b"\n" + json.dumps(part, **options).encode()
 
 
@@ -56,8 +55,15 @@ class PartialCall:
 
     id: str
     name: str
+    executed: bool
+    """Whether the model runs the tool itself."""
     arguments: str = ""
     complete: bool = False
+
+    def part(self, kind: str, **fields: Any) -> Part:
+        """Return a part about this call. Clients do not run a tool that is executed by its provider."""
+        executed = {"providerExecuted": True} if self.executed else {}
+        return {"type": kind, "toolCallId": self.id, **fields, **executed}
 
 
 class MessageParts:
@@ -67,18 +73,16 @@ class MessageParts:
     have results and the model yields something else.
     """
 
-    def __init__(self, message_id: str, *, version: int, known_calls: Iterable[str] = ()) -> None:
+    def __init__(self, message_id: str, *, version: int) -> None:
         """Begin a message.
 
         Parameters:
             message_id: The id of the message.
             version: The version of the AI SDK of the client.
-            known_calls: The ids of tool calls that the message has already, if it is continued.
         """
         self.finished = False
         self._message_id = message_id
         self._version = version
-        self._known = set(known_calls)
         self._started = False
         self._open: tuple[Literal["text", "reasoning"], str] | None = None
         """The part that the model writes, and its id."""
@@ -90,13 +94,7 @@ class MessageParts:
         self._usage: UsageEvent | None = None
 
     def translate(self, event: ChatEvent) -> list[Part]:
-        """Return the parts of the next event.
-
-        Raises:
-            ValueError: The model has broken the protocol.
-        """
-        if self.finished:
-            return []
+        """Return the parts of the next event, which `EventChecker` has checked."""
         match event:
             case TextEvent(text):
                 return [*self._start(), *self._write("text", text)]
@@ -111,20 +109,17 @@ class MessageParts:
             case ErrorEvent(message):
                 return self.fail(message)
             case FinishEvent(reason):
-                return self.finish(reason)
+                return self._finish(reason)
         return []
 
-    def finish(self, reason: FinishReason | None = None) -> list[Part]:
-        """Return the last parts. None: the reason follows from the calls that have no result."""
-        if self.finished:
-            return []
+    def _finish(self, reason: FinishReason) -> list[Part]:
         parts = [*self._start(), *self._close(), *self._complete_all(force=True)]
         self.finished = True
         finish: Part = {"type": "finish"}
         if self._usage is not None:
             finish["messageMetadata"] = {"usage": usage_document(self._usage)}
         if self._version >= FINISH_REASON_SINCE:
-            finish["finishReason"] = FINISH_REASONS[reason or ("tool_calls" if self._unanswered else "stop")]
+            finish["finishReason"] = FINISH_REASONS[reason]
         return [*parts, {"type": "finish-step"}, finish]
 
     def fail(self, message: str) -> list[Part]:
@@ -158,8 +153,6 @@ class MessageParts:
         return [*parts, {"type": "finish-step"}, {"type": "start-step"}]
 
     def _write(self, kind: Literal["text", "reasoning"], text: str) -> list[Part]:
-        if not text:
-            return []
         parts = [*self._complete_all(force=False), *self._next_step()]
         if self._open is None or self._open[0] != kind:
             parts += self._close()
@@ -170,19 +163,14 @@ class MessageParts:
 
     def _call(self, event: ToolCallEvent) -> list[Part]:
         parts: list[Part] = []
-        call = self._calls.get(event.index)
-        if call is None or (event.id and event.id != call.id):
-            if call is not None:
-                parts += self._complete(call, force=True)
+        if event.id:
             parts += [*self._close(), *self._next_step()]
-            call = PartialCall(event.id or f"call_{secrets.token_hex(8)}", event.name)
+            call = PartialCall(event.id, event.name, bool(event.executed))
             self._calls[event.index] = call
-            self._known.add(call.id)
             self._unanswered.add(call.id)
-            parts.append({"type": "tool-input-start", "toolCallId": call.id, "toolName": call.name})
+            parts.append(call.part("tool-input-start", toolName=call.name))
+        call = self._calls[event.index]
         if event.arguments:
-            if call.complete:
-                raise ValueError(f"the arguments of the tool call {call.id!r} were complete, but more of them follow")
             call.arguments += event.arguments
             parts.append({"type": "tool-input-delta", "toolCallId": call.id, "inputTextDelta": event.arguments})
         return parts
@@ -194,31 +182,33 @@ class MessageParts:
         """Give the client the arguments of a call. `force`: even if they are not a JSON document."""
         if call.complete or not (call.arguments or force):
             return []
-        part: Part = {"type": "tool-input-available", "toolCallId": call.id, "toolName": call.name}
         try:
-            part["input"] = json.loads(call.arguments or "{}", parse_constant=_refuse)
+            input = json.loads(call.arguments or "{}", parse_constant=_refuse)
         except ValueError:
             if not force:
                 return []
             self._unanswered.discard(call.id)
             error = "the arguments of the tool call are not a JSON document"
-            part |= {"type": "tool-input-error", "input": call.arguments, "errorText": error}
+            part = call.part("tool-input-error", toolName=call.name, input=call.arguments, errorText=error)
+        else:
+            part = call.part("tool-input-available", toolName=call.name, input=input)
         call.complete = True
         return [part]
 
     def _result(self, event: ToolResultEvent) -> list[Part]:
-        if event.id not in self._known:
-            raise ValueError(f"the model yielded the result of a tool call {event.id!r} that it has not yielded")
         parts = self._close()
-        for call in self._calls.values():
-            if call.id == event.id:
-                parts += self._complete(call, force=True)
+        call = next((call for call in self._calls.values() if call.id == event.id), None)
+        if call is None:  # of a message that is continued
+            call = PartialCall(event.id, "", False)
+        else:
+            parts += self._complete(call, force=True)
+            call.executed = True
         self._unanswered.discard(event.id)
         self._has_results = True
         if event.is_error:
             text = event.result if isinstance(event.result, str) else json.dumps(event.result, default=jsonable_encoder)
-            return [*parts, {"type": "tool-output-error", "toolCallId": event.id, "errorText": text}]
-        return [*parts, {"type": "tool-output-available", "toolCallId": event.id, "output": event.result}]
+            return [*parts, call.part("tool-output-error", errorText=text)]
+        return [*parts, call.part("tool-output-available", output=event.result)]
 
 
 def usage_document(usage: UsageEvent) -> dict[str, int]:

@@ -167,4 +167,4 @@ class ChunkReader:
             return ToolCallEvent(number, arguments=arguments or "")
         number = self._calls[index] = len(self._ids)
         self._ids.append(part.id or "")
-        return ToolCallEvent(number, part.id or "", name or "", arguments or "")
+        return ToolCallEvent(number, part.id or "", name or "", arguments or "", executed=False)

@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from app_toolkit.chat.catalog import CheckedModel
+from app_toolkit.chat.events import with_known_runners
 from app_toolkit.chat.openai.errors import ModelFailed, error_of
 from app_toolkit.chat.openai.stream import DONE, ClientGone, EventWriter, data, together
 from app_toolkit.chat.protocol import (
     ChatEvent,
-    ChatFunction,
     ChatRequest,
     ErrorEvent,
     FinishEvent,
@@ -21,7 +22,6 @@ from app_toolkit.chat.protocol import (
     ReasoningEvent,
     TextEvent,
     ToolCallEvent,
-    ToolResultEvent,
     UsageEvent,
     closing,
 )
@@ -33,7 +33,10 @@ Emit = Callable[[int, Delta, FinishReason | None], Awaitable[None]]
 
 
 class Choice:
-    """One response of a model, translated to the deltas of OpenAI's streams."""
+    """One response of a model, translated to the deltas of OpenAI's streams.
+
+    Calls of tools that the model runs itself are left out, because clients run each call that they get.
+    """
 
     def __init__(self, number: int, request: ChatRequest, emit: Emit) -> None:
         self.usage = UsageEvent(0, 0)
@@ -41,17 +44,15 @@ class Choice:
         self._request = request
         self._emit = emit
         self._begun = False
-        self._finished = False
-        self._calls: set[int] = set()
+        self._calls: dict[int, int] = {}
+        """The indices of the calls for the client, by those of the events."""
 
-    async def run(self, model: ChatFunction) -> None:
+    async def run(self, model: CheckedModel) -> None:
         """Run the model to its end. It is closed if this is cancelled. Raises what the model raises."""
-        async with closing(model(self._request)) as events:
+        async with closing(with_known_runners(model(self._request))) as events:
             async for event in events:
                 await self._take(event)
                 await asyncio.sleep(0)  # a model that never waits must not block the event loop
-        if not self._finished:
-            await self._finish("tool_calls" if self._calls else "stop")
 
     async def _take(self, event: ChatEvent) -> None:
         match event:
@@ -59,43 +60,27 @@ class Choice:
                 self.usage = event
             case ErrorEvent():
                 raise ModelFailed(event.message, event.code)
-            case _ if self._finished:
-                pass
             case TextEvent():
-                await self._add({"content": event.text} if event.text else {})
+                await self._add({"content": event.text})
             case ReasoningEvent():
-                await self._add({"reasoning_content": event.text} if event.text else {})
-            case ToolCallEvent():
+                await self._add({"reasoning_content": event.text})
+            case ToolCallEvent(executed=False):
                 await self._add({"tool_calls": [self._call(event)]})
             case FinishEvent():
-                await self._finish(event.reason)
-            case ToolResultEvent():
-                pass  # a chat completion has no place for it
-            case _:
-                raise TypeError(f"a chat model yielded {event!r}, which is no event of app_toolkit.chat")
+                await self._add({}, event.reason)
 
     def _call(self, event: ToolCallEvent) -> dict[str, Any]:
-        if event.index in self._calls:
-            return {"index": event.index, "function": {"arguments": event.arguments}}
-        self._calls.add(event.index)
-        return {
-            "index": event.index,
-            "id": event.id or f"call_{uuid.uuid4().hex}",
-            "type": "function",
-            "function": {"name": event.name, "arguments": event.arguments},
-        }
+        index = self._calls.setdefault(event.index, len(self._calls))
+        if not event.id:
+            return {"index": index, "function": {"arguments": event.arguments}}
+        function = {"name": event.name, "arguments": event.arguments}
+        return {"index": index, "id": event.id, "type": "function", "function": function}
 
-    async def _add(self, delta: Delta) -> None:
+    async def _add(self, delta: Delta, reason: FinishReason | None = None) -> None:
         if not self._begun:
             self._begun = True
             await self._emit(self._number, {"role": "assistant", "content": ""}, None)
-        if delta:
-            await self._emit(self._number, delta, None)
-
-    async def _finish(self, reason: FinishReason) -> None:
-        await self._add({})
-        self._finished = True
-        await self._emit(self._number, {}, reason)
+        await self._emit(self._number, delta, reason)
 
 
 class Completion:
@@ -105,7 +90,7 @@ class Completion:
     chunk_kind = "chat.completion.chunk"
     prefix = "chatcmpl"
 
-    def __init__(self, model: ChatFunction, request: ChatRequest, choices: int) -> None:
+    def __init__(self, model: CheckedModel, request: ChatRequest, choices: int) -> None:
         """`choices`: how many choices the request has."""
         self._model = model
         self._requests = [replace(request, choice=number) for number in range(choices)]
@@ -193,7 +178,7 @@ class TextCompletion(Completion):
     kind = chunk_kind = "text_completion"
     prefix = "cmpl"
 
-    def __init__(self, model: ChatFunction, requests: Sequence[ChatRequest], choices: int, *, echo: bool) -> None:
+    def __init__(self, model: CheckedModel, requests: Sequence[ChatRequest], choices: int, *, echo: bool) -> None:
         """Prepare a completion.
 
         Parameters:

@@ -1,13 +1,24 @@
 """The requests of OpenAI's Responses API, and their translation to the interface of chat models."""
 
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from app_toolkit.chat.openai.wire import InvalidParameter, OpenAIFile, OpenAIObject, file_attachment, media_type_of
+from app_toolkit.chat.openai.wire import (
+    InvalidParameter,
+    OpenAIFile,
+    OpenAIObject,
+    chosen_tools,
+    file_attachment,
+    free_text_arguments,
+    media_type_of,
+    named_function,
+    note_ignored,
+)
 from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, Role, Tool, ToolCall
 
 LISTED_PARTS: dict[str, dict[str, Any]] = {
@@ -19,6 +30,8 @@ LISTED_PARTS: dict[str, dict[str, Any]] = {
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 """The limits of `metadata`, as with OpenAI: entries, and characters of a key and of a value."""
 
+IGNORED_ITEMS = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response"})
+"""The types of items that mean nothing to a chat model, besides calls that another server has run itself."""
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -36,8 +49,14 @@ class ResponsePart(OpenAIObject):
     filename: str | None = None
 
 
-class ResponseItem(OpenAIObject):
-    """An item of the input: a message, reasoning, a call of a tool, or its result."""
+OUTPUT: TypeAdapter[str | list[ResponsePart]] = TypeAdapter(str | list[ResponsePart])
+"""The output of a tool."""
+
+
+class ResponseItem(BaseModel):
+    """An item of the input: a message, reasoning, a call of a tool, or its result. Further fields are listed again."""
+
+    model_config = ConfigDict(extra="allow")
 
     type: str | None = Field(default=None, description="Default: message.")
     id: str | None = None
@@ -45,13 +64,13 @@ class ResponseItem(OpenAIObject):
     content: str | list[ResponsePart] | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = Field(default=None, description="A JSON document.")
-    output: str | list[ResponsePart] | None = None
+    arguments: Any = Field(default=None, description="Of a `function_call`: a JSON document.")
+    output: Any = Field(default=None, description="Of a `function_call_output`: a text, or parts.")
     summary: list[ResponsePart] | None = None
 
 
 class ResponseTool(BaseModel):
-    """A function. Fields that are not listed are in the response again."""
+    """A function. Tools of other types are ignored. Fields that are not listed are in the response again."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -178,7 +197,7 @@ def listed(item: ResponseItem) -> dict[str, Any]:
         return {**found, "type": "message", "status": "completed", "content": content}
     if item.type == "reasoning":
         return {"summary": [], **found}
-    return {**found, "status": "completed"}
+    return {"status": "completed", **found}
 
 
 def page_of(items: Sequence[ResponseItem], limit: int, order: Literal["asc", "desc"], after: str | None) -> "ItemPage":
@@ -240,6 +259,8 @@ def response_chat_request(body: ResponseRequest, earlier: Sequence[ResponseItem]
 def chat_messages(items: Iterable[ResponseItem], first: int = 0) -> list[ChatMessage]:
     """Return items as messages of a conversation. Calls of tools belong to the message of the assistant before them.
 
+    Calls that another server has run itself, such as `web_search_call`, are left out.
+
     Parameters:
         items: The items.
         first: The number of the first item in the `input` of the request, for errors. Default: 0.
@@ -258,8 +279,19 @@ def chat_messages(items: Iterable[ResponseItem], first: int = 0) -> list[ChatMes
                 _add_call(messages, item, param)
             case "function_call_output":
                 messages.append(_result(item, param))
+            case "mcp_call" if (result := _own_result(item)) is not None:
+                own = item.model_copy(update={"call_id": item.call_id or item.id or f"call_{uuid.uuid4().hex}"})
+                _add_call(messages, own, param)
+                messages.append(ChatMessage("tool", result, tool_call_id=own.call_id))
             case "reasoning":
                 reasoning += [part.text for part in _reasoning(item) if part.text]
+                continue
+            case other if other.endswith("_call") and item.call_id:  # the client has run the tool
+                _add_call(messages, _as_function_call(item), param)
+            case other if other.endswith("_output") and item.call_id:
+                messages.append(_result(item, param))
+            case other if other.endswith("_call") or other in IGNORED_ITEMS:
+                note_ignored("items", other)
                 continue
             case other:
                 raise InvalidParameter(f"{param} has the type {other!r}, which is not supported", f"{param}.type")
@@ -292,17 +324,43 @@ def _add_call(messages: list[ChatMessage], item: ResponseItem, param: str) -> No
         raise InvalidParameter("a function_call needs call_id", f"{param}.call_id")
     if not item.name:
         raise InvalidParameter("a function_call needs name", f"{param}.name")
-    call = ToolCall(item.call_id, item.name, item.arguments or "")
+    call = ToolCall(item.call_id, item.name, "" if item.arguments is None else _text_of(item.arguments))
     before = messages.pop() if messages and messages[-1].role == "assistant" else ChatMessage("assistant")
     messages.append(replace(before, tool_calls=(*before.tool_calls, call)))
+
+
+def _as_function_call(item: ResponseItem) -> ResponseItem:
+    """Return a call of a tool of another type as the call of a function."""
+    fields = item.model_extra or {}
+    arguments = item.arguments or fields.get("action") or fields.get("operation") or {}
+    if isinstance(fields.get("input"), str):
+        arguments = free_text_arguments(fields["input"])
+    name = item.name or str(item.type).removesuffix("_call")
+    return item.model_copy(update={"name": name, "arguments": arguments})
+
+
+def _own_result(item: ResponseItem) -> str | None:
+    """Return the result of a tool that the model has run itself. None: it has none."""
+    result = item.output if item.output is not None else (item.model_extra or {}).get("error")
+    return None if result is None else _text_of(result)
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _result(item: ResponseItem, param: str) -> ChatMessage:
     if not item.call_id:
         raise InvalidParameter("a function_call_output needs call_id", f"{param}.call_id")
-    if item.output is None:
+    is_of_function = item.type == "function_call_output"
+    if item.output is None and is_of_function:
         raise InvalidParameter("a function_call_output needs output", f"{param}.output")
-    text, attachments = _content(item.output, f"{param}.output")
+    try:
+        text, attachments = _content(OUTPUT.validate_python(item.output or ""), f"{param}.output")
+    except ValidationError:
+        if is_of_function:
+            raise InvalidParameter("output must be a text or a list of parts", f"{param}.output") from None
+        text, attachments = _text_of(item.output), ()
     return ChatMessage("tool", text, tool_call_id=item.call_id, attachments=attachments)
 
 
@@ -335,23 +393,22 @@ def _tools(body: ResponseRequest) -> tuple[tuple[Tool, ...], str | None]:
     tools: list[Tool] = []
     for number, tool in enumerate(body.tools or ()):
         if tool.type != "function":
-            raise InvalidParameter(
-                f"tools[{number}] has the type {tool.type!r}: only functions are supported", f"tools[{number}].type"
-            )
-        if not tool.name:
+            note_ignored("tools", tool.type)
+        elif not tool.name:
             raise InvalidParameter("a function needs a name", f"tools[{number}].name")
-        tools.append(Tool(tool.name, tool.description or "", tool.parameters))
+        else:
+            tools.append(Tool(tool.name, tool.description or "", tool.parameters))
     choice = body.tool_choice
     if not isinstance(choice, ResponseToolChoice):
-        return tuple(tools), choice
-    if choice.type == "function":
-        if choice.name not in {tool.name for tool in tools}:
-            raise InvalidParameter(f"tool_choice names {choice.name!r}, which is not in tools", "tool_choice")
-        return tuple(tools), choice.name
-    if choice.type == "allowed_tools":
-        allowed = {name for each in choice.tools or () if isinstance(name := each.get("name"), str)}
-        return tuple(tool for tool in tools if tool.name in allowed), choice.mode
-    raise InvalidParameter(f"tool_choice has the type {choice.type!r}: only functions are supported", "tool_choice")
+        return chosen_tools(tools, choice)
+    match choice.type:
+        case "function":
+            return chosen_tools(tools, named_function(choice.name, tools))
+        case "allowed_tools":
+            allowed = {name for each in choice.tools or () if isinstance(name := each.get("name"), str)}
+            return chosen_tools(tools, choice.mode, allowed)
+    note_ignored("choices of tools", choice.type)
+    return chosen_tools(tools, "auto")
 
 
 def _response_format(text: ResponseText | None) -> dict[str, Any] | None:

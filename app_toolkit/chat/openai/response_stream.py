@@ -37,8 +37,15 @@ DELTAS = {
     "message": "response.output_text.delta",
     "reasoning": "response.reasoning_text.delta",
     "function_call": "response.function_call_arguments.delta",
+    "mcp_call": "response.mcp_call_arguments.delta",
 }
 """The events that add to an item, by the type of the item."""
+
+CALLS = ("function_call", "mcp_call")
+"""The types of the items that are calls of tools: those of the client, and those that the model runs itself."""
+
+SERVER_LABEL = "app_toolkit"
+"""The MCP server that clients see as the owner of the tools which the model runs itself."""
 
 
 @dataclass(slots=True)
@@ -66,13 +73,16 @@ class OutputItem:
         """Return the item with everything that was added to it."""
         if self.done:
             return self.document
-        if self.type == "function_call":
+        if self.type in CALLS:
             return {**self.document, "arguments": self.text, "status": status}
         return {**self.document, "content": [content_part(self.type, self.text)], "status": status}
 
 
 class ResponseEvents:
-    """Translates the events of a chat model to those of one response."""
+    """Translates the events of a chat model to those of one response.
+
+    A call of a tool that the model runs itself is an `mcp_call` with its result. Clients run each `function_call`.
+    """
 
     def __init__(self, head: Document) -> None:
         """`head`: the response before anything is generated."""
@@ -80,8 +90,10 @@ class ResponseEvents:
         self._items: list[OutputItem] = []
         self._calls: dict[int, OutputItem] = {}
         """The calls of tools, by the `index` of their events."""
+        self._own_calls: dict[str, OutputItem] = {}
+        """The calls that the model runs itself, by their ids in the events."""
         self._usage = UsageEvent(0, 0)
-        self._reason: FinishReason | None = None
+        self._reason: FinishReason = "stop"
         self._number = 0
 
     def created(self) -> list[WireEvent]:
@@ -97,17 +109,10 @@ class ResponseEvents:
         return [self._event("response.in_progress", response=self._head)]
 
     def translate(self, event: ChatEvent) -> list[WireEvent]:
-        """Return the events that an event of the model causes.
-
-        Raises:
-            TypeError: The model yielded something else.
-        """
+        """Return the events that an event of the model causes. It is from `with_known_runners`."""
         match event:
             case UsageEvent():
                 self._usage = event
-                return []
-            case _ if self._reason is not None:
-                return []
             case TextEvent():
                 return self._add_text("message", event.text)
             case ReasoningEvent():
@@ -118,7 +123,7 @@ class ResponseEvents:
                 return self._add_result(event)
             case FinishEvent():
                 return self._finish(event.reason)
-        raise TypeError(f"a chat model yielded {event!r}, which is no event of app_toolkit.chat")
+        return []
 
     def completed(self, now: int) -> list[WireEvent]:
         """Return the last events of a response whose model has ended.
@@ -126,8 +131,7 @@ class ResponseEvents:
         Parameters:
             now: Seconds since 1970.
         """
-        events = [] if self._reason is not None else self._finish("stop")
-        usage, why = self._usage, INCOMPLETE.get(self._reason or "stop")
+        usage, why = self._usage, INCOMPLETE.get(self._reason)
         response = {
             **self._head,
             "status": "incomplete" if why else "completed",
@@ -142,7 +146,7 @@ class ResponseEvents:
                 "total_tokens": usage.input_tokens + usage.output_tokens,
             },
         }
-        return [*events, self._event(f"response.{response['status']}", response=response)]
+        return [self._event(f"response.{response['status']}", response=response)]
 
     def failed(self, code: str, message: str) -> list[WireEvent]:
         """Return the last event of a response whose model has failed."""
@@ -161,8 +165,6 @@ class ResponseEvents:
         return item, self._event("response.output_item.added", output_index=item.index, item=document)
 
     def _add_text(self, kind: str, text: str) -> list[WireEvent]:
-        if not text:
-            return []
         events: list[WireEvent] = []
         item = self._items[-1] if self._items else None
         if item is None or item.done or item.type != kind:
@@ -181,23 +183,31 @@ class ResponseEvents:
         item = self._calls.get(event.index)
         if item is None:
             events += self._close_text()
-            item, added = self._open(new_call(event))
+            item, added = self._open(new_own_call(event) if event.executed else new_call(event))
             self._calls[event.index] = item
             events.append(added)
-        if event.arguments and not item.done:
-            item.pieces.append(event.arguments)
-            events.append(self._event(DELTAS["function_call"], **_where(item), delta=event.arguments))
-        return events
+            if event.executed:
+                self._own_calls[event.id] = item
+                events.append(self._event("response.mcp_call.in_progress", **_where(item)))
+        return [*events, *self._add_arguments(item, event.arguments)]
+
+    def _add_arguments(self, item: OutputItem, arguments: str) -> list[WireEvent]:
+        if not arguments:
+            return []
+        item.pieces.append(arguments)
+        return [self._event(DELTAS[item.type], **_where(item), delta=arguments)]
 
     def _add_result(self, event: ToolResultEvent) -> list[WireEvent]:
-        events = self._close_text()
-        for call in self._calls.values():
-            if call.document["call_id"] == event.id:
-                events += self._close(call, "completed")
-        item, added = self._open(new_result(event))
-        item.done = True
-        done = self._event("response.output_item.done", output_index=item.index, item=item.document)
-        return [*events, added, done]
+        item = self._own_calls[event.id]
+        result = event.result if isinstance(event.result, str) else json.dumps(event.result, default=str)
+        # Clients read the arguments as JSON.
+        events = [*self._close_text(), *([] if item.pieces else self._add_arguments(item, "{}"))]
+        if event.is_error:
+            content = [{"type": "text", "text": result}]
+            item.document = {**item.document, "error": {"type": "mcp_tool_execution_error", "content": content}}
+        else:
+            item.document = {**item.document, "output": result}
+        return [*events, *self._close(item, "failed" if event.is_error else "completed")]
 
     def _finish(self, reason: FinishReason) -> list[WireEvent]:
         """Close all items. If the response is incomplete, so is its last item."""
@@ -205,13 +215,14 @@ class ResponseEvents:
         events: list[WireEvent] = []
         for item in self._items:
             is_cut = reason in INCOMPLETE and item is self._items[-1]
-            events += self._close(item, "incomplete" if is_cut else "completed")
+            has_no_result = item.type == "mcp_call"
+            events += self._close(item, "incomplete" if is_cut or has_no_result else "completed")
         return events
 
     def _close_text(self) -> list[WireEvent]:
         """Close the last item if it has text. Calls stay open, because models write several at a time."""
         last = self._items[-1] if self._items else None
-        return [] if last is None or last.type == "function_call" else self._close(last, "completed")
+        return [] if last is None or last.type in CALLS else self._close(last, "completed")
 
     def _close(self, item: OutputItem, status: str) -> list[WireEvent]:
         if item.done:
@@ -222,6 +233,10 @@ class ResponseEvents:
         name = DELTAS[kind].replace(".delta", ".done")
         if kind == "function_call":
             events.append(self._event(name, **where, name=item.document["name"], arguments=text))
+        elif kind == "mcp_call":
+            events.append(self._event(name, **where, arguments=text))
+            if status in ("completed", "failed"):
+                events.append(self._event(f"response.mcp_call.{status}", **where))
         else:
             part = content_part(kind, text)
             events += [
@@ -302,26 +317,29 @@ def new_reasoning() -> Document:
 
 
 def new_call(event: ToolCallEvent) -> Document:
-    """Return a call of a tool without its arguments."""
+    """Return a call of a tool of the client, without its arguments."""
     return {
         "id": _id("fc"),
         "type": "function_call",
         "status": "in_progress",
-        "call_id": event.id or _id("call"),
+        "call_id": event.id,
         "name": event.name,
         "arguments": "",
     }
 
 
-def new_result(event: ToolResultEvent) -> Document:
-    """Return the result of a tool that the model has called itself."""
-    output = event.result if isinstance(event.result, str) else json.dumps(event.result, default=str)
+def new_own_call(event: ToolCallEvent) -> Document:
+    """Return a call of a tool that the model runs itself, without its arguments and its result."""
     return {
-        "id": _id("fco"),
-        "type": "function_call_output",
-        "status": "completed",
-        "call_id": event.id,
-        "output": output,
+        "id": _id("mcp"),
+        "type": "mcp_call",
+        "status": "in_progress",
+        "server_label": SERVER_LABEL,
+        "name": event.name,
+        "arguments": "",
+        "output": None,
+        "error": None,
+        "approval_request_id": None,
     }
 
 

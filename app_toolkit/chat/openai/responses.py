@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, cast
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app_toolkit.chat.catalog import Catalog
+from app_toolkit.chat.events import with_known_runners
 from app_toolkit.chat.keys import key_name
 from app_toolkit.chat.openai.errors import ModelFailed, OpenAIError, error_of
 from app_toolkit.chat.openai.response_items import (
@@ -42,7 +43,7 @@ from app_toolkit.chat.openai.stream import (
     json_line,
 )
 from app_toolkit.chat.openai.wire import InvalidParameter
-from app_toolkit.chat.protocol import ChatEvent, ErrorEvent
+from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, closing
 from app_toolkit.core.rate_limits import without_permit
 from app_toolkit.deployment import Bound
 from app_toolkit.errors import ChatError, StreamUnknown
@@ -299,20 +300,17 @@ class GeneratedResponse:
 
 async def _called(call: Call) -> AsyncGenerator[ChatEvent, None]:
     """Yield the events of a model, which is closed at the end. Raises `ModelFailed` for an `ErrorEvent`."""
-    events = call()
     try:
-        async for event in events:
-            if isinstance(event, ErrorEvent):
-                raise ModelFailed(event.message, event.code)
-            yield event
+        async with closing(with_known_runners(call())) as events:
+            async for event in events:
+                if isinstance(event, ErrorEvent):
+                    raise ModelFailed(event.message, event.code)
+                yield event
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
         raise RuntimeError("a model was cancelled, although its request was not") from None
-    finally:
-        if (close := getattr(events, "aclose", None)) is not None:
-            await close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,16 @@
 """The requests and responses of OpenAI's API, and their translation to the interface of chat models."""
 
+import json
+import logging
 import mimetypes
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, FinishReason, Tool, ToolCall
+
+logger = logging.getLogger("app_toolkit.chat")
 
 AUDIO = {"mp3": "audio/mpeg", "wav": "audio/wav"}
 """The media types of the audio formats that have another name than their format."""
@@ -15,6 +20,11 @@ MAX_TEXTS = 2_048
 
 MAX_STOPS = 16
 """The strings of `stop`. OpenAI takes four."""
+
+MAX_NOTED = 100
+"""The types of tools and items that are noted in the log. Clients choose these names."""
+
+_noted: set[tuple[str, str]] = set()
 
 
 class InvalidParameter(Exception):
@@ -43,6 +53,19 @@ class OpenAIToolCall(OpenAIObject):
     id: str
     type: Literal["function"] = "function"
     function: OpenAIFunctionCall
+
+
+class OpenAICustom(OpenAIObject):
+    name: str
+    input: str = ""
+
+
+class OpenAICustomCall(OpenAIObject):
+    """An earlier call of a tool whose input is any text."""
+
+    id: str
+    type: Literal["custom"]
+    custom: OpenAICustom
 
 
 class OpenAIImage(OpenAIObject):
@@ -74,7 +97,7 @@ class OpenAIPart(OpenAIObject):
 class OpenAIMessage(OpenAIObject):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[OpenAIPart] | None = None
-    tool_calls: list[OpenAIToolCall] | None = None
+    tool_calls: list[OpenAIToolCall | OpenAICustomCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = Field(default=None, description="The reasoning of an earlier response.")
     reasoning: str | None = Field(default=None, description="The same, as some servers call it.")
@@ -87,17 +110,28 @@ class OpenAIFunction(OpenAIObject):
 
 
 class OpenAITool(OpenAIObject):
-    type: Literal["function"]
-    function: OpenAIFunction
+    type: str = Field(description="`function`. Tools of other types are ignored.")
+    function: OpenAIFunction | None = None
 
 
 class OpenAIFunctionName(OpenAIObject):
     name: str
 
 
+class OpenAIAllowedTool(OpenAIObject):
+    type: str
+    function: OpenAIFunctionName | None = None
+
+
+class OpenAIAllowedTools(OpenAIObject):
+    mode: Literal["auto", "required"]
+    tools: list[OpenAIAllowedTool]
+
+
 class OpenAIToolChoice(OpenAIObject):
-    type: Literal["function"]
-    function: OpenAIFunctionName
+    type: str = Field(description="`function` or `allowed_tools`. Other types are ignored.")
+    function: OpenAIFunctionName | None = None
+    allowed_tools: OpenAIAllowedTools | None = None
 
 
 class OpenAIStreamOptions(OpenAIObject):
@@ -270,21 +304,12 @@ def chat_request(body: ChatCompletionRequest) -> ChatRequest:
     """Return the request as chat models get it. Raises `InvalidParameter`."""
     extra = dict(body.model_extra or {})
     _refuse_logprobs(extra.pop("logprobs", None), extra.pop("top_logprobs", None))
-    tools = tuple(
-        Tool(each.function.name, each.function.description or "", each.function.parameters) for each in body.tools or ()
-    )
-    choice = body.tool_choice
-    if isinstance(choice, OpenAIToolChoice):
-        choice_name: str | None = choice.function.name
-        if choice_name not in {tool.name for tool in tools}:
-            raise InvalidParameter(f"tool_choice names {choice_name!r}, which is not in tools", "tool_choice")
-    else:
-        choice_name = choice
+    tools, tool_choice = _chosen_tools(body.tools or (), body.tool_choice)
     return ChatRequest(
         messages=tuple(_message(each, f"messages[{number}]") for number, each in enumerate(body.messages)),
         model=body.model,
         tools=tools,
-        tool_choice=choice_name,
+        tool_choice=tool_choice,
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
@@ -294,6 +319,68 @@ def chat_request(body: ChatCompletionRequest) -> ChatRequest:
         user=body.user,
         extra=extra or None,
     )
+
+
+def _chosen_tools(
+    offered: Sequence[OpenAITool], choice: str | OpenAIToolChoice | None
+) -> tuple[tuple[Tool, ...], str | None]:
+    """Return the functions that the model may call, and its choice among them. Raises `InvalidParameter`."""
+    tools: list[Tool] = []
+    for number, tool in enumerate(offered):
+        if tool.type != "function":
+            note_ignored("tools", tool.type)
+        elif tool.function is None:
+            raise missing(f"tools[{number}].function")
+        else:
+            tools.append(Tool(tool.function.name, tool.function.description or "", tool.function.parameters))
+    if not isinstance(choice, OpenAIToolChoice):
+        return chosen_tools(tools, choice)
+    match choice.type:
+        case "function":
+            if choice.function is None:
+                raise missing("tool_choice.function")
+            return chosen_tools(tools, named_function(choice.function.name, tools))
+        case "allowed_tools":
+            if choice.allowed_tools is None:
+                raise missing("tool_choice.allowed_tools")
+            allowed = [tool.function.name for tool in choice.allowed_tools.tools if tool.function is not None]
+            return chosen_tools(tools, choice.allowed_tools.mode, allowed)
+    note_ignored("choices of tools", choice.type)
+    return chosen_tools(tools, "auto")
+
+
+def chosen_tools(
+    tools: Iterable[Tool], choice: str | None, allowed: Collection[str] | None = None
+) -> tuple[tuple[Tool, ...], str | None]:
+    """Return the tools that the model may call, and its choice, which without a tool is none.
+
+    `allowed`: the names of the tools that it may call. Default: all.
+    """
+    found = tuple(tool for tool in tools if allowed is None or tool.name in allowed)
+    return found, choice if found else None
+
+
+def named_function(name: str | None, tools: Iterable[Tool]) -> str:
+    """Return the name of a function that a client has chosen. Raises `InvalidParameter` if it is not in `tools`."""
+    if name is None or name not in {tool.name for tool in tools}:
+        raise InvalidParameter(f"tool_choice names {name!r}, which is not in tools", "tool_choice")
+    return name
+
+
+def missing(param: str) -> InvalidParameter:
+    return InvalidParameter(f"the field {param} is missing", param, "missing_required_parameter")
+
+
+def note_ignored(what: str, type: str) -> None:
+    """Note once in the log that the tools or items of a type are ignored, because chat models know functions only."""
+    if (what, type) not in _noted and len(_noted) < MAX_NOTED:
+        _noted.add((what, type))
+        logger.warning("%s of the type %.60r are ignored: chat models know functions only", what, type)
+
+
+def free_text_arguments(input: str) -> str:
+    """Return the input of a tool that takes any text as the arguments of a function."""
+    return json.dumps({"input": input}, ensure_ascii=False)
 
 
 def prompt_requests(body: CompletionRequest) -> list[ChatRequest]:
@@ -365,7 +452,10 @@ def _message(message: OpenAIMessage, param: str) -> ChatMessage:
         role="system" if message.role == "developer" else message.role,
         text="\n".join(texts),
         tool_calls=tuple(
-            ToolCall(each.id, each.function.name, each.function.arguments) for each in message.tool_calls or ()
+            ToolCall(each.id, each.custom.name, free_text_arguments(each.custom.input))
+            if isinstance(each, OpenAICustomCall)
+            else ToolCall(each.id, each.function.name, each.function.arguments)
+            for each in message.tool_calls or ()
         ),
         tool_call_id=message.tool_call_id,
         attachments=tuple(attachments),

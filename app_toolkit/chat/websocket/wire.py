@@ -1,8 +1,7 @@
 """The messages of a chat over a WebSocket: those of the client, and the events of a response."""
 
 import json
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -128,66 +127,38 @@ def error_document(error: Exception) -> Document:
     )
 
 
-class SocketEvents:
-    """Translates the events of one model to those of a response, of which the last one is `finish` or `error`."""
-
-    def __init__(self) -> None:
-        self._calls: set[int] = set()
-        self._finish: FinishEvent | None = None
-
-    def translate(self, event: ChatEvent) -> Iterator[Document]:
-        match event:
-            case UsageEvent():
-                yield {
-                    "type": "usage",
-                    "input_tokens": event.input_tokens,
-                    "output_tokens": event.output_tokens,
-                    "reasoning_tokens": event.reasoning_tokens,
-                    "cached_tokens": event.cached_tokens,
-                }
-            case _ if self._finish is not None:
-                pass
-            case TextEvent() | ReasoningEvent():
-                if event.text:
-                    yield {"type": "text" if isinstance(event, TextEvent) else "reasoning", "text": event.text}
-            case ToolCallEvent():
-                yield self._call(event)
-            case ToolResultEvent():
-                yield {
-                    "type": "tool_result",
-                    "call_id": event.id,
-                    "result": event.result,
-                    "is_error": event.is_error,
-                }
-            case FinishEvent():
-                self._finish = event
-            case _:
-                raise TypeError(f"a chat model yielded {event!r}, which is no event of app_toolkit.chat")
-
-    def finish(self) -> Document:
-        finish = self._finish or FinishEvent("tool_calls" if self._calls else "stop")
-        return {"type": "finish", "reason": finish.reason}
-
-    def _call(self, event: ToolCallEvent) -> Document:
-        part = {"type": "tool_call", "index": event.index}
-        if event.index not in self._calls:
-            self._calls.add(event.index)
-            part |= {"call_id": event.id or f"call_{uuid.uuid4().hex}", "name": event.name}
-        return {**part, "arguments": event.arguments}
+def event_document(event: ChatEvent) -> Document:
+    """Return an event of a model, which `EventChecker` has checked, as a client receives it."""
+    match event:
+        case TextEvent(text):
+            return {"type": "text", "text": text}
+        case ReasoningEvent(text):
+            return {"type": "reasoning", "text": text}
+        case ToolCallEvent():
+            begun = {"call_id": event.id, "name": event.name, "executed": event.executed} if event.id else {}
+            return _without_none(type="tool_call", index=event.index, **begun, arguments=event.arguments)
+        case ToolResultEvent():
+            return {"type": "tool_result", "call_id": event.id, "result": event.result, "is_error": event.is_error}
+        case UsageEvent():
+            return {
+                "type": "usage",
+                "input_tokens": event.input_tokens,
+                "output_tokens": event.output_tokens,
+                "reasoning_tokens": event.reasoning_tokens,
+                "cached_tokens": event.cached_tokens,
+            }
+        case ErrorEvent():
+            return {"type": "error", "status": 500, "code": event.code, "message": event.message}
+        case FinishEvent(reason):
+            return {"type": "finish", "reason": reason}
 
 
 async def encoded(call: Callable[[], AsyncIterator[ChatEvent]]) -> AsyncGenerator[bytes, None]:
     """Call a model and yield its events as a stream log keeps them. An exception of the model is the last event."""
-    events = SocketEvents()
     try:
-        async with closing(call()) as found:
-            async for event in found:
-                if isinstance(event, ErrorEvent):
-                    yield encode({"type": "error", "status": 500, "code": event.code, "message": event.message})
-                    return
-                for document in events.translate(event):
-                    yield encode(document)
-        yield encode(events.finish())
+        async with closing(call()) as events:
+            async for event in events:
+                yield encode(event_document(event))
     except Exception as error:  # of the model
         yield encode(error_document(error))
 

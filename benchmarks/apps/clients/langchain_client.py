@@ -51,6 +51,14 @@ async def tools_of_a_stream(url: str, _: str) -> None:
     assert (call["name"], call["args"]) == ("weather", {"text": "hello"})
 
 
+async def tools_that_the_model_runs(url: str, _: str) -> None:
+    model = chat(url).bind_tools([weather])
+    message = await model.ainvoke("hello", model="agent")
+    assert (message.text, message.tool_calls, message.invalid_tool_calls) == ("I look.I found one.", [], [])
+    chunks = [chunk async for chunk in model.astream("hello", model="agent")]
+    assert not sum(chunks[1:], chunks[0]).tool_calls
+
+
 async def structured_output(url: str, _: str) -> None:
     class City(BaseModel):
         name: str
@@ -84,4 +92,19 @@ async def response(url: str, _: str) -> None:
     assert message.text == "hello world"
 
 
-run([invoke, stream, tools, tools_of_a_stream, structured_output, abort, embeddings, response])
+async def tools_of_a_response_that_the_model_runs(url: str, _: str) -> None:
+    await has_route(url, "/v1/responses")
+    model = chat(url, use_responses_api=True).bind_tools([weather])
+    messages: list[Any] = [HumanMessage("hello")]
+    messages.append(await model.ainvoke(messages, model="agent"))
+    assert not messages[-1].tool_calls
+    answer = await model.ainvoke([*messages, HumanMessage("go on")], model="agent")
+    assert (answer.text, answer.tool_calls) == ("I look.I found one.", [])
+
+
+run(
+    [
+        *(invoke, stream, tools, tools_of_a_stream, tools_that_the_model_runs, structured_output, abort, embeddings),
+        *(response, tools_of_a_response_that_the_model_runs),
+    ]
+)

@@ -62,6 +62,14 @@ await run({
     assert.equal(answer.choices[0].message.content, "the tool returned it rains");
   },
 
+  async "tools that the model runs"() {
+    const body = { model: "agent", messages: said("hello"), tools };
+    for (const { choices } of [await chat.completions.create(body), await chat.completions.stream(body).finalChatCompletion()]) {
+      assert.equal(choices[0].message.tool_calls?.length ?? 0, 0);
+      assert.deepEqual([choices[0].message.content, choices[0].finish_reason], ["I look.I found one.", "stop"]);
+    }
+  },
+
   async "structured output"() {
     const schema = { type: "object", properties: { name: { type: "string" } } };
     const response_format = { type: "json_schema", json_schema: { name: "city", schema, strict: true } };

@@ -71,6 +71,18 @@ async def tools(url: str, _: str) -> None:
         assert found.choices[0].message.content == "the tool returned it rains"
 
 
+async def tools_that_the_model_runs(url: str, _: str) -> None:
+    """Clients run each call that they get, so they get none of these."""
+    async with sdk(url) as client:
+        whole = await client.chat.completions.create(model="agent", messages=said("hello"), tools=TOOLS)
+        async with client.chat.completions.stream(model="agent", messages=said("hello"), tools=TOOLS) as stream:
+            streamed = await stream.get_final_completion()
+        for found in (whole, streamed):
+            (choice,) = found.choices
+            assert not choice.message.tool_calls
+            assert (choice.message.content, choice.finish_reason) == ("I look.I found one.", "stop")
+
+
 async def structured_output(url: str, _: str) -> None:
     class City(BaseModel):
         name: str
@@ -192,6 +204,17 @@ async def tools_of_a_response(url: str, _: str) -> None:
         assert found.output_text == "the tool returned it rains"
 
 
+async def tools_of_a_response_that_the_model_runs(url: str, _: str) -> None:
+    await has_route(url, "/v1/responses")
+    async with sdk(url) as client:
+        found = await client.responses.create(model="agent", input="hello")
+        first, second = [item for item in found.output if item.type == "mcp_call"]
+        assert (first.name, first.arguments, first.output) == ("search", '{"query": "x"}', '{"found": [1]}')
+        assert (second.status, second.output) == ("failed", None)
+        items: Any = [*said("hello"), *found.output, *said("go on")]
+        assert (await client.responses.create(model="agent", input=items)).output_text == "I look.I found one."
+
+
 async def resume_of_a_response(url: str, _: str) -> None:
     await has_route(url, "/v1/responses/{response_id}")
     async with sdk(url) as client:
@@ -223,8 +246,10 @@ async def cancel_of_a_response(url: str, _: str) -> None:
 
 run(
     [
-        *(models, completion, streaming, usage_of_a_stream, tools, structured_output, several_choices, embeddings),
+        *(models, completion, streaming, usage_of_a_stream, tools, tools_that_the_model_runs),
+        *(structured_output, several_choices, embeddings),
         *(errors, abort_of_a_stream, abort_of_a_completion, a_429_is_tried_again, a_503_is_tried_again, api_key),
-        *(response, stream_of_a_response, tools_of_a_response, resume_of_a_response, cancel_of_a_response),
+        *(response, stream_of_a_response, tools_of_a_response, tools_of_a_response_that_the_model_runs),
+        *(resume_of_a_response, cancel_of_a_response),
     ]
 )

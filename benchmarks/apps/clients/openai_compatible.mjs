@@ -50,6 +50,14 @@ await run({
     }
   },
 
+  async "tools that the model runs"() {
+    const options = { model: provider("agent"), prompt: "hello", tools: { weather }, stopWhen: stepCountIs(4) };
+    for (const answer of [await generateText(options), streamText(options)]) {
+      assert.equal(await answer.text, "I look.I found one.");
+      assert.equal((await answer.steps).length, 1);
+    }
+  },
+
   async embeddings() {
     const { embeddings } = await embedMany({ model: provider.embeddingModel("lengths"), values: ["a", "abc"] });
     assert.deepEqual(embeddings, [[1, 0.5], [3, 0.5]]);

@@ -11,6 +11,7 @@ const RECONNECT_MS = 60_000; // how long a lost connection is tried again withou
 const PAUSE_MS = 250; // before the second attempt; each pause is twice as long as the one before
 const MAX_PAUSE_MS = 4000;
 const UNAVAILABLE = [502, 503, 504]; // of a proxy that finds no replica
+const REMOVES = ["", " Sending it removes the message after it.", " Sending it removes the N messages after it."];
 const INTERRUPTED = "The response was interrupted."; // as the server says it
 const tabs = new BroadcastChannel("conversations");
 
@@ -201,17 +202,17 @@ function edit(message) {
   if (reading) return;
   edited = message;
   setPrompt(messages.textOf(message));
+  const later = current.messages.length - 1 - current.messages.findIndex(({ id }) => id === message.id);
+  $("editing-text").textContent = `You edit a message.${REMOVES[Math.min(later, 2)].replace("N", later)}`;
+  $("editing").hidden = false;
   $("prompt").focus();
-  state("You edit a message. Esc cancels.");
-}
-
-function endEdit() {
-  edited = null;
-  state();
+  announce($("editing-text").textContent);
 }
 
 function cancelEdit() {
-  endEdit();
+  edited = null;
+  $("editing").hidden = true;
+  $("editing-text").textContent = "";
   showDraft();
 }
 
@@ -413,6 +414,10 @@ $("skip").addEventListener("click", (event) => {
   $("prompt").focus();
 });
 $("stop").addEventListener("click", stop);
+$("cancel-edit").addEventListener("click", () => {
+  cancelEdit();
+  $("prompt").focus();
+});
 $("new").addEventListener("click", () => begin());
 for (const cancel of document.querySelectorAll("dialog .cancel")) cancel.addEventListener("click", () => cancel.closest("dialog").close());
 $("help").addEventListener("click", () => $("shortcuts").showModal());

@@ -9,23 +9,14 @@ from app_toolkit.chat import ErrorEvent, FinishEvent, ReasoningEvent, TextEvent,
 from app_toolkit.chat.ai_sdk.messages import UIMessage
 from app_toolkit.chat.ai_sdk.record import MessageRecord
 from app_toolkit.chat.ai_sdk.stream import MessageParts
-
-EVENTS = st.one_of(
-    st.builds(TextEvent, st.text(min_size=1)),
-    st.builds(ReasoningEvent, st.text(min_size=1)),
-    st.builds(ErrorEvent, st.text()),
-    st.just(FinishEvent()),
-    st.builds(lambda index, text: ToolCallEvent(index, f"c{index}", "search", text), st.integers(0, 2), st.text()),
-)
+from tests.chat.model_events import EVENTS_AND_ERRORS, checked_events
 
 
 def recorded(*events: Any, finish: bool = True) -> dict[str, Any]:
     parts, record = MessageParts("m", version=5), MessageRecord()
-    for event in events:
-        for part in parts.translate(event):
+    for event in checked_events(events):
+        for part in parts.translate(event) if finish or not isinstance(event, FinishEvent) else ():
             record.add(part)
-    for part in parts.finish() if finish else ():
-        record.add(part)
     return record.message()
 
 
@@ -55,8 +46,16 @@ def test_a_message_has_its_steps_texts_and_tools() -> None:
                 "state": "output-available",
                 "input": {"query": "x"},
                 "output": {"found": [1]},
+                "providerExecuted": True,
             },
-            {"type": "tool-search", "toolCallId": "c2", "state": "output-error", "input": {}, "errorText": "nothing"},
+            {
+                "type": "tool-search",
+                "toolCallId": "c2",
+                "state": "output-error",
+                "input": {},
+                "errorText": "nothing",
+                "providerExecuted": True,
+            },
             {"type": "step-start"},
             {"type": "text", "text": "Found.", "state": "done"},
         ],
@@ -80,7 +79,7 @@ def test_a_message_that_is_continued_keeps_its_parts() -> None:
         {"type": "text", "text": "I look."},
         {"type": "tool-search", "toolCallId": "c1", "state": "input-available"},
     ]
-    parts, record = MessageParts("m", version=5, known_calls=["c1"]), MessageRecord(earlier)
+    parts, record = MessageParts("m", version=5), MessageRecord(earlier)
     for event in (ToolResultEvent("c1", 1), TextEvent("Found.")):
         for part in parts.translate(event):
             record.add(part)
@@ -93,15 +92,11 @@ def test_an_empty_record_is_marked() -> None:
     assert MessageRecord([{"type": "text", "text": "earlier"}]).is_empty
 
 
-@given(st.lists(EVENTS, max_size=12), st.booleans())
+@given(st.lists(EVENTS_AND_ERRORS, max_size=12), st.booleans())
 def test_the_record_of_any_response_is_a_message_without_open_parts(events: list[Any], finish: bool) -> None:
     message = recorded(*events, finish=finish)
     UIMessage.model_validate(message)
-    assert {part.get("state", "done") for part in message["parts"]} <= {"done", "input-available", "output-error"}
-    said: list[str] = []
-    for event in events:
-        if isinstance(event, ErrorEvent | FinishEvent):
-            break
-        if isinstance(event, TextEvent | ReasoningEvent):
-            said.append(event.text)
-    assert "".join(part.get("text", "") for part in message["parts"]) == "".join(said)
+    states = {part.get("state", "done") for part in message["parts"]}
+    assert states <= {"done", "input-available", "output-available", "output-error"}
+    texts = [event.text for event in checked_events(events) if isinstance(event, TextEvent | ReasoningEvent)]
+    assert "".join(part.get("text", "") for part in message["parts"]) == "".join(texts)

@@ -39,7 +39,11 @@ from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
-Say = ChatEvent | BaseException
+Say = ChatEvent | BaseException | str
+
+UNUSABLE = (
+    "the request is not a chat: its last message has no part with a text or a file; send parts, as the AI SDK does"
+)
 
 USAGE = {"inputTokens": 2, "outputTokens": 2, "totalTokens": 4, "reasoningTokens": 0, "cachedInputTokens": 0}
 
@@ -62,7 +66,7 @@ class Scripted:
         for each in self.script:
             if isinstance(each, BaseException):
                 raise each
-            yield each
+            yield each  # type: ignore[misc]
 
     async def slow(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
         self.running += 1
@@ -201,13 +205,35 @@ async def test_events_after_results_of_tools_are_a_new_step_with_new_ids(talk: T
         "reasoning-3",
         "text-4",
     ]
+    own = {"providerExecuted": True}
     assert [part for part in parts if part["type"].startswith("tool-output")] == [
-        {"type": "tool-output-available", "toolCallId": "c1", "output": {"y": 1}},
-        {"type": "tool-output-error", "toolCallId": "c2", "errorText": "it broke"},
-        {"type": "tool-output-available", "toolCallId": "c3", "output": None},
+        {"type": "tool-output-available", "toolCallId": "c1", "output": {"y": 1}, **own},
+        {"type": "tool-output-error", "toolCallId": "c2", "errorText": "it broke", **own},
+        {"type": "tool-output-available", "toolCallId": "c3", "output": None, **own},
     ]
     inputs = {part["toolCallId"]: part["input"] for part in parts if part["type"] == "tool-input-available"}
     assert inputs == {"c1": {}, "c2": {"x": 1}, "c3": {}}
+
+
+async def test_a_tool_that_the_model_runs_itself_is_executed_by_the_provider(talk: Talk) -> None:
+    parts = await talk.parts(
+        ToolCallEvent(0, "c1", "search", '{"x":', executed=True),
+        ToolCallEvent(0, arguments="1}"),
+        ToolCallEvent(1, "c2", "pay", executed=False),
+        ToolResultEvent("c1", 7),
+        path="/plain",
+    )
+    own = {"toolCallId": "c1", "providerExecuted": True}
+    search = [part for part in parts if part.get("toolCallId") == "c1"]
+    assert search == [
+        {"type": "tool-input-start", "toolName": "search", **own},
+        {"type": "tool-input-delta", "toolCallId": "c1", "inputTextDelta": '{"x":'},
+        {"type": "tool-input-delta", "toolCallId": "c1", "inputTextDelta": "1}"},
+        {"type": "tool-input-available", "toolName": "search", "input": {"x": 1}, **own},
+        {"type": "tool-output-available", "output": 7, **own},
+    ]
+    assert not any("providerExecuted" in part for part in parts if part.get("toolCallId") == "c2")
+    assert parts[-1]["finishReason"] == "tool-calls"
 
 
 async def test_a_tool_is_available_to_the_client_before_the_text_that_follows_it(talk: Talk) -> None:
@@ -230,6 +256,7 @@ async def test_arguments_that_are_no_json_are_an_error_of_the_tool(talk: Talk, a
         ([FinishEvent("content_filter")], "content-filter"),
         ([ToolCallEvent(0, "c1", "one")], "tool-calls"),
         ([ToolCallEvent(0, "c1", "one"), ToolResultEvent("c1", 1), TextEvent("b")], "stop"),
+        ([ToolCallEvent(0, "c1", "one", "{no")], "tool-calls"),
         ([], "stop"),
     ],
 )
@@ -272,6 +299,13 @@ async def test_an_error_before_the_first_event_has_its_status_and_its_text(
         ("{", "the request is not a chat: Invalid JSON"),
         ('{"messages": [{"role": "tool"}]}', "the request is not a chat: messages.0.role: Input should be 'system'"),
         ('{"id": "x", "messages": []}', "the request is not a chat: it has no messages"),
+        (json.dumps({"messages": [{"role": "user", "content": "as in version 4"}]}), UNUSABLE),
+        (json.dumps({"model": "echo", "messages": [{"role": "user", "content": "x"}], "stream": True}), UNUSABLE),
+        (json.dumps({"messages": [*body("x")["messages"], {"role": "user", "content": "x"}]}), UNUSABLE),
+        (json.dumps({"messages": [*body("x")["messages"], {"role": "assistant", "content": "x"}]}), UNUSABLE),
+        (json.dumps({"message": {"id": "u1", "role": "user", "parts": []}}), UNUSABLE),
+        (json.dumps(body("")), UNUSABLE),
+        (json.dumps({"message": {"role": "user", "parts": [{"type": "data-mood", "data": 1}]}}), UNUSABLE),
     ],
 )
 async def test_a_request_that_is_no_chat_is_refused_in_words(talk: Talk, content: str, text: str) -> None:
@@ -288,6 +322,7 @@ async def test_a_request_that_is_no_chat_is_refused_in_words(talk: Talk, content
         (ReplicaLost("gpt was lost while it answered chat"), "The response was interrupted."),
         (RuntimeError("secret"), "An error occurred."),
         (ToolResultEvent("c9", 1), "An error occurred."),
+        ("no event", "An error occurred."),
         (ToolResultEvent("c1", math.nan), "An error occurred."),
     ],
 )
@@ -298,8 +333,9 @@ async def test_an_error_after_the_first_event_is_the_last_part(talk: Talk, last:
         assert parts[-1]["errorText"] == text
 
 
-async def test_half_of_a_surrogate_pair_reaches_the_client(talk: Talk) -> None:
-    assert texts(await talk.parts(TextEvent("é\ud83d"), TextEvent("\ude00"))) == "é\ud83d\ude00"
+async def test_half_of_a_surrogate_pair_in_the_result_of_a_tool_reaches_the_client(talk: Talk) -> None:
+    parts = await talk.parts(ToolCallEvent(0, "c1", "one"), ToolResultEvent("c1", "\ud83d"))
+    assert [part["output"] for part in parts if "output" in part] == ["\ud83d"]
 
 
 async def test_the_model_gets_the_messages_and_their_tools_and_files(talk: Talk) -> None:

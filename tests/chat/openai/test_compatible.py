@@ -123,9 +123,9 @@ async def test_the_events_are_those_of_the_model_on_the_server(url: str) -> None
         assert await events(model, said("go")) == [
             ReasoningEvent("hm"),
             TextEvent("one"),
-            ToolCallEvent(0, "call_1", "look_up"),
+            ToolCallEvent(0, "call_1", "look_up", executed=False),
             ToolCallEvent(0, arguments='{"a": 1}'),
-            ToolCallEvent(1, "call_2", "look_up", "{}"),
+            ToolCallEvent(1, "call_2", "look_up", "{}", executed=False),
             UsageEvent(5, 7, reasoning_tokens=1, cached_tokens=2),
             FinishEvent("tool_calls"),
         ]

@@ -147,7 +147,10 @@ def test_the_parts_of_tool_calls_are_kept_apart(
     parts: list[dict[str, Any]], expected: list[tuple[str, str, int, str]]
 ) -> None:
     found = read(*parts, delta("tool_calls"))
-    assert found[:-1] == [ToolCallEvent(index, id, name, arguments) for id, name, index, arguments in expected]
+    assert found[:-1] == [
+        ToolCallEvent(index, id, name, arguments, executed=False if name else None)
+        for id, name, index, arguments in expected
+    ]
     assert found[-1] == FinishEvent("tool_calls")
 
 

@@ -1,5 +1,6 @@
 """The requests of the Responses API, as chat models get them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from app_toolkit.chat import Attachment, ChatMessage, ChatRequest, Tool
+from app_toolkit.chat.openai import wire
 from app_toolkit.chat.openai.response_items import (
     ResponseItem,
     ResponseRequest,
@@ -124,6 +126,116 @@ def test_the_choice_of_a_tool() -> None:
     assert asked(tools=tools, tool_choice=nameless).tools == ()
 
 
+OTHER_TOOLS = [
+    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+    {"type": "web_search", "external_web_access": False},
+    {"type": "local_shell"},
+    {"type": "computer_use_preview", "display_width": 1024, "display_height": 768, "environment": "browser"},
+    {"type": "file_search", "vector_store_ids": ["v"]},
+    {"type": "code_interpreter", "container": {"type": "auto"}},
+    {"type": "mcp", "server_label": "s", "server_url": "https://x.test"},
+    {"type": "image_generation"},
+]
+
+
+def test_tools_of_other_types_are_ignored_with_one_note_for_each_type(caplog: pytest.LogCaptureFixture) -> None:
+    tools = [*OTHER_TOOLS, LOOK_UP, {"type": "own type of this test"}, {"type": "own type of this test", "name": "b"}]
+    for _ in range(2):
+        assert [tool.name for tool in asked(tools=tools).tools] == ["look_up"]
+    noted = "tools of the type 'own type of this test' are ignored: chat models know functions only"
+    assert [record.message for record in caplog.records].count(noted) == 1
+
+
+def test_the_log_has_a_bounded_number_of_notes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_NOTED", 0)
+    asked(tools=[{"type": f"type {number}"} for number in range(3)])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "expected"),
+    [
+        ([LOOK_UP, *OTHER_TOOLS], {"type": "web_search"}, "auto"),
+        ([LOOK_UP, *OTHER_TOOLS], {"type": "custom", "name": "apply_patch"}, "auto"),
+        ([LOOK_UP, *OTHER_TOOLS], {"type": "mcp", "server_label": "s"}, "auto"),
+        ([LOOK_UP, *OTHER_TOOLS], "required", "required"),
+        (OTHER_TOOLS, {"type": "web_search"}, None),
+        (OTHER_TOOLS, "required", None),
+        (
+            [LOOK_UP, *OTHER_TOOLS],
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]},
+            None,
+        ),
+    ],
+)
+def test_the_choice_of_an_ignored_tool_leaves_the_choice_to_the_model(tools: Any, choice: Any, expected: Any) -> None:
+    assert asked(tools=tools, tool_choice=choice).tool_choice == expected
+
+
+def test_calls_of_other_tools_in_the_input_are_calls_of_functions_or_left_out() -> None:
+    action = {"type": "exec", "command": ["ls"]}
+    operation = {"type": "delete_file", "path": "a.py"}
+    screenshot = {"type": "computer_screenshot", "image_url": "data:,x"}
+    request = asked(
+        [
+            {"role": "user", "content": "go"},
+            {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": 'x "y"'},
+            {"type": "custom_tool_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "ok"}]},
+            {"type": "local_shell_call", "id": "1", "call_id": "b", "action": action, "status": "completed"},
+            {"type": "local_shell_call_output", "id": "1", "call_id": "b", "output": "a.py"},
+            {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}},
+            {"type": "function_call_output", "call_id": "c", "output": "b.py"},
+            {"type": "computer_call", "call_id": "d", "pending_safety_checks": []},
+            {"type": "computer_call_output", "call_id": "d", "output": screenshot},
+            {"type": "apply_patch_call", "call_id": "e", "operation": operation},
+            {"type": "apply_patch_call_output", "call_id": "e", "status": "completed"},
+            {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}},
+            {"type": "file_search_call", "id": "fs_1", "queries": ["x"], "results": None},
+            {"type": "code_interpreter_call", "id": "ci_1", "code": "1", "outputs": []},
+            {"type": "image_generation_call", "id": "ig_1", "result": "AAAA"},
+            {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []},
+            {"role": "user", "content": "go on"},
+        ]
+    )
+    assert request.messages == (
+        ChatMessage("user", "go"),
+        ChatMessage("assistant", "", (ToolCall("a", "apply_patch", '{"input": "x \\"y\\""}'),)),
+        ChatMessage("tool", "ok", tool_call_id="a"),
+        ChatMessage("assistant", "", (ToolCall("b", "local_shell", json.dumps(action)),)),
+        ChatMessage("tool", "a.py", tool_call_id="b"),
+        ChatMessage("assistant", "", (ToolCall("c", "shell", '{"commands": ["ls"]}'),)),
+        ChatMessage("tool", "b.py", tool_call_id="c"),
+        ChatMessage("assistant", "", (ToolCall("d", "computer", "{}"),)),
+        ChatMessage("tool", json.dumps(screenshot), tool_call_id="d"),
+        ChatMessage("assistant", "", (ToolCall("e", "apply_patch", json.dumps(operation)),)),
+        ChatMessage("tool", "", tool_call_id="e"),
+        ChatMessage("user", "go on"),
+    )
+
+
+def test_calls_that_the_model_has_run_itself_are_calls_with_their_results() -> None:
+    call = {"type": "mcp_call", "server_label": "app_toolkit", "name": "search", "arguments": '{"x": 1}'}
+    error = {"type": "mcp_tool_execution_error", "content": "it broke"}
+    request = asked(
+        [
+            {"role": "assistant", "content": "I look."},
+            {**call, "id": "mcp_1", "status": "completed", "output": "[1]", "error": None},
+            {**call, "id": "mcp_2", "status": "failed", "output": None, "error": error},
+            {**call, "id": "mcp_3", "status": "incomplete", "output": None, "error": None},
+            {"role": "assistant", "content": "I found one."},
+        ]
+    )
+    assert request.messages == (
+        ChatMessage("assistant", "I look.", (ToolCall("mcp_1", "search", '{"x": 1}'),)),
+        ChatMessage("tool", "[1]", tool_call_id="mcp_1"),
+        ChatMessage("assistant", "", (ToolCall("mcp_2", "search", '{"x": 1}'),)),
+        ChatMessage("tool", json.dumps(error), tool_call_id="mcp_2"),
+        ChatMessage("assistant", "I found one."),
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -143,10 +255,9 @@ def test_the_choice_of_a_tool() -> None:
         ({"input": [{"type": "function_call", "call_id": "f"}]}, "input[0].name"),
         ({"input": [{"type": "function_call_output", "output": "f"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "f"}]}, "input[0].output"),
-        ({"tools": [LOOK_UP, {"type": "web_search"}]}, "tools[1].type"),
+        ({"input": [{"type": "function_call_output", "call_id": "f", "output": {"a": 1}}]}, "input[0].output"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
-        ({"tool_choice": {"type": "mcp"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
     ],
 )
@@ -207,6 +318,9 @@ ITEMS = st.one_of(
         {"type": st.just("function_call"), "call_id": st.just("a"), "name": st.just("f"), "arguments": st.text()}
     ),
     st.fixed_dictionaries({"type": st.just("function_call_output"), "call_id": st.just("a"), "output": st.text()}),
+    st.fixed_dictionaries({"type": st.just("custom_tool_call"), "call_id": st.just("a"), "input": st.text()}),
+    st.fixed_dictionaries({"type": st.just("mcp_call"), "id": st.just("m"), "name": st.just("f"), "output": st.text()}),
+    st.just({"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "queries": [None]}}),
     st.just({"type": "reasoning", "id": "rs_1", "summary": []}),
 )
 

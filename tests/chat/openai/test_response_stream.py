@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
 
 from app_toolkit.chat import (
     ChatEvent,
@@ -18,31 +20,17 @@ from app_toolkit.chat import (
     UsageEvent,
 )
 from app_toolkit.chat.openai.response_stream import FINAL, ResponseEvents, ResponseReader, WireEvent
+from tests.chat.model_events import EVENTS, checked_events, for_openai
 
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 HEAD = {"id": "resp_1", "object": "response", "status": "in_progress", "output": [], "error": None, "usage": None}
-
-CALLS = st.builds(
-    ToolCallEvent,
-    st.integers(0, 2),
-    st.sampled_from(["", "call_a", "call_b"]),
-    st.sampled_from(["", "look_up"]),
-    st.text(max_size=3),
-)
-EVENTS = st.one_of(
-    st.builds(TextEvent, st.text(max_size=3)),
-    st.builds(ReasoningEvent, st.text(max_size=3)),
-    CALLS,
-    st.builds(ToolResultEvent, st.sampled_from(["call_a", "call_b"]), st.just({"a": 1})),
-    st.builds(UsageEvent, st.integers(0, 9), st.integers(0, 9)),
-    st.builds(FinishEvent, st.sampled_from(["stop", "length", "tool_calls", "content_filter"])),
-)
 
 
 def run(*events: ChatEvent, head: dict[str, Any] = HEAD) -> list[WireEvent]:
     """All events of a response, as they are read from a log."""
     response = ResponseEvents(head)
     found = [*response.created(), *response.started()]
-    for event in events:
+    for event in for_openai(checked_events(events)):
         found += response.translate(event)
     found += response.completed(1_000)
     return list(json.loads(json.dumps(found)))
@@ -119,8 +107,8 @@ def test_reasoning_is_an_item_of_its_own() -> None:
 def test_the_parts_of_several_calls_may_alternate() -> None:
     events = run(
         TextEvent("wait"),
-        ToolCallEvent(0, "call_a", "a", '{"x"'),
-        ToolCallEvent(1, "", "b"),
+        ToolCallEvent(0, "call_a", "a", '{"x"', executed=False),
+        ToolCallEvent(1, "", "b", executed=False),
         ToolCallEvent(0, arguments=": 1}"),
         ToolCallEvent(1, arguments="{}"),
     )
@@ -156,19 +144,59 @@ def test_the_parts_of_several_calls_may_alternate() -> None:
     assert [(each["name"], each["arguments"]) for each in done] == [("a", '{"x": 1}'), ("b", "{}")]
 
 
-def test_the_result_of_a_tool_that_the_model_calls_itself_is_an_item() -> None:
-    events = run(ToolCallEvent(0, "call_a", "a", "{}"), ToolResultEvent("call_a", [1]), TextEvent("one"))
-    call, result, message = events[-1]["response"]["output"]
-    assert (call["status"], message["type"]) == ("completed", "message")
-    assert result == {
-        "id": result["id"],
-        "type": "function_call_output",
-        "status": "completed",
-        "call_id": "call_a",
-        "output": "[1]",
-    }
-    done = [event["item"]["type"] for event in events if event["type"] == "response.output_item.done"]
-    assert done == ["function_call", "function_call_output", "message"]
+@pytest.mark.parametrize("executed", [True, None])
+def test_a_call_of_a_tool_that_the_model_runs_itself_is_an_mcp_call_with_its_result(executed: bool | None) -> None:
+    events = run(
+        TextEvent("wait"),
+        ToolCallEvent(0, "call_a", "a", '{"x"', executed),
+        ToolCallEvent(0, arguments=": 1}"),
+        ToolCallEvent(1, "call_b", "b", executed=executed),
+        ToolResultEvent("call_b", "it broke", is_error=True),
+        ToolResultEvent("call_a", [1]),
+        TextEvent("one"),
+    )
+    assert not any("function_call" in type for type in types(events))
+    mine = [event for event in events if event.get("output_index") == (1 if executed else 2)]
+    assert types(mine) == [
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.completed",
+        "output_item.done",
+    ]
+    failed = [event for event in events if event.get("output_index") == (2 if executed else 1)]
+    assert (failed[2]["delta"], types(failed)[-2]) == ("{}", "mcp_call.failed"), "clients read the arguments as JSON"
+    first, *calls, last = events[-1]["response"]["output"]
+    assert (first["content"][0]["text"], last["content"][0]["text"]) == ("wait", "one")
+    call, broken = calls if executed else reversed(calls)
+    assert (
+        mine[-1]["item"]
+        == call
+        == {
+            "id": mine[0]["item"]["id"],
+            "type": "mcp_call",
+            "status": "completed",
+            "server_label": "app_toolkit",
+            "name": "a",
+            "arguments": '{"x": 1}',
+            "output": "[1]",
+            "error": None,
+            "approval_request_id": None,
+        }
+    )
+    error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "it broke"}]}
+    assert (broken["status"], broken["arguments"], broken["output"], broken["error"]) == ("failed", "{}", None, error)
+    for event in mine + failed:
+        EVENT.validate_python(event)
+
+
+def test_a_call_that_the_model_runs_itself_and_that_has_no_result_is_incomplete() -> None:
+    events = run(ToolCallEvent(0, "call_a", "a", "{}", executed=True), TextEvent("one"))
+    call, _ = events[-1]["response"]["output"]
+    assert (call["status"], call["output"]) == ("incomplete", None)
+    assert events[-1]["type"] == "response.completed"
 
 
 @pytest.mark.parametrize(("reason", "why"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
@@ -201,11 +229,6 @@ def test_a_response_in_the_background_is_queued_first() -> None:
     assert statuses == ["queued", "queued", "in_progress", "completed"]
 
 
-def test_an_invalid_event_is_an_error() -> None:
-    with pytest.raises(TypeError, match="'text', which is no event"):
-        ResponseEvents(HEAD).translate("text")  # type: ignore[arg-type]
-
-
 @given(st.lists(EVENTS, max_size=12))
 def test_every_item_is_opened_filled_and_closed_in_this_order(chat: list[ChatEvent]) -> None:
     events = run(*chat)
@@ -221,8 +244,11 @@ def test_every_item_is_opened_filled_and_closed_in_this_order(chat: list[ChatEve
         assert mine[-1]["item"] == document
         assert document["id"] == mine[0]["item"]["id"]
         match document["type"]:
-            case "function_call_output":
-                middle: list[str] = []
+            case "mcp_call":
+                ending = [f"mcp_call.{document['status']}"] * (document["status"] != "incomplete")
+                arguments = ["mcp_call_arguments.delta", "mcp_call_arguments.done"][not delta :]
+                middle = ["mcp_call.in_progress", *arguments, *ending]
+                assert document["arguments"] == delta
             case "function_call":
                 middle = ["function_call_arguments.delta", "function_call_arguments.done"][not delta :]
                 assert document["arguments"] == delta

@@ -22,6 +22,7 @@ from app_toolkit.chat import (
     FinishEvent,
     ReasoningEvent,
     TextEvent,
+    ToolCall,
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
@@ -88,10 +89,11 @@ async def scripted(request: ChatRequest) -> AsyncIterator[ChatEvent]:
             yield ReasoningEvent("which ")
             yield ReasoningEvent("tools?")
             yield ToolCallEvent(0, "call_a", "a", '{"x"')
-            yield ToolCallEvent(1, "call_b", "b")
+            yield ToolCallEvent(1, "own", "c", "{}", executed=True)
+            yield ToolCallEvent(2, "call_b", "b", executed=False)
             yield ToolCallEvent(0, "call_a", "a", ": 1}")
             yield ToolResultEvent("own", 1)
-            yield ToolCallEvent(1, arguments="{}")
+            yield ToolCallEvent(2, arguments="{}")
         case ("unequal", _, _):
             for number in range(request.choice + 1):
                 yield TextEvent(str(number))
@@ -244,10 +246,10 @@ async def test_parallel_tool_calls_stream_in_parts(http: httpx.AsyncClient) -> N
     assert rest == [
         {"reasoning_content": "which "},
         {"reasoning_content": "tools?"},
-        {"tool_calls": [_call(0, "call_a", "a", '{"x"')]},
-        {"tool_calls": [_call(1, "call_b", "b", "")]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
-        {"tool_calls": [{"index": 1, "function": {"arguments": "{}"}}]},
+        {"tool_calls": [_call(0, "call_b", "b", "")]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+        {"tool_calls": [_call(1, "call_a", "a", '{"x"')]},
+        {"tool_calls": [{"index": 1, "function": {"arguments": ": 1}"}}]},
     ]
 
 
@@ -259,7 +261,7 @@ async def test_a_whole_completion_has_the_same_content(http: httpx.AsyncClient) 
     response = await http.post(COMPLETIONS, json=ask("org/scripted", "tools"))
     document = response.json()
     (choice,) = document["choices"]
-    calls = [("call_a", "a", '{"x": 1}'), ("call_b", "b", "{}")]
+    calls = [("call_b", "b", "{}"), ("call_a", "a", '{"x": 1}')]
     assert choice == {
         "index": 0,
         "message": {
@@ -287,7 +289,7 @@ async def test_text_of_every_kind_survives_the_way(http: httpx.AsyncClient) -> N
     response = await http.post(COMPLETIONS, json=ask("org/scripted", "lines", stream=True))
     assert len(response.text.splitlines()) == response.text.count("\n")
     text = "".join(each.get("content", "") for each in deltas(chunks(response.text)))
-    assert text == "a\nb\r\u2028\u2029\x85é? 日"
+    assert text == "a\nb\r\u2028\u2029\x85é\ufffd 日"
     whole = (await http.post(COMPLETIONS, json=ask("org/scripted", "lines"))).json()
     assert whole["choices"][0]["message"]["content"] == text
 
@@ -392,6 +394,8 @@ def _first_word(model: Model) -> Any:
         ({"n": 0}, "n", "invalid_value"),
         ({"stream": "maybe"}, "stream", "invalid_type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing_required_parameter"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "missing_required_parameter"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "invalid_value"),
         ({"model": 5}, "model", "invalid_type"),
     ],
@@ -403,6 +407,55 @@ async def test_a_wrong_field_is_named(model: Model, fields: dict[str, Any], para
     assert (response.status_code, error["type"]) == (400, "invalid_request_error")
     assert (error["param"], error["code"]) == (param, code)
     assert error["message"]
+
+
+CUSTOM = {"type": "custom", "custom": {"name": "apply_patch", "format": {"type": "text"}}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "expected"),
+    [
+        ([TOOL, CUSTOM, {"type": "web_search"}], {"type": "custom", "custom": {"name": "apply_patch"}}, "auto"),
+        ([TOOL, CUSTOM, {"type": "web_search", "function": None}], "required", "required"),
+        ([CUSTOM], "required", None),
+        (
+            [TOOL, {"type": "function", "function": {"name": "other"}}],
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "look_up"}}]},
+            },
+            "required",
+        ),
+    ],
+)
+async def test_tools_of_other_types_and_their_choice_are_ignored(
+    tools: list[Any], choice: Any, expected: str | None
+) -> None:
+    got: list[ChatRequest] = []
+
+    async def model(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        got.append(request)
+        yield TextEvent("yes")
+
+    app = FastAPI()
+    app.include_router(openai_router(model))
+    function = {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    custom = {"id": "b", "type": "custom", "custom": {"name": "apply_patch", "input": "x"}}
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "tool_calls": [function, custom]},
+        {"role": "tool", "tool_call_id": "a", "content": "1"},
+        {"role": "tool", "tool_call_id": "b", "content": "2"},
+    ]
+    body = {"model": "default", "messages": messages, "tools": tools, "tool_choice": choice}
+    async with in_process(app) as http:
+        assert (await http.post("/chat/completions", json=body)).status_code == 200
+    (request,) = got
+    assert (request.tool_choice, [tool.name for tool in request.tools]) == (expected, ["look_up"] if expected else [])
+    assert request.messages[1].tool_calls == (
+        ToolCall("a", "look_up", "{}"),
+        ToolCall("b", "apply_patch", '{"input": "x"}'),
+    )
 
 
 async def test_a_body_that_is_no_object_and_an_unknown_model_have_openai_s_errors(http: httpx.AsyncClient) -> None:
@@ -856,6 +909,8 @@ async def test_text_ends_at_stop_also_if_the_model_ignores_it(http: httpx.AsyncC
     assert (text, choice["finish_reason"]) == ("one t", "stop")
     (choice,) = (await http.post(COMPLETIONS, json={**ask("echo", "one tw"), "stop": "two"})).json()["choices"]
     assert choice["message"]["content"] == "one tw"
+    (*_, last) = await stream(http, "echo", "one two six", stop="six", stream_options={"include_usage": True})
+    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (3, 3)
 
 
 async def test_model_gets_the_reasoning_of_earlier_responses() -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from app_toolkit.chat import (
     ChatError,
     ChatEvent,
+    ChatRequest,
     ErrorEvent,
     FinishEvent,
     ReasoningEvent,
@@ -20,36 +22,27 @@ from app_toolkit.chat import (
     ToolResultEvent,
     UsageEvent,
 )
+from app_toolkit.chat.catalog import Catalog
 from app_toolkit.chat.requests import origin_is_allowed
 from app_toolkit.chat.websocket.wire import InvalidCommand, encoded, frame, is_last, read_command
 from app_toolkit.errors import QueueFull, ReplicaLost
+from tests.chat.model_events import EVENTS_AND_ERRORS
 
 pytestmark = pytest.mark.anyio
 
 CHAT: dict[str, Any] = {"type": "chat", "id": "r", "messages": [{"role": "user", "content": "hello"}]}
 
-EVENTS = st.one_of(
-    st.builds(TextEvent, st.text()),
-    st.builds(ReasoningEvent, st.text()),
-    st.builds(ToolCallEvent, st.integers(0, 3), st.text(), st.text(), st.text()),
-    st.builds(ToolResultEvent, st.text(), st.recursive(st.none() | st.text(), st.lists), st.booleans()),
-    st.builds(UsageEvent, st.integers(0), st.integers(0)),
-    st.builds(FinishEvent, st.sampled_from(("stop", "length"))),
-    st.builds(ErrorEvent, st.text()),
-    st.just(ChatError("no", status=429, code="slow_down")),
-    st.just(ValueError("secret")),
-    st.just("no event"),
-)
+WRONG = st.sampled_from([ChatError("no", status=429, code="slow_down"), ValueError("secret"), "no event"])
 
 
 async def events_of(*events: Any) -> list[dict[str, Any]]:
-    async def model() -> AsyncIterator[ChatEvent]:
+    async def model(request: ChatRequest) -> AsyncIterator[ChatEvent]:
         for event in events:
             if isinstance(event, Exception):
                 raise event
             yield event
 
-    found = [event async for event in encoded(model)]
+    found = [event async for event in encoded(partial(Catalog({"gpt": model}, {}).find("gpt"), ChatRequest(())))]
     assert [is_last(event) for event in found] == [False] * (len(found) - 1) + [True]
     documents = [json.loads(frame("r", number, event)) for number, event in enumerate(found, 1)]
     assert all((each.pop("id"), each.pop("number")) == ("r", number) for number, each in enumerate(documents, 1))
@@ -61,9 +54,12 @@ async def test_each_event_has_its_document() -> None:
         ReasoningEvent("let me see"),
         ToolCallEvent(0, "c", "look_up", '{"a":'),
         ToolCallEvent(0, arguments=" 1}"),
-        ToolResultEvent("c", {"found": [1]}),
-        TextEvent("é\ud800"),
+        ToolResultEvent("c", {"found": [1, "\ud800"]}),
+        ToolCallEvent(1, "d", "look_up", executed=True),
+        ToolCallEvent(2, "e", "pay", executed=False),
+        TextEvent("é\ud83d"),
         TextEvent(""),
+        TextEvent("\ude00"),
         FinishEvent("length"),
         TextEvent("too late"),
         UsageEvent(3, 4, 1, 2),
@@ -71,8 +67,11 @@ async def test_each_event_has_its_document() -> None:
         {"type": "reasoning", "text": "let me see"},
         {"type": "tool_call", "index": 0, "call_id": "c", "name": "look_up", "arguments": '{"a":'},
         {"type": "tool_call", "index": 0, "arguments": " 1}"},
-        {"type": "tool_result", "call_id": "c", "result": {"found": [1]}, "is_error": False},
-        {"type": "text", "text": "é\ud800"},
+        {"type": "tool_result", "call_id": "c", "result": {"found": [1, "\ud800"]}, "is_error": False},
+        {"type": "tool_call", "index": 1, "call_id": "d", "name": "look_up", "executed": True, "arguments": ""},
+        {"type": "tool_call", "index": 2, "call_id": "e", "name": "pay", "executed": False, "arguments": ""},
+        {"type": "text", "text": "é"},
+        {"type": "text", "text": "😀"},
         {"type": "usage", "input_tokens": 3, "output_tokens": 4, "reasoning_tokens": 1, "cached_tokens": 2},
         {"type": "finish", "reason": "length"},
     ]
@@ -99,7 +98,7 @@ async def test_a_response_without_a_finish_event_ends_with_a_reason() -> None:
             {"status": 500, "code": "server_error", "message": "the server failed while it processed the request"},
         ),
         (
-            ToolResultEvent("c", float("nan")),
+            ToolResultEvent("c", 1),
             {"status": 500, "code": "server_error", "message": "the server failed while it processed the request"},
         ),
     ],
@@ -113,7 +112,7 @@ async def test_a_failure_is_the_last_event(failure: Any, document: dict[str, Any
 
 
 @settings(max_examples=40)
-@given(st.lists(EVENTS, max_size=6))
+@given(st.lists(EVENTS_AND_ERRORS | WRONG, max_size=6))
 async def test_a_response_has_one_last_event_for_any_events_of_the_model(events: list[Any]) -> None:
     assert "secret" not in json.dumps(await events_of(*events))
 

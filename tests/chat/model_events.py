@@ -1,0 +1,80 @@
+"""The events of a model as routers get them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from app_toolkit.chat import (
+    ChatEvent,
+    ErrorEvent,
+    FinishEvent,
+    ReasoningEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    UsageEvent,
+)
+from app_toolkit.chat.events import EventChecker, checked, with_known_runners
+
+TEXTS = st.text(st.sampled_from("ab é日\ud83d\ude00\u2028{}1"), max_size=4)
+IDS = st.sampled_from(["", "call_a", "call_b"])
+
+EVENTS = st.one_of(
+    st.builds(TextEvent, TEXTS),
+    st.builds(ReasoningEvent, TEXTS),
+    st.builds(
+        ToolCallEvent,
+        st.integers(0, 2),
+        IDS,
+        st.sampled_from(["", "search"]),
+        TEXTS,
+        st.sampled_from([None, True, False]),
+    ),
+    st.builds(ToolResultEvent, IDS, st.just({"a": 1}), st.booleans()),
+    st.builds(UsageEvent, st.integers(0, 9), st.integers(0, 9)),
+    st.builds(FinishEvent, st.sampled_from(["stop", "length", "tool_calls", "content_filter"])),
+)
+"""Events of a model, in any order."""
+
+EVENTS_AND_ERRORS = EVENTS | st.builds(ErrorEvent, TEXTS)
+
+
+def checked_events(events: Iterable[Any], **options: Any) -> list[ChatEvent]:
+    """What a router gets from a model that yields these events. Those that are refused are left out."""
+    checker = EventChecker("gpt", **options)
+    passed: list[ChatEvent] = []
+    for event in events:
+        try:
+            passed += list(checker.take(event))
+        except ValueError:
+            continue
+        if checker.has_failed:
+            return passed
+    return [*passed, *checker.end()]
+
+
+async def of_model(events: Iterable[Any], model: str = "gpt", **options: Any) -> list[ChatEvent]:
+    """What a router gets from a model that yields these events, or raises them."""
+
+    async def yielded() -> AsyncIterator[ChatEvent]:
+        for event in events:
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+    return [event async for event in checked(yielded(), EventChecker(model, **options))]
+
+
+def for_openai(events: Iterable[ChatEvent]) -> list[ChatEvent]:
+    """What `openai_router` translates of checked events."""
+
+    async def yielded() -> AsyncIterator[ChatEvent]:
+        for event in events:
+            yield event
+
+    async def read() -> list[ChatEvent]:
+        return [event async for event in with_known_runners(yielded())]
+
+    return asyncio.run(read())
