@@ -9,6 +9,13 @@ from pydantic_core import ErrorDetails
 
 from app_toolkit.config.suggestions import suggestion
 
+_STEM = r"[^\s.:/\\]([^.:/\\]*[^\s.:/\\])?"
+MODULE = rf"{_STEM}(\.{_STEM})*"
+"""Matches the name of a module. Its file may have a name that an `import` cannot have: `my-app.py`, `app copy.py`."""
+
+OBJECT = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+"""Matches the name of an object in a module."""
+
 
 class SecretValue(ValueError):
     """A mistake in an option whose value may be secret. Messages about it do not show the value."""

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from app_toolkit.config import references
 from app_toolkit.config.document import Document, Mistake, Place, from_yaml
-from app_toolkit.config.fields import parts, sentence
+from app_toolkit.config.fields import MODULE, OBJECT, parts, sentence
 from app_toolkit.config.models import (
     LOGGING_CONFIG,
     STREAM_LOG,
@@ -33,7 +33,7 @@ from app_toolkit.config.options import InstanceOptions, TrafficOptions
 from app_toolkit.config.secrets import MASK, masked, secrets_in, unmasked
 from app_toolkit.errors import ConfigError, FileError, OverrideError
 
-_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_TARGET = re.compile(f"{MODULE}:{OBJECT}")
 _NAMES = TypeAdapter(Name)
 
 M = TypeVar("M", bound=Model)

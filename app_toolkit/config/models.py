@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from app_toolkit.config.affinity import key_sources
-from app_toolkit.config.fields import SecretValue, merge, sentence
+from app_toolkit.config.fields import MODULE, OBJECT, SecretValue, merge, sentence
 from app_toolkit.config.log_config import logging_config
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions, Resources
@@ -171,10 +171,9 @@ def _tag_source(option: str | None) -> str | None:
 def _routing_policy(option: str | None) -> str | None:
     if option is None or option == "prefix":
         return option
-    module, _, function = option.partition(":")
-    if not all(name.isidentifier() for name in (*module.split("."), *function.split("."))):
+    if not re.fullmatch(f"{MODULE}:{OBJECT}", option):
         raise ValueError("should be prefix, or the import path of a function, such as package.module:function")
-    if module == "__main__":
+    if option.startswith("__main__:"):
         raise ValueError("other processes cannot import a function of __main__: put it into a module")
     return option
 

@@ -87,7 +87,8 @@ def test_the_first_of_the_usual_files_wins(tmp_path: Path) -> None:
         ),
         ("nowhere.py", "there is no file 'nowhere.py' in "),
         ("src/", "is not a package"),
-        ("two words", "'two words' is neither a file nor of the form 'module:attribute'"),
+        ("two..dots", "'two..dots' is neither a file nor of the form 'module:attribute'"),
+        (" shop:app", "' shop:app' is neither a file nor of the form 'module:attribute'"),
         ("shop:", "'' in 'shop:' is not the name of an object"),
         ("shop:a b", "'a b' in 'shop:a b' is not the name of an object"),
         (":app", "':app' is neither"),
@@ -98,6 +99,21 @@ def test_a_target_that_is_none_is_refused_in_one_sentence(tmp_path: Path, target
     write(tmp_path, {"src/my.app.py": APP})
     with pytest.raises(TargetError, match=sentence):
         resolve(target, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("my-app", "my-app.py"),
+        ("1app", "1app.py"),
+        ("app copy", "app copy.py"),
+        ("dashed.api-v1", "dashed/api-v1.py"),
+        ("my-service.main-app", "my-service/main-app.py"),
+    ],
+)
+def test_a_module_may_have_a_name_that_no_import_statement_can_have(tmp_path: Path, name: str, file: str) -> None:
+    write(tmp_path, {file: APP})
+    assert load(resolve(f"{name}:app", folder=tmp_path))[1] == f"{name}:app"
 
 
 @pytest.mark.parametrize(
