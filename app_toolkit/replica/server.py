@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 import uvicorn
 import uvicorn.lifespan.on
 import uvloop
+import websockets
 from fastapi import FastAPI
 
 from app_toolkit import private
@@ -68,6 +69,8 @@ CLOSING_S = 1.0
 """Time in seconds that clients of WebSockets have to answer the close code 1012."""
 SHUTDOWN_S = 10.0
 """Time in seconds that the shutdown of a lifespan may take after the last exchange."""
+SERVER_FOLDERS = tuple(str(Path(package.__file__).parent) + os.sep for package in (uvicorn, websockets))
+"""The folders of the code that logs with `uvicorn.error` itself."""
 
 
 class ReplicaServer:
@@ -428,7 +431,6 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            access_log=False,
             log_config=None,
             workers=1,
             backlog=BACKLOG,
@@ -436,7 +438,9 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._startup = startup
         self._started = started
-        logging.getLogger("uvicorn.error").addFilter(_not_reported)
+        log = logging.getLogger("uvicorn.error")
+        log.addFilter(_not_reported)
+        log.addFilter(_is_not_routine)
 
     @property
     def has_unsent_responses(self) -> bool:
@@ -580,3 +584,15 @@ def _not_reported(record: logging.LogRecord) -> bool:
     """Prevent uvicorn from logging an error that the replica has logged already, with the id of the request."""
     information: Any = record.exc_info
     return not (isinstance(information, tuple) and isinstance(information[1], Reported))
+
+
+def _is_not_routine(record: logging.LogRecord) -> bool:
+    """Prevent uvicorn from logging below a warning, as it does at each start, unless its logger has a level of its own.
+
+    Apps use the same logger, and their records are shown.
+    """
+    return (
+        record.levelno >= logging.WARNING
+        or not record.pathname.startswith(SERVER_FOLDERS)
+        or logging.getLogger(record.name).level != logging.NOTSET
+    )
