@@ -54,7 +54,7 @@ from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import candidate_name
-from app_toolkit.core.logs import MOST_RECORDS, LogQuery
+from app_toolkit.core.logs import MOST_RECORDS, Level, LogQuery
 from app_toolkit.core.slow import MOST_SHOWN
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
 from app_toolkit.engines.select import engine
@@ -215,14 +215,6 @@ AdminURL = Annotated[
         f"{ADMIN_TOKEN}. [default: none]"
     ),
 ]
-
-
-class Level(StrEnum):
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-    critical = "critical"
 
 
 class Format(StrEnum):
