@@ -99,13 +99,14 @@ def blocking_line(stack: Sequence[StackFrame], libraries: Sequence[str], folders
     """
     if not stack or stack[0].file.endswith(IDLE):
         return None
-    frame = next((frame for frame in stack if _is_users(frame.file, libraries)), stack[0])
+    frame = next((frame for frame in stack if is_users(frame.file, libraries)), stack[0])
     inside = [folder for folder in folders if folder and _lies_in(frame.file, folder)]
     name = frame.file.removeprefix(max(inside, key=len).rstrip("/") + "/") if inside else frame.file
     return f"{name}:{frame.line} in {frame.function}"
 
 
-def _is_users(file: str, libraries: Sequence[str]) -> bool:
+def is_users(file: str, libraries: Sequence[str]) -> bool:
+    """Return whether a file has user code. `libraries`: the folders that contain none."""
     return not file.startswith("<frozen") and not any(_lies_in(file, folder) for folder in libraries)
 
 

@@ -93,7 +93,7 @@ def show_logs(level: str, format: str = "text") -> None:
     `FORMATTERS`.
     """
     attach_fields()
-    logging.lastResort = _handler(format)
+    logging.lastResort = _handler(level, format)
     root = logging.getLogger()
     if root.level == logging.WARNING:  # its default
         root.setLevel(level.upper())
@@ -106,7 +106,7 @@ def handle_uvicorn_loggers(level: str, format: str = "text") -> None:
     """
     for name in UVICORN_LOGGERS:
         logger = logging.getLogger(name)
-        logger.handlers = [_handler(format)]
+        logger.handlers = [_handler(level, format)]
         logger.propagate = False
         logger.setLevel(level.upper())
 
@@ -124,7 +124,7 @@ def propagate_uvicorn_loggers(configured: Container[str]) -> None:
                 logger.propagate = True
 
 
-def _handler(format: str) -> logging.StreamHandler[Any]:
+def _handler(level: str, format: str) -> logging.StreamHandler[Any]:
     handler = logging.StreamHandler()
-    handler.setFormatter(FORMATTERS[format]())
+    handler.setFormatter(FORMATTERS[format](level))
     return handler

@@ -9,13 +9,13 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 
 import uvloop
 
 from app_toolkit.core.stalls import Blocked, StackFrame, Watched, blocking_line, is_debugging, is_starting
 from app_toolkit.observability.loop_lag import LoopLag
+from app_toolkit.observability.tracebacks import LIBRARIES
 
 logger = logging.getLogger("app_toolkit.watchdog")
 
@@ -143,14 +143,6 @@ def watched_loop() -> asyncio.AbstractEventLoop:
     Watchdog("this app").start(loop)
     return loop
 
-
-def _libraries() -> list[str]:
-    paths = sysconfig.get_paths()
-    return [str(Path(__file__).parents[1])] + [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-
-
-LIBRARIES = _libraries()
-"""Folders that contain no user code."""
 
 DEBUGGER = frozenset(os.path.join(sysconfig.get_paths()["stdlib"], name) for name in ("bdb.py", "pdb.py", "cmd.py"))
 """Files of the standard library's debugger. They are not imported, because a user's `cmd.py` might be imported

@@ -69,7 +69,7 @@ CLOSING_S = 1.0
 """Time in seconds that clients of WebSockets have to answer the close code 1012."""
 SHUTDOWN_S = 10.0
 """Time in seconds that the shutdown of a lifespan may take after the last exchange."""
-SERVER_FOLDERS = tuple(str(Path(package.__file__).parent) + os.sep for package in (uvicorn, websockets))
+SERVER_FOLDERS = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (uvicorn, websockets))
 """The folders of the code that logs with `uvicorn.error` itself."""
 
 
