@@ -579,11 +579,12 @@ def slow(
         found = client.slow(subject, last)
         if subject is not None and not found:
             client.execute(GetStatus()).check_name(subject)
+        warnings = client.logs(LogQuery(level="warning")).records if found and not as_json else ()
     if as_json:
         for each in found:
             print(json.dumps(asdict(each)))
     else:
-        screen.slow(found)
+        screen.slow(found, warnings)
 
 
 @app.command()

@@ -13,11 +13,11 @@ from types import FrameType
 
 import uvloop
 
-from app_toolkit.core.stalls import Blocked, StackFrame, Watched, blocking_line, is_debugging, is_starting
+from app_toolkit.core.stalls import WATCHDOG, Blocked, StackFrame, Watched, blocking_line, is_debugging, is_starting
 from app_toolkit.observability.loop_lag import LoopLag
 from app_toolkit.observability.tracebacks import LIBRARIES
 
-logger = logging.getLogger("app_toolkit.watchdog")
+logger = logging.getLogger(WATCHDOG)
 
 DEEPEST = 500
 """Maximum number of stack frames that are examined."""
