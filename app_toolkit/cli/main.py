@@ -51,7 +51,7 @@ from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, Pl
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs
-from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
+from app_toolkit.config.suggestions import command_suggestion, flag_suggestion, nearest
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import candidate_name
 from app_toolkit.core.logs import MOST_RECORDS, Level, LogQuery
@@ -669,9 +669,11 @@ def traffic(
 
 
 def _application(client: Client, name: str) -> ApplicationStatus:
-    found = client.execute(GetStatus()).application(name)
+    status = client.execute(GetStatus())
+    found = status.application(name)
     if found is None:
-        raise ConfigError(f"there is no application {name!r}")
+        names = [each.name for each in status.applications]
+        raise ConfigError(f"there is no application {name!r}{nearest(name, names)}")
     return found
 
 

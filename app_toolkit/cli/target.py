@@ -13,7 +13,7 @@ from app_toolkit.errors import TargetError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.logs import attach_fields
 from app_toolkit.types import ASGIApp
-from app_toolkit.userapp.loading import import_from, names
+from app_toolkit.userapp.loading import has_no, import_from
 from app_toolkit.userapp.target import candidates, is_function, is_served, served
 
 CANDIDATES = ("main.py", "app.py", "api.py", "app/main.py", "app/app.py", "app/api.py")
@@ -71,9 +71,7 @@ def load(target: Target) -> tuple[ASGIApp | Deployable, str]:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise TargetError(
-                f"the module {target.module!r} ({module.__file__}) has no {attribute!r}; it has {names(module)}"
-            ) from None
+            raise TargetError(f"the module {target.module!r} ({module.__file__}) {has_no(module, attribute)}") from None
     where = f"{target.module}:{attribute}"
     return served(found, where), where
 

@@ -417,8 +417,9 @@ class _FileReader:
         return options if len(self.mistakes) == before else None
 
     def _sentence(self, mistake: ErrorDetails, model: type[Model], place: Place) -> str:
+        beside = ("applications",) if model is InstanceOptions else ()
         return sentence(
-            mistake, lambda option: self._document.display_name((*place, option) if option else place), model
+            mistake, lambda option: self._document.display_name((*place, option) if option else place), model, beside
         )
 
     def _types(self, written: Any, read: Any, place: Place) -> None:

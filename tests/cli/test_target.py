@@ -139,7 +139,9 @@ def test_an_app_may_sit_inside_an_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "sentence"),
     [
-        ("nap = 3", "wrong:app", r"the module 'wrong' \(.*wrong.py\) has no 'app'; it has nap$"),
+        ("web = 3", "wrong:app", r"the module 'wrong' \(.*wrong.py\) has no 'app'; it has web$"),
+        ("app = web = 3", "wrong:ap", r"the module 'wrong' \(.*wrong.py\) has no 'ap'; did you mean 'app'\?$"),
+        ("", "wron:app", r"no module 'wron' in .* packages; did you mean 'wrong'\?$"),
         ("", "wrong", "holds no FastAPI app"),
         ("app = 3", "wrong:app", "wrong:app is an int, and a target is a FastAPI app"),
         ("", "absent:app", "no module 'absent' in "),

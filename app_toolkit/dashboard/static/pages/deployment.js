@@ -124,13 +124,13 @@ export function open([application, name]) {
 
   function askForScale() {
     const row = state.tables.deployments[id];
-    const { field, row: line } = numberField("Replicas", row.target, { min: 0, max: 1_000 });
+    const { field, row: line } = numberField("Replicas", row.target, { min: 1, max: 1_000 });
     confirm({
       title: `Scale ${id}`,
       question: row.scaling ? "The autoscaler sets the number within its bounds. The API says whether it accepts another one." : `It has ${row.target} now. Replicas that are removed finish their requests first.`,
       fields: [line],
       label: "Scale",
-      check: () => (/^\d+$/.test(field.value.trim()) ? "" : "Enter a whole number of replicas."),
+      check: () => (/^[1-9]\d*$/.test(field.value.trim()) ? "" : "Enter a whole number of replicas, at least 1. To stop the deployment, delete its application."),
       action: () => scale(application, name, Number(field.value)),
     });
   }
