@@ -14,6 +14,7 @@ from anyio import to_thread
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetApplications, GetEvents, GetStatus
 from app_toolkit.core.status import InstanceStatus
+from app_toolkit.dashboard.failing import Failing
 from app_toolkit.dashboard.history import EVERY_S, History, samples
 from app_toolkit.dashboard.tables import (
     COLUMNS,
@@ -65,6 +66,7 @@ class Live:
         self._latest = latest
         self._links: Mapping[str, str] = {}
         self.history = History(LATENCY_S)
+        self._failing = Failing()
         self._moments = Moments()
         self._tables: dict[str, Mapping[str, Row]] = {}
         self._layouts: Mapping[str, Row] = {}
@@ -138,6 +140,7 @@ class Live:
             sampled = samples(numbers)
             self.history.add(now, sampled)
             self._tables["numbers"] = number_rows(sampled, self.history)
+            self._tables["failing"] = self._failing.add(now, numbers.deployments)
             self._tables["processes"] = process_rows(numbers.processes)
             self._tables["sample"] = {"at": round(now, 3)}
             await asyncio.sleep(EVERY_S)
