@@ -89,14 +89,14 @@ async def measure_documents(client: SimulatedClient, updates: int) -> Served:
 
     live = Live(client, latest)
     running = asyncio.create_task(live.run())
-    documents = live.documents()
-    first = await anext(documents)
-    sizes, times = [], []
-    for _ in range(updates):
-        simulating, began = 0.0, time.thread_time()
-        sizes.append(len((await anext(documents)).encode()))
-        times.append(time.thread_time() - began - simulating)
-    await documents.aclose()  # type: ignore[attr-defined]
+    with live.page() as documents:
+        first = await anext(documents)
+        sizes, times = [], []
+        for _ in range(updates):
+            simulating, began = 0.0, time.thread_time()
+            sizes.append(len((await anext(documents)).encode()))
+            times.append(time.thread_time() - began - simulating)
+        await documents.aclose()  # type: ignore[attr-defined]
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

@@ -89,7 +89,8 @@ def dev(
     check_port_is_free(host, port)
     set_development()
     set_served(str(served))
-    shown = {"()": FORMATTERS[log_format()]}  # uvicorn's own formatters do not escape control characters
+    # uvicorn's own formatters do not escape control characters
+    shown = {"()": FORMATTERS[log_format()], "level": log_level()}
     config = uvicorn.Config(
         f"{__name__}:app",
         factory=True,

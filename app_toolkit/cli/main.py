@@ -51,10 +51,10 @@ from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, Pl
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs
-from app_toolkit.config.suggestions import command_suggestion, flag_suggestion
+from app_toolkit.config.suggestions import command_suggestion, flag_suggestion, nearest
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import candidate_name
-from app_toolkit.core.logs import MOST_RECORDS, LogQuery
+from app_toolkit.core.logs import MOST_RECORDS, Level, LogQuery
 from app_toolkit.core.slow import MOST_SHOWN
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
 from app_toolkit.engines.select import engine
@@ -219,14 +219,6 @@ AdminURL = Annotated[
         f"{ADMIN_TOKEN}. [default: none]"
     ),
 ]
-
-
-class Level(StrEnum):
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-    critical = "critical"
 
 
 class Format(StrEnum):
@@ -604,11 +596,12 @@ def slow(
         found = client.slow(subject, last)
         if subject is not None and not found:
             client.execute(GetStatus()).check_name(subject)
+        warnings = client.logs(LogQuery(level="warning")).records if found and not as_json else ()
     if as_json:
         for each in found:
             print(json.dumps(asdict(each)))
     else:
-        screen.slow(found)
+        screen.slow(found, warnings)
 
 
 @app.command()
@@ -693,9 +686,11 @@ def traffic(
 
 
 def _application(client: Client, name: str) -> ApplicationStatus:
-    found = client.execute(GetStatus()).application(name)
+    status = client.execute(GetStatus())
+    found = status.application(name)
     if found is None:
-        raise ConfigError(f"there is no application {name!r}")
+        names = [each.name for each in status.applications]
+        raise ConfigError(f"there is no application {name!r}{nearest(name, names)}")
     return found
 
 

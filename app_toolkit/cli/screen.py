@@ -16,8 +16,9 @@ from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_bac
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.core.diff import Diff, Effect
 from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, is_admin, node_of
-from app_toolkit.core.logs import LogPage
+from app_toolkit.core.logs import LoggedRecord, LogPage
 from app_toolkit.core.slow import SlowRequest
+from app_toolkit.core.stalls import WARN_AFTER_S, WATCHDOG, Blocked
 from app_toolkit.core.status import (
     FAILED,
     HEALTHY,
@@ -38,6 +39,9 @@ from app_toolkit.observability.log_formats import shown
 from app_toolkit.observability.records import OK
 
 COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
+
+WIDEST = 100_000
+"""More columns than any table needs."""
 
 
 class ServingConsole(Console):
@@ -267,17 +271,22 @@ class Screen:
         for address in page.missing:
             print(f"The logs of node {address} are missing: no proxy answers there.", file=sys.stderr)
 
-    def slow(self, requests: Sequence[SlowRequest]) -> None:
-        """Show slow requests with their stages in milliseconds, a line for each request and call."""
+    def slow(self, requests: Sequence[SlowRequest], warnings: Sequence[LoggedRecord] = ()) -> None:
+        """Show slow requests with their stages in milliseconds, a line for each request and call.
+
+        `warnings`: records of the same time. Those about blocked event loops are shown beside the requests that waited.
+        """
         if not requests:
             self.say("no requests have ended in the last ten minutes")
             return
         lines: list[tuple[str, ...]] = []
         for request in requests:
-            lines.append(_slow_line(request))
-            lines += [_slow_line(call, indent="  ") for call in request.calls]
+            lines.append((*_slow_line(request), _blocked(request, warnings)))
+            lines += [(*_slow_line(call, indent="  "), _blocked(call, warnings)) for call in request.calls]
         stages = ("body", "queue", "failed attempts", "app", "response")
-        self._rows(("began", "request", "for", "status", "ms", *stages, "replica", "request id"), lines)
+        heads = ("began", "request", "for", "status", "ms", *stages, "replica", "request id", "loop blocked at")
+        width = len(heads) if any(line[-1] for line in lines) else len(heads) - 1
+        self._rows(heads[:width], [line[:width] for line in lines])
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
         ongoing = load[replica_set.name].replicas if replica_set.name in load else {}
@@ -331,14 +340,30 @@ class Screen:
         self._rows(("autoscaled", "target", "load", "on average", "needed", "last change"), following)
 
     def _rows(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        if self._console.is_terminal:
-            table = Table(*heads, box=None, header_style="bold")
+        rows = list(rows)
+        if not self._console.is_terminal:
             for row in rows:
-                table.add_row(*map(Text, row))
+                self.say("  " + "  ".join(f"{head}={cell}" for head, cell in zip(heads, row, strict=True)))
+            return
+        table = Table(*heads, box=None, header_style="bold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        unbounded = self._console.options.update(max_width=WIDEST)
+        if self._console.measure(table, options=unbounded).maximum <= self._console.width:
             self._console.print(table)
         else:
             for row in rows:
-                self.say("  " + "  ".join(f"{head}={cell}" for head, cell in zip(heads, row, strict=True)))
+                self._wrapped([f"{head}={cell}" for head, cell in zip(heads, row, strict=True) if cell])
+
+    def _wrapped(self, cells: Iterable[str]) -> None:
+        """Show the cells of a row that is too wide for the terminal: on several lines, and none of them cut."""
+        line = ""
+        for cell in cells:
+            if line and len(line) + len(cell) + 2 > self._console.width:
+                self.say(line)
+                line = "  "
+            line += f"  {cell}"
+        self.say(line)
 
 
 def _printable(line: str) -> str:
@@ -362,6 +387,21 @@ def _slow_line(request: SlowRequest, indent: str = "") -> tuple[str, ...]:
         request.replica,
         request.request_id,
     )
+
+
+def _blocked(request: SlowRequest, warnings: Iterable[LoggedRecord]) -> str:
+    """Return the lines that blocked the event loop of the replica while the request was in it."""
+    blocks: list[tuple[str, float, float]] = []
+    for warning in warnings:
+        if warning.replica == request.replica and warning.logger == WATCHDOG:
+            at = datetime.fromisoformat(warning.time).timestamp()
+            line = Blocked.line_in(warning.message)
+            if line is not None:
+                blocks.append((line, at - WARN_AFTER_S, at))
+            elif blocks:  # the loop has gone on
+                blocks[-1] = (*blocks[-1][:2], at)
+    lines = [line for line, begin, end in blocks if begin <= request.at + request.seconds and request.at <= end]
+    return ", ".join(dict.fromkeys(lines))
 
 
 def _ms(seconds: float) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from app_toolkit.config.fields import MODULE, OBJECT
 from app_toolkit.errors import TargetError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.logs import attach_fields
 from app_toolkit.types import ASGIApp
-from app_toolkit.userapp.loading import import_from, names
+from app_toolkit.userapp.loading import has_no, import_from
 from app_toolkit.userapp.target import candidates, is_function, is_served, served
 
 CANDIDATES = ("main.py", "app.py", "api.py", "app/main.py", "app/app.py", "app/api.py")
@@ -23,8 +24,6 @@ PREFERRED = ("app", "api")
 
 Functions with these names are used only if the module has no app.
 """
-
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def resolve(target: str | None, *, folder: Path, entrypoint: str | None = None, 
     place, attribute = _split(target)
     if _is_path(place, folder):
         return _from_file(place, attribute, folder, app_dir)
-    if not _MODULE.fullmatch(place):
+    if not re.fullmatch(MODULE, place):
         raise TargetError(f"{target!r} is neither a file nor of the form 'module:attribute'")
     return Target(place, attribute, (app_dir or folder).resolve())
 
@@ -72,9 +71,7 @@ def load(target: Target) -> tuple[ASGIApp | Deployable, str]:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise TargetError(
-                f"the module {target.module!r} ({module.__file__}) has no {attribute!r}; it has {names(module)}"
-            ) from None
+            raise TargetError(f"the module {target.module!r} ({module.__file__}) {has_no(module, attribute)}") from None
     where = f"{target.module}:{attribute}"
     return served(found, where), where
 
@@ -94,7 +91,7 @@ def _split(target: str) -> tuple[str, str | None]:
     # The colon may be that of a Windows drive, which is followed by a path.
     if not colon or "/" in attribute or "\\" in attribute:
         return target, None
-    if not _MODULE.fullmatch(attribute):
+    if not re.fullmatch(OBJECT, attribute):
         raise TargetError(f"{attribute!r} in {target!r} is not the name of an object")
     return place, attribute
 

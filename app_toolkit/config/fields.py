@@ -1,6 +1,6 @@
 """The structure of option models: their parts, how options are merged, and messages about mistakes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -9,21 +9,30 @@ from pydantic_core import ErrorDetails
 
 from app_toolkit.config.suggestions import suggestion
 
+_STEM = r"[^\s.:/\\]([^.:/\\]*[^\s.:/\\])?"
+MODULE = rf"{_STEM}(\.{_STEM})*"
+"""Matches the name of a module. Its file may have a name that an `import` cannot have: `my-app.py`, `app copy.py`."""
+
+OBJECT = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+"""Matches the name of an object in a module."""
+
 
 class SecretValue(ValueError):
     """A mistake in an option whose value may be secret. Messages about it do not show the value."""
 
 
-def sentence(mistake: ErrorDetails, display_name_of: Callable[[str], str], model: type[BaseModel]) -> str:
+def sentence(
+    mistake: ErrorDetails, display_name_of: Callable[[str], str], model: type[BaseModel], beside: Collection[str] = ()
+) -> str:
     """Describe one mistake in the options of `model`: the option, its value and the limit.
 
     `display_name_of` returns the name of an option in messages. For an empty string, it returns the name of what has
-    the options: a model, or a place in a file.
+    the options: a model, or a place in a file. `beside`: names that the same place may have, which are no options.
     """
     where = ".".join(str(part) for part in mistake["loc"])
     message = str(mistake["ctx"]["error"]) if mistake["type"] == "value_error" else mistake["msg"]
     if mistake["type"] == "extra_forbidden":
-        return f"{display_name_of('')} has no option {where!r}{_instead(mistake['loc'], model)}"
+        return f"{display_name_of('')} has no option {where!r}{_instead(mistake['loc'], model, beside)}"
     if mistake["type"] == "value_error" and not where:
         return f"{display_name_of('')}: {message}"
     if mistake["type"] == "missing":
@@ -33,14 +42,14 @@ def sentence(mistake: ErrorDetails, display_name_of: Callable[[str], str], model
     return f"{display_name_of(where)} = {mistake['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
-def _instead(place: tuple[int | str, ...], model: type[BaseModel]) -> str:
+def _instead(place: tuple[int | str, ...], model: type[BaseModel], beside: Collection[str]) -> str:
     """Suggest another option for the unknown one at this place in `model`."""
     *around, option = place
     for name in around:
         field = model.model_fields.get(str(name))
         model = (parts(field) if field is not None else None) or model
     inner = {name: found.model_fields for name, field in model.model_fields.items() if (found := parts(field))}
-    return suggestion(str(option), model.model_fields, inner)
+    return suggestion(str(option), [*model.model_fields, *(beside if not around else ())], inner)
 
 
 def parts(field: FieldInfo) -> type[BaseModel] | None:

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from app_toolkit.config import references
 from app_toolkit.config.document import Document, Mistake, Place, from_yaml
-from app_toolkit.config.fields import parts, sentence
+from app_toolkit.config.fields import MODULE, OBJECT, parts, sentence
 from app_toolkit.config.models import (
     LOGGING_CONFIG,
     LOOP,
@@ -35,7 +35,7 @@ from app_toolkit.config.secrets import MASK, masked, secrets_in, unmasked
 from app_toolkit.errors import ConfigError, FileError, OverrideError
 from app_toolkit.types import LoopKind
 
-_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_TARGET = re.compile(f"{MODULE}:{OBJECT}")
 _NAMES = TypeAdapter(Name)
 
 M = TypeVar("M", bound=Model)
@@ -424,8 +424,9 @@ class _FileReader:
         return options if len(self.mistakes) == before else None
 
     def _sentence(self, mistake: ErrorDetails, model: type[Model], place: Place) -> str:
+        beside = ("applications",) if model is InstanceOptions else ()
         return sentence(
-            mistake, lambda option: self._document.display_name((*place, option) if option else place), model
+            mistake, lambda option: self._document.display_name((*place, option) if option else place), model, beside
         )
 
     def _types(self, written: Any, read: Any, place: Place) -> None:

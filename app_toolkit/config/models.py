@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs, urlsplit
@@ -26,8 +25,9 @@ from pydantic import (
 )
 
 from app_toolkit.config.affinity import key_sources
-from app_toolkit.config.fields import SecretValue, merge, sentence
+from app_toolkit.config.fields import MODULE, OBJECT, SecretValue, merge, sentence
 from app_toolkit.config.log_config import logging_config
+from app_toolkit.config.suggestions import nearest
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions, Resources
 from app_toolkit.types import Kind, LoopKind, OnDisconnect, Retry
@@ -140,7 +140,7 @@ class RayActorOptions(Model):
     def _check_runtime_env(self) -> Self:
         # This validates the whole model, because an error of one field shows its value, which may be a secret.
         for key in (self.runtime_env or {}).keys() - RUNTIME_ENV:
-            meant = "".join(f"; did you mean {near!r}?" for near in get_close_matches(key, RUNTIME_ENV, n=1))
+            meant = nearest(key, RUNTIME_ENV)
             raise ValueError(f"Ray's runtime_env has no key {key!r}{meant or f'; it has {_listed(RUNTIME_ENV)}'}")
         variables = (self.runtime_env or {}).get("env_vars", {})
         if not isinstance(variables, Mapping) or not all(isinstance(value, str) for value in variables.values()):
@@ -168,13 +168,21 @@ def _tag_source(option: str | None) -> str | None:
     return option
 
 
+def _route_prefix(prefix: str | None) -> str | None:
+    if prefix is not None and not re.fullmatch(r"/([^/?#\s]+(/[^/?#\s]+)*)?", prefix):
+        plain = "/".join(part for part in re.split(r"[/?#\s]+", prefix) if part)
+        raise ValueError(
+            f"a route prefix begins with a slash, does not end with one, and has no ?, # or space, such as '/{plain}'"
+        )
+    return prefix
+
+
 def _routing_policy(option: str | None) -> str | None:
     if option is None or option == "prefix":
         return option
-    module, _, function = option.partition(":")
-    if not all(name.isidentifier() for name in (*module.split("."), *function.split("."))):
+    if not re.fullmatch(f"{MODULE}:{OBJECT}", option):
         raise ValueError("should be prefix, or the import path of a function, such as package.module:function")
-    if module == "__main__":
+    if option.startswith("__main__:"):
         raise ValueError("other processes cannot import a function of __main__: put it into a module")
     return option
 
@@ -575,7 +583,7 @@ class ApplicationSpec(Origin):
 
     schema_version: Literal[1] = 1
     name: ApplicationName
-    route_prefix: Annotated[str | None, Field(pattern=r"^/([^/?#\s]+(/[^/?#\s]+)*)?$")] = "/"
+    route_prefix: Annotated[str | None, AfterValidator(_route_prefix)] = "/"
     """path under which the application is served; None: it serves no HTTP"""
     root_path: str = ""
     """`root_path` of the app; its routes are found with and without it"""

@@ -4,7 +4,7 @@ Ray Serve, Ray, uvicorn, gunicorn and the FastAPI CLI have options with other na
 differently here. The tables below have a sentence for each of these. Any other name is compared with those that exist.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 NO_PLACEMENT_GROUP = (
@@ -167,4 +167,9 @@ def suggestion(option: str, known: Collection[str], tables: Mapping[str, Collect
             return f"; it belongs in {table!r}"
     if option in OTHER_NAMES:
         return f"; {OTHER_NAMES[option]}"
-    return "".join(f"; did you mean {meant!r}?" for meant in get_close_matches(option, known, n=1))
+    return nearest(option, known)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like `name`, to append to the message that there is no such name, or ""."""
+    return "".join(f"; did you mean {meant!r}?" for meant in get_close_matches(name, [*known], n=1))

@@ -7,6 +7,7 @@ from typing import Any
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.suggestions import nearest
 from app_toolkit.controller.admin import START_S, Admin
 from app_toolkit.controller.leases import LEASE_S, Leases
 from app_toolkit.controller.proxies import Proxies
@@ -121,7 +122,7 @@ class DesiredState:
     def rollout(self, name: str) -> Rollout:
         """Return the rollout of an application. Raises `ConfigError` if there is no such application."""
         if name not in self.rollouts:
-            raise ConfigError(f"there is no application {name!r}")
+            raise ConfigError(f"there is no application {name!r}{nearest(name, self.rollouts)}")
         return self.rollouts[name]
 
     @property

@@ -9,7 +9,9 @@ from typing import Any, Literal, Self
 from app_toolkit.core.identity import ReplicaSetKey, are_proxies, main_name, replica_set_of
 from app_toolkit.types import ReplicaId
 
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+Level = Literal["debug", "info", "warning", "error", "critical"]
+
+LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 TIME = slice(9, 33)
 """Where a line has its time, which is UTC in the form `2026-05-04T09:30:00.123Z`. Such times are ordered as texts."""
@@ -44,8 +46,8 @@ class LogQuery:
     """The id of a replica or of another process."""
     request_id: str | None = None
     """Records of this request, and of batches that contain one of its items."""
-    level: str | None = None
-    """The lowest level: one of `LEVELS`."""
+    level: Level | None = None
+    """The lowest level."""
 
     def reads(self, process: str) -> bool:
         """Return whether the process of this name may have records that match."""

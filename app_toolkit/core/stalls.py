@@ -10,6 +10,9 @@ WARN_AFTER_S = 1.0
 CHECK_INTERVAL_S = 0.1
 """Seconds between two checks of an event loop, and so the most by which a reported duration is too long."""
 
+WATCHDOG = "app_toolkit.watchdog"
+"""The logger of the warnings about blocked event loops."""
+
 PYDEVD = re.compile(r"/(pydevd|_pydevd_\w+)/|/(pydev|site-packages|dist-packages)/pydevd\.py$")
 """The files of the debugger that debugpy, VS Code and PyCharm use, in any folder."""
 
@@ -17,6 +20,7 @@ IDLE = ("asyncio/runners.py", "asyncio/base_events.py", "uvicorn/server.py")
 """The files of the innermost frame while the event loop waits for events. If such a loop does not run a callback, the
 process got no CPU time, and no code blocks it."""
 
+LINE = re.compile(r" is blocked for \d+ s at (.+?:\d+ in \S+)")
 
 STARTING = ("uvicorn/config.py", "uvicorn/importer.py", "uvicorn/lifespan/on.py")
 """The files that import an app and run its lifespan. No requests are served yet."""
@@ -41,6 +45,12 @@ class Blocked:
 
     def __str__(self) -> str:
         return f"blocked for {self.seconds:.0f} s" + (f" at {self.at}" if self.at else "")
+
+    @staticmethod
+    def line_in(message: str) -> str | None:
+        """Return the line that a log message with a `Blocked` names; None: it names none."""
+        named = LINE.search(message)
+        return named and named[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +109,14 @@ def blocking_line(stack: Sequence[StackFrame], libraries: Sequence[str], folders
     """
     if not stack or stack[0].file.endswith(IDLE):
         return None
-    frame = next((frame for frame in stack if _is_users(frame.file, libraries)), stack[0])
+    frame = next((frame for frame in stack if is_users(frame.file, libraries)), stack[0])
     inside = [folder for folder in folders if folder and _lies_in(frame.file, folder)]
     name = frame.file.removeprefix(max(inside, key=len).rstrip("/") + "/") if inside else frame.file
     return f"{name}:{frame.line} in {frame.function}"
 
 
-def _is_users(file: str, libraries: Sequence[str]) -> bool:
+def is_users(file: str, libraries: Sequence[str]) -> bool:
+    """Return whether a file has user code. `libraries`: the folders that contain none."""
     return not file.startswith("<frozen") and not any(_lies_in(file, folder) for folder in libraries)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from app_toolkit.config.suggestions import nearest
 from app_toolkit.core import restarts
 from app_toolkit.core.applications import replica_set_names
 from app_toolkit.core.canary import Requests
@@ -310,7 +311,8 @@ class InstanceStatus:
         if name in {each.name for each in (*self.applications, *deployments, *others)}:
             return
         if found is None:
-            raise ConfigError(f"there is no application {application!r}")
+            meant = nearest(application, [each.name for each in self.applications])
+            raise ConfigError(f"there is no application {application!r}{meant}")
         names = ", ".join(sorted(ReplicaSetKey.parse(each.name).deployment for each in deployments)) or "none"
         raise ConfigError(f"application {application!r} has no deployment {deployment!r}; it has {names}")
 

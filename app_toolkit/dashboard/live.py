@@ -5,7 +5,8 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from anyio import to_thread
@@ -13,6 +14,7 @@ from anyio import to_thread
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetApplications, GetEvents, GetStatus
 from app_toolkit.core.status import InstanceStatus
+from app_toolkit.dashboard.failing import Failing
 from app_toolkit.dashboard.history import EVERY_S, History, samples
 from app_toolkit.dashboard.tables import (
     COLUMNS,
@@ -64,6 +66,7 @@ class Live:
         self._latest = latest
         self._links: Mapping[str, str] = {}
         self.history = History(LATENCY_S)
+        self._failing = Failing()
         self._moments = Moments()
         self._tables: dict[str, Mapping[str, Row]] = {}
         self._layouts: Mapping[str, Row] = {}
@@ -92,24 +95,29 @@ class Live:
         """Whether `MOST_STREAMS` pages are open."""
         return self._streams >= MOST_STREAMS
 
-    async def documents(self) -> AsyncIterator[str]:
-        """Yield the state as a JSON document, and then documents with what has changed, at most one each second.
+    @contextmanager
+    def page(self) -> Iterator[AsyncIterator[str]]:
+        """Return the documents of a page, which is open until the context is left.
 
-        A page that is too slow for all of them gets the whole state again.
+        The first document has the state as JSON. The others have what has changed, and come at most once each second. A
+        page that is too slow for all of them gets the whole state again.
         """
         self._streams += 1
         self._opened.set()
         try:
-            seen = None
-            while (following := await self._next(seen)) is not None:
-                document, seen = following
-                yield document
+            yield self._documents()
         finally:
             self._streams -= 1
             if not self._streams:  # the next page must not get what is known now, which will be old
                 self._opened.clear()
                 self._tables.pop("deployments", None)
                 self._stale = True
+
+    async def _documents(self) -> AsyncIterator[str]:
+        seen = None
+        while (following := await self._next(seen)) is not None:
+            document, seen = following
+            yield document
 
     async def close(self) -> None:
         """End the streams of documents."""
@@ -132,6 +140,7 @@ class Live:
             sampled = samples(numbers)
             self.history.add(now, sampled)
             self._tables["numbers"] = number_rows(sampled, self.history)
+            self._tables["failing"] = self._failing.add(now, numbers.deployments)
             self._tables["processes"] = process_rows(numbers.processes)
             self._tables["sample"] = {"at": round(now, 3)}
             await asyncio.sleep(EVERY_S)

@@ -29,14 +29,16 @@ def dashboard_router(live: Live) -> APIRouter:
     """Return the routes with the data of the page, below `/api`."""
     router = APIRouter(prefix="/api", tags=["dashboard"])
 
-    def has_room() -> None:
+    async def open_page() -> AsyncIterator[AsyncIterator[str]]:
         if live.is_full:
             raise HTTPException(503, f"{MOST_STREAMS} pages of the dashboard are open, which is the limit")
+        with live.page() as documents:  # before the response begins: many pages may be opened at the same time
+            yield documents
 
-    @router.get("/live", response_class=EventSourceResponse, dependencies=[Depends(has_room)])
-    async def follow() -> AsyncIterator[ServerSentEvent]:
+    @router.get("/live", response_class=EventSourceResponse)
+    async def follow(documents: Annotated[AsyncIterator[str], Depends(open_page)]) -> AsyncIterator[ServerSentEvent]:
         """Follow the instance: first its state, and then what has changed, at most once each second."""
-        async for document in live.documents():
+        async for document in documents:
             yield ServerSentEvent(raw_data=document)
 
     @router.get("/history")

@@ -8,7 +8,7 @@ from app_toolkit.config.secrets import is_secret_name
 from app_toolkit.errors import InsecurePath
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.log_folder import LogFolder
-from app_toolkit.observability.logs import attach_fields, show_logs
+from app_toolkit.observability.logs import attach_fields, handle_uvicorn_loggers, show_logs
 from app_toolkit.observability.process_log import ProcessLog
 from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.types import ReplicaId
@@ -21,18 +21,27 @@ def process_context(name: str) -> ReplicaContext:
     return ReplicaContext("", "", ReplicaId(name))
 
 
-def begin_logs(folder: Path | None, context: ReplicaContext, file: str = "", *, output: bool = False) -> None:
+def begin_logs(
+    folder: Path | None,
+    context: ReplicaContext,
+    file: str = "",
+    *,
+    user_code: bool = False,
+) -> None:
     """Show the records of this process from now on, and write them to its log file. Call this once in a process.
 
     Parameters:
         folder: The folder of the log file. None: the process has none.
         context: The replica, or that of `process_context`.
         file: The name of the log file; empty: the id of the replica.
-        output: Whether the file also gets what is written to standard output and standard error.
+        user_code: Whether the process runs user code. Its file then also gets what is written to standard output and
+            standard error, and the loggers of uvicorn have handlers.
     """
     add_secrets(settings.values_of(is_secret_name))
     level = settings.log_level()
     show_logs(level, settings.log_format())
+    if user_code:
+        handle_uvicorn_loggers(level, settings.log_format())
     attach_fields(context)
     if folder is None:
         return
@@ -41,4 +50,4 @@ def begin_logs(folder: Path | None, context: ReplicaContext, file: str = "", *, 
     except (OSError, InsecurePath) as error:
         logger.warning("the log records of %s are not kept: %s", context.replica_id, error)
         return
-    ProcessLog(kept.write, level).begin(output=output)
+    ProcessLog(kept.write, level).begin(output=user_code)

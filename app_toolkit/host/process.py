@@ -47,6 +47,7 @@ from app_toolkit.observability.aggregate import MetricsAggregate
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.log_file import LogFile
 from app_toolkit.observability.log_folder import LogFolder
+from app_toolkit.observability.logs import propagate_uvicorn_loggers
 from app_toolkit.observability.metrics import Sample, Source
 from app_toolkit.observability.process import ProcessUse
 from app_toolkit.observability.pushing import MetricsPush, MetricsThread, Push
@@ -235,7 +236,7 @@ class ReplicaProcess(ControlledProcess):
             use_data_of_project(Path(spec.app_dir))
         add_secrets(spec.live.secrets)
         context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
-        begin_logs(self.services.log_folder, context, output=True)
+        begin_logs(self.services.log_folder, context, user_code=True)
         begin_tracing(context)
         folder, store = self.services.folder.path, self.services.store
         # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
@@ -248,6 +249,7 @@ class ReplicaProcess(ControlledProcess):
             os.chdir(here.working_dir or os.curdir)
         if here.logging_config is not None:
             configure_logging(here.logging_config, here.app_dir)
+            propagate_uvicorn_loggers(here.logging_config.get("loggers", {}))
         # On a cluster with one node, no port is opened.
         remote_host = self.services.address if len(self.services.nodes()) > 1 else None
         around = partial(_calling, here, secret, self.services)

@@ -94,6 +94,8 @@ class DeploymentNumbers:
     batches: list[int] = field(default_factory=lambda: [0] * (len(SIZES) + 1))
     """Batches by their number of items: the buckets of `SIZES`, which are not cumulative."""
     batch_items: float = 0.0
+    routes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By `METHOD ROUTE`, or by the method of a class: what has ended, and what of it counts as an error."""
     # Gauges
     queued: int = 0
     """Requests and calls that wait for a replica."""
@@ -552,10 +554,12 @@ def _instant(name: str, family: UserFamily, values: dict[str, float], *, is_open
 
 
 def _count_requests(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
-    status, outcome = labels[3:]
-    numbers.requests += int(grown[0])
-    if status >= "500" or outcome == CUT:
-        numbers.errors += int(grown[0])
+    route, method, status, outcome = labels[1:]
+    ended = int(grown[0])
+    failed = ended if status >= "500" or outcome == CUT else 0
+    numbers.requests += ended
+    numbers.errors += failed
+    _count_route(numbers, f"{method} {route}", ended, failed)
 
 
 def _count_latency(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
@@ -564,9 +568,16 @@ def _count_latency(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: l
 
 
 def _count_calls(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
-    numbers.calls += int(grown[0])
-    if labels[2] != "ok":
-        numbers.call_errors += int(grown[0])
+    ended = int(grown[0])
+    failed = ended if labels[2] != "ok" else 0
+    numbers.calls += ended
+    numbers.call_errors += failed
+    _count_route(numbers, labels[1], ended, failed)
+
+
+def _count_route(numbers: DeploymentNumbers, name: str, ended: int, failed: int) -> None:
+    before = numbers.routes.get(name, (0, 0))
+    numbers.routes[name] = before[0] + ended, before[1] + failed
 
 
 def _count_call_latency(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:
@@ -612,6 +623,7 @@ def _copy(numbers: DeploymentNumbers) -> DeploymentNumbers:
         numbers.call_latency_sum_s,
         numbers.batches,
         numbers.batch_items,
+        dict(numbers.routes),
     )
 
 

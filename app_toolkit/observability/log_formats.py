@@ -13,7 +13,7 @@ from typing import Any
 
 from app_toolkit.core.logs import LoggedRecord
 from app_toolkit.observability.secrets import redacted
-from app_toolkit.observability.tracebacks import shortened
+from app_toolkit.observability.tracebacks import ExceptionInfo, folded, shortened
 
 FIELDS = ("request_id", "request_ids", "trace_id", "application", "revision", "deployment", "replica")
 """The fields that each record of a replica has, in the order in which JSON shows them."""
@@ -86,22 +86,30 @@ def bounded(text: str, most: int, escape: Callable[[str], str] = escaped) -> str
 class TextFormatter(logging.Formatter):
     """One line for each record, `TIME LEVEL LOGGER [REQUEST ID]: MESSAGE`, and the lines of its traceback, indented."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: str = "info") -> None:
+        """`level`: the log level of the process. With "debug", tracebacks have all frames."""
         super().__init__(datefmt=TIME)
+        self._trace = _whole if level == "debug" else folded
 
     def format(self, record: logging.LogRecord) -> str:
         request = getattr(record, "request_id", "")
         parts = (record.levelname, record.name, *([f"[{request}]"] if request else ()))
         named = " ".join(bounded(part, MOST_BYTES_OF_A_NAME) for part in parts)
         head = f"{self.formatTime(record, TIME)}.{int(record.msecs):03d} {named}: "
-        trace = _trace(record)
+        trace = _trace(record, self._trace)
         lines = bounded(trace, MOST_BYTES // 2, indented) if trace else ""
         room = MOST_BYTES - len(head.encode()) - len(lines.encode()) - 1
         return f"{head}{bounded(_message(record), room)}{lines}"
 
 
 class JsonFormatter(logging.Formatter):
-    """One line of JSON for each record, in ASCII. Fields that a record does not have are left out."""
+    """One line of JSON for each record, in ASCII. Fields that a record does not have are left out.
+
+    Tracebacks have all frames, on every level.
+    """
+
+    def __init__(self, level: str = "info") -> None:
+        super().__init__()
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -113,7 +121,7 @@ class JsonFormatter(logging.Formatter):
             for name, value in fields
             if value is not None and value != ""
         )
-        if trace := _trace(record):
+        if trace := _trace(record, _whole):
             tail += f',"exception":"{bounded(trace, MOST_BYTES // 2, _json)}"'
         room = MOST_BYTES - len(head) - len(tail) - len('""}\n')
         return f'{head}{bounded(_message(record), room, _json)}"{tail}}}'
@@ -154,11 +162,15 @@ def _message(record: logging.LogRecord) -> str:
     return redacted(record.getMessage()).rstrip("\n")  # uvicorn separates some messages by an empty line
 
 
-def _trace(record: logging.LogRecord) -> str:
+def _whole(information: ExceptionInfo) -> str:
+    return logging.Formatter().formatException(information)
+
+
+def _trace(record: logging.LogRecord, formatted: Callable[[ExceptionInfo], str]) -> str:
     """Return the traceback of the record's exception, and its stack if it has one."""
     parts = []
     if isinstance(record.exc_info, tuple) and record.exc_info[0] is not None:
-        parts.append(shortened(logging.Formatter().formatException(record.exc_info)))
+        parts.append(shortened(formatted(record.exc_info)))
     elif record.exc_text:  # the record comes from another process
         parts.append(record.exc_text)
     if record.stack_info:

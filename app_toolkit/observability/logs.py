@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 from app_toolkit.core.identity import candidate_of
@@ -15,6 +15,9 @@ process of an instance, only the id is not empty."""
 
 MOST_REQUEST_IDS = 100
 """The most request ids that a record of a batch has. Together they have at most `MOST_BYTES_OF_REQUEST_IDS`."""
+
+UVICORN_LOGGERS = ("uvicorn", "uvicorn.access")
+"""The loggers that have handlers under uvicorn. The others, such as `uvicorn.error`, propagate to the first."""
 
 _is_attached = False
 
@@ -90,12 +93,38 @@ def show_logs(level: str, format: str = "text") -> None:
     `FORMATTERS`.
     """
     attach_fields()
-    handler = logging.StreamHandler()
-    handler.setFormatter(FORMATTERS[format]())
-    logging.lastResort = handler
+    logging.lastResort = _handler(level, format)
     root = logging.getLogger()
     if root.level == logging.WARNING:  # its default
         root.setLevel(level.upper())
-    server = logging.getLogger("uvicorn")
-    if server.level == logging.NOTSET:  # in a replica, where each start and end of the server would log a record
-        server.setLevel(logging.WARNING)
+
+
+def handle_uvicorn_loggers(level: str, format: str = "text") -> None:
+    """Give uvicorn's loggers this level and handlers of their own, as its own configuration does.
+
+    Apps log with these loggers, and change or copy their handlers. `level` and `format` are those of `show_logs`.
+    """
+    for name in UVICORN_LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers = [_handler(level, format)]
+        logger.propagate = False
+        logger.setLevel(level.upper())
+
+
+def propagate_uvicorn_loggers(configured: Container[str]) -> None:
+    """Let the handlers of the root logger, if it has any, show the records of uvicorn's loggers.
+
+    Apps still find a handler at each of these loggers. `configured`: the names of the loggers that do not change.
+    """
+    if logging.getLogger().handlers:
+        for name in UVICORN_LOGGERS:
+            if name not in configured:
+                logger = logging.getLogger(name)
+                logger.handlers = [logging.NullHandler()]
+                logger.propagate = True
+
+
+def _handler(level: str, format: str) -> logging.StreamHandler[Any]:
+    handler = logging.StreamHandler()
+    handler.setFormatter(FORMATTERS[format](level))
+    return handler

@@ -2,12 +2,11 @@
 
 import os
 import sys
-import sysconfig
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
 from app_toolkit.core.stalls import StackFrame, blocking_line
+from app_toolkit.observability.tracebacks import LIBRARIES
 
 DEEPEST = 500
 """Maximum number of stack frames that are examined."""
@@ -32,12 +31,3 @@ def line_of(stack: list[StackFrame]) -> str | None:
     with suppress(OSError):  # the current folder may have been removed
         folders.append(os.getcwd())
     return blocking_line(stack, LIBRARIES, folders)
-
-
-def _libraries() -> list[str]:
-    paths = sysconfig.get_paths()
-    return [str(Path(__file__).parents[1])] + [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-
-
-LIBRARIES = _libraries()
-"""Folders that contain no user code."""

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import uvloop
 
-from app_toolkit.core.stalls import Blocked, StackFrame, Watched, is_debugging, is_starting
+from app_toolkit.core.stalls import WATCHDOG, Blocked, StackFrame, Watched, is_debugging, is_starting
 from app_toolkit.observability.loop_lag import LoopLag
 from app_toolkit.observability.stacks import line_of, stack_of
 from app_toolkit.types import LoopKind
 
-logger = logging.getLogger("app_toolkit.watchdog")
+logger = logging.getLogger(WATCHDOG)
 
 
 class Watchdog:

@@ -276,6 +276,7 @@ def _config(backlog: int, arrive: Callable[..., AcceptedConnection]) -> uvicorn.
         lifespan="off",
         interface="asgi3",
         log_config=None,
+        log_level="warning",
         proxy_headers=False,
         backlog=backlog,
     )

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import uvicorn
 import uvicorn.lifespan.on
+import websockets
 from fastapi import FastAPI
 
 from app_toolkit import private
@@ -69,6 +70,8 @@ CLOSING_S = 1.0
 """Time in seconds that clients of WebSockets have to answer the close code 1012."""
 SHUTDOWN_S = 10.0
 """Time in seconds that the shutdown of a lifespan may take after the last exchange."""
+SERVER_FOLDERS = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (uvicorn, websockets))
+"""The folders of the code that logs with `uvicorn.error` itself."""
 
 
 class ReplicaServer:
@@ -436,7 +439,6 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            access_log=False,
             log_config=None,
             workers=1,
             backlog=BACKLOG,
@@ -444,7 +446,9 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._startup = startup
         self._started = started
-        logging.getLogger("uvicorn.error").addFilter(_not_reported)
+        log = logging.getLogger("uvicorn.error")
+        log.addFilter(_not_reported)
+        log.addFilter(_is_not_routine)
 
     @property
     def has_unsent_responses(self) -> bool:
@@ -589,3 +593,15 @@ def _not_reported(record: logging.LogRecord) -> bool:
     """Prevent uvicorn from logging an error that the replica has logged already, with the id of the request."""
     information: Any = record.exc_info
     return not (isinstance(information, tuple) and isinstance(information[1], Reported))
+
+
+def _is_not_routine(record: logging.LogRecord) -> bool:
+    """Prevent uvicorn from logging below a warning, as it does at each start, unless its logger has a level of its own.
+
+    Apps use the same logger, and their records are shown.
+    """
+    return (
+        record.levelno >= logging.WARNING
+        or not record.pathname.startswith(SERVER_FOLDERS)
+        or logging.getLogger(record.name).level != logging.NOTSET
+    )

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from app_toolkit.config.suggestions import nearest
 from app_toolkit.errors import TargetError
 from app_toolkit.observability.slow_start import reported_if_slow
 from app_toolkit.observability.tracebacks import shortened
@@ -39,7 +40,7 @@ def load(target: str, app_dir: str) -> Any:
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError:
-        raise TargetError(f"{name!r} ({module.__file__}) has no {attribute!r}; it has {names(module)}") from None
+        raise TargetError(f"{name!r} ({module.__file__}) {has_no(module, attribute)}") from None
 
 
 def import_from(name: str, app_dir: str) -> ModuleType:
@@ -135,7 +136,11 @@ class Lifespan:
 def _does_not_import(name: str, app_dir: str, error: BaseException) -> TargetError:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_the_users(frame)]
     if isinstance(error, ModuleNotFoundError) and not frames:
-        return TargetError(f"no module {error.name!r} in {app_dir} or among the installed packages")
+        modules = [
+            path.stem for path in Path(app_dir).glob("*") if path.suffix == ".py" or (path / "__init__.py").is_file()
+        ]
+        meant = nearest(str(error.name), modules)
+        return TargetError(f"no module {error.name!r} in {app_dir} or among the installed packages{meant}")
     return fails(f"the module {name!r} does not import", error)
 
 
@@ -164,10 +169,19 @@ def _is_the_users(frame: traceback.FrameSummary) -> bool:
     return frame.filename != importlib.__file__ and not frame.filename.startswith(("<frozen importlib", OURS))
 
 
-def names(module: ModuleType) -> str:
-    """Return some of the public names of a module, as a part of an error message."""
-    found = [
+def has_no(module: ModuleType, attribute: str) -> str:
+    """Return that a module has no object of this name, and which other one may be meant."""
+    return f"has no {attribute!r}{nearest(attribute, _names(module)) or f'; it has {names(module)}'}"
+
+
+def _names(module: ModuleType) -> list[str]:
+    return [
         name for name, value in vars(module).items() if not name.startswith("_") and not isinstance(value, ModuleType)
     ]
+
+
+def names(module: ModuleType) -> str:
+    """Return some of the public names of a module, as a part of an error message."""
+    found = _names(module)
     more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
     return (", ".join(sorted(found)[:MOST_NAMES]) or "no public names") + more

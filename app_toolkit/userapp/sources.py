@@ -71,7 +71,7 @@ class _Found:
                     self.complete = False
                     return
                 stem, suffix = os.path.splitext(entry.name)
-                if not stem.isidentifier() or entry.name in LEFT_OUT:  # it cannot be imported
+                if "." in stem or entry.name in LEFT_OUT:  # it cannot be imported
                     continue
                 if suffix == ".py" and entry.is_file() and os.access(entry.path, os.R_OK):
                     size += entry.stat().st_size

@@ -63,6 +63,13 @@ def test_result_of_a_query_is_the_one_of_the_client(http: httpx.Client, instance
     assert logs["records"][0]["message"] == "error 5 None"
 
 
+def test_level_of_records_is_one_of_five(http: httpx.Client) -> None:
+    refused = http.post("/api/logs", json={"query": {"level": "eror"}})
+    assert refused.status_code == 422
+    said = "body.query.level: input should be 'debug', 'info', 'warning', 'error' or 'critical'"
+    assert refused.json()["detail"] == said
+
+
 def test_change_of_the_status_can_be_waited_for_within_a_bound(http: httpx.Client) -> None:
     change = http.get("/api/status").json()["change"]
     assert http.get("/api/status", params={"after": change, "timeout_s": 0.01}).status_code == 200

@@ -437,7 +437,7 @@ def test_the_shares_of_the_live_revisions_are_shown_and_set(
     assert command(Scripted(), "traffic", "shop", "3:10") == 2
     assert capsys.readouterr().err == "Error: '3:10' should be REVISION=WEIGHT, such as 13=10\n"
     assert command(Scripted(status(UP)), "traffic", "shoe") == 2
-    assert capsys.readouterr().err == "Error: there is no application 'shoe'\n"
+    assert capsys.readouterr().err == "Error: there is no application 'shoe'; did you mean 'shop'?\n"
 
 
 DIFFERENT = Difference("it", "GET /cart", "200", "500", 10, 4, 0.002, 0.004)

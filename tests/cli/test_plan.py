@@ -117,6 +117,15 @@ def test_output_of_an_app_does_not_corrupt_the_plan(tmp_path: Path) -> None:
     assert spec.target == "noisy:app"
 
 
+def test_a_module_that_changes_the_handlers_of_uvicorn_is_planned(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "styled.py").write_text(
+        "import logging\nfrom fastapi import FastAPI\napp = FastAPI()\n"
+        "for name in ('uvicorn', 'uvicorn.access'):\n"
+        "    logging.getLogger(name).handlers[0].setFormatter(logging.Formatter('%(message)s'))\n"
+    )
+    assert plan(str(tmp_path / "styled.py")).returncode == 0
+
+
 def test_child_process_makes_the_same_plan(capfd: pytest.CaptureFixture[str]) -> None:
     options = PlanOptions(name="greeter", route_prefix="/g", num_replicas=4, loop="asyncio")
     with planning_of("hello.app:app", EXAMPLE.parents[1], options) as planning:

@@ -3,7 +3,7 @@
 import io
 import json
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ from rich.console import Console
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.commands import Command, GetStatus
+from app_toolkit.core.logs import LoggedRecord, LogPage, LogQuery
 from app_toolkit.core.slow import SlowAttempt, SlowRequest
+from app_toolkit.core.stalls import Blocked
 from app_toolkit.core.status import (
     ApplicationStatus,
     InstanceStatus,
@@ -70,6 +72,7 @@ class Running(OneInstance):
         self.status = STATUS
         self.loads: dict[str, Load] = LOAD
         self.slow_requests: list[SlowRequest] = []
+        self.warnings: list[LoggedRecord] = []
 
     def connect(self, address: str | None) -> "Running":
         self.did.append(address)
@@ -85,6 +88,10 @@ class Running(OneInstance):
     def slow(self, name: str | None, last: int) -> list[SlowRequest]:
         self.did.append((name, last))
         return self.slow_requests
+
+    def logs(self, query: LogQuery, last: int = 0) -> LogPage:
+        assert query == LogQuery(level="warning")
+        return LogPage(tuple(self.warnings), {})
 
     def shutdown(self) -> None:
         self.did.append("shutdown")
@@ -134,6 +141,44 @@ def test_slow_requests_are_shown_with_their_stages_and_calls(
     assert command("slow", "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == json.loads(json.dumps(asdict(running.slow_requests[0])))
+
+
+STAGES = (0.0, 0.0, (), 1.0, 0.0)
+
+
+def test_slow_requests_name_the_line_that_blocked_the_event_loop_of_their_replica(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def request(began: float, replica: str) -> SlowRequest:
+        return SlowRequest(began, 1.0, "http", "shop/web", replica, "GET", f"/{began:.0f}", 200, "ok", "r", *STAGES)
+
+    def warning(at: float, message: str) -> LoggedRecord:
+        time = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}.000Z"
+        return LoggedRecord(time, "WARNING", "app_toolkit.watchdog", message, replica="shop.web-1-1")
+
+    running.warnings = [
+        warning(101, f"the event loop of shop.web-1-1 is {Blocked(1, 'shop.py:7 in block')} and serves nothing else"),
+        warning(110, "the event loop of shop.web-1-1 was blocked for 10.0 s"),
+    ]
+    running.slow_requests = [
+        *(request(began, "shop.web-1-1") for began in (98, 100, 105, 111)),
+        request(105, "shop.web-1-2"),
+    ]
+    assert command("slow") == 0
+    rows = [line.partition("loop blocked at=")[2] for line in capsys.readouterr().out.splitlines()]
+    assert rows == ["", "shop.py:7 in block", "shop.py:7 in block", "", ""]
+
+
+@pytest.mark.parametrize("width", [80, 120, 160, 400])
+def test_slow_requests_are_shown_whole_on_a_terminal_of_any_width(width: int) -> None:
+    path, id = "/shops/" + "lamp/" * 30, "5f1c" * 8
+    request = SlowRequest(0.0, 1.0, "http", "shop/web", "shop.web-1-1", "GET", path, 200, "ok", id, *STAGES)
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, soft_wrap=True, color_system=None)
+    Screen(console).slow([request])
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert all(any(each in line for line in lines) for each in (path, id, "shop.web-1-1"))
+    assert all(len(line) <= width for line in lines if path not in line)
 
 
 def test_slow_requests_of_a_name_that_does_not_exist_are_an_error(

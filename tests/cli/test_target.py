@@ -87,7 +87,8 @@ def test_the_first_of_the_usual_files_wins(tmp_path: Path) -> None:
         ),
         ("nowhere.py", "there is no file 'nowhere.py' in "),
         ("src/", "is not a package"),
-        ("two words", "'two words' is neither a file nor of the form 'module:attribute'"),
+        ("two..dots", "'two..dots' is neither a file nor of the form 'module:attribute'"),
+        (" shop:app", "' shop:app' is neither a file nor of the form 'module:attribute'"),
         ("shop:", "'' in 'shop:' is not the name of an object"),
         ("shop:a b", "'a b' in 'shop:a b' is not the name of an object"),
         (":app", "':app' is neither"),
@@ -98,6 +99,21 @@ def test_a_target_that_is_none_is_refused_in_one_sentence(tmp_path: Path, target
     write(tmp_path, {"src/my.app.py": APP})
     with pytest.raises(TargetError, match=sentence):
         resolve(target, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("my-app", "my-app.py"),
+        ("1app", "1app.py"),
+        ("app copy", "app copy.py"),
+        ("dashed.api-v1", "dashed/api-v1.py"),
+        ("my-service.main-app", "my-service/main-app.py"),
+    ],
+)
+def test_a_module_may_have_a_name_that_no_import_statement_can_have(tmp_path: Path, name: str, file: str) -> None:
+    write(tmp_path, {file: APP})
+    assert load(resolve(f"{name}:app", folder=tmp_path))[1] == f"{name}:app"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +139,9 @@ def test_an_app_may_sit_inside_an_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "sentence"),
     [
-        ("nap = 3", "wrong:app", r"the module 'wrong' \(.*wrong.py\) has no 'app'; it has nap$"),
+        ("web = 3", "wrong:app", r"the module 'wrong' \(.*wrong.py\) has no 'app'; it has web$"),
+        ("app = web = 3", "wrong:ap", r"the module 'wrong' \(.*wrong.py\) has no 'ap'; did you mean 'app'\?$"),
+        ("", "wron:app", r"no module 'wron' in .* packages; did you mean 'wrong'\?$"),
         ("", "wrong", "holds no FastAPI app"),
         ("app = 3", "wrong:app", "wrong:app is an int, and a target is a FastAPI app"),
         ("", "absent:app", "no module 'absent' in "),

@@ -6,7 +6,9 @@ from app_toolkit.config.models import ClassConfig, DeploymentConfig
 from app_toolkit.errors import ConfigError
 
 
-@pytest.mark.parametrize("option", [None, "prefix", "routing:choose", "shop.routing:Policies.choose"])
+@pytest.mark.parametrize(
+    "option", [None, "prefix", "routing:choose", "shop.routing:Policies.choose", "my-routing:choose"]
+)
 def test_callers_apply_the_policy_of_a_class(option: str | None) -> None:
     config = ClassConfig(name="writer", routing_policy=option)
     assert config.policy.routing_policy == option
@@ -14,7 +16,7 @@ def test_callers_apply_the_policy_of_a_class(option: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["", "prefixes", "routing:", ":choose", "a b:choose", "routing:choose:it", "routing:1"]
+    "option", ["", "prefixes", "routing:", ":choose", "a..b:choose", "routing:choose:it", "routing:1"]
 )
 def test_another_value_is_refused_in_one_sentence(option: str) -> None:
     should_be = "should be prefix, or the import path of a function, such as package.module:function"

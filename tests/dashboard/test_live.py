@@ -2,14 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from app_toolkit.client.commands import Scale
-from app_toolkit.dashboard.live import Live
+from app_toolkit.dashboard.live import MOST_STREAMS, Live
+from app_toolkit.dashboard.router import dashboard_router
 from app_toolkit.dashboard.tables import COLUMNS
 from app_toolkit.observability.aggregate import Numbers
 from benchmarks.simulated import SimulatedClient, Traffic, application, simulated
@@ -33,7 +35,8 @@ class Page:
     """Takes documents as the page does."""
 
     def __init__(self, live: Live) -> None:
-        self._documents = live.documents()
+        self._opened = ExitStack()
+        self._documents = self._opened.enter_context(live.page())
         self.tables: dict[str, dict[str, Any]] = {}
         self.wholes = 0
 
@@ -56,6 +59,7 @@ class Page:
 
     async def close(self) -> None:
         await self._documents.aclose()  # type: ignore[attr-defined]
+        self._opened.close()
 
 
 async def test_page_gets_the_whole_state_and_then_what_changes() -> None:
@@ -120,11 +124,42 @@ async def test_controller_is_asked_only_while_a_page_is_open() -> None:
 async def test_streams_end_if_the_server_stops() -> None:
     with simulated(application("shop")) as client:
         async with running(client) as live:
-            documents = live.documents()
-            await anext(documents)
-            await live.close()
-            with pytest.raises(StopAsyncIteration):
+            with live.page() as documents:
                 await anext(documents)
+                await live.close()
+                with pytest.raises(StopAsyncIteration):
+                    await anext(documents)
+
+
+async def test_pages_that_open_at_the_same_time_are_admitted_up_to_the_limit() -> None:
+    with simulated(application("shop")) as client:
+        live = Live(client, lambda: Numbers(0.0, {}, {}))
+        app = FastAPI()
+        app.include_router(dashboard_router(live))
+        refused = [asyncio.Event() for _ in range(8)]
+
+        async def open_page() -> None:
+            async def receive() -> dict[str, Any]:
+                await asyncio.Event().wait()
+                return {}
+
+            async def send(message: MutableMapping[str, Any]) -> None:
+                if message["type"] == "http.response.start" and message["status"] == 503:
+                    refused.pop().set()
+
+            await app(scope, receive, send)
+
+        scope = {"type": "http", "method": "GET", "path": "/api/live", "query_string": b"", "headers": []}
+        refusals = [each.wait() for each in refused]
+        pages = [asyncio.create_task(open_page()) for _ in range(MOST_STREAMS + len(refused))]
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*refusals)
+        assert live.is_full
+        assert sum(not page.done() for page in pages) == MOST_STREAMS
+        for page in pages:
+            page.cancel()
+        await asyncio.gather(*pages, return_exceptions=True)
+        assert not live.is_full
 
 
 async def test_history_has_the_points_of_each_name() -> None:

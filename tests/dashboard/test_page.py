@@ -117,6 +117,21 @@ def test_page_shows_what_fails_first(operator: Operator) -> None:
     expect(page.locator(".trouble pre")).to_contain_text("ValueError")
 
 
+def test_deployment_is_failing_if_one_of_its_routes_fails(browser: Browser) -> None:
+    with simulated(application("flaky")) as client, served(client) as url:
+        operator = Operator(browser, url)
+        page = operator.open("errors")
+        expect(page.locator(".problems")).to_contain_text("failing flaky/web")
+        expect(page.locator(".problems")).to_contain_text("PUT /items/{item_id}: ")
+        expect(page.locator("#health")).to_have_text("failing")
+        page = operator.open("")
+        expect(page.locator(".alerts")).to_contain_text("failed in the last minute")
+        operator.open("deployments/flaky/web")
+        expect(page.locator(".lead")).to_contain_text("failed in the last minute")
+        expect(operator.open("traffic").get_by_role("row", name="flaky")).to_contain_text("failing")
+        operator.leave()
+
+
 def test_token_is_asked_for_until_it_is_right(browser: Browser, instance: SimulatedClient) -> None:
     with served(instance, TOKEN) as url:
         operator = Operator(browser, url)

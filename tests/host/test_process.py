@@ -98,9 +98,13 @@ services = LoneServices()
 services.folder = RuntimeFolder("session", Path(sys.argv[1]))
 live = ReloadableOptions(10)
 id = ReplicaId("shop.shop-1-1")
-spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0)
+more = json.loads(sys.argv[2])
+spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0, **more)
 replica = ReplicaProcess(id, services)
 location = replica.start(spec, "shop/shop", "v1", b"secret", 1)
+"""
+
+ORDERS = """
 replica.probe(30, 1)
 phases = [replica.describe(1).phase_name]
 replica.reconfigure(ReloadableOptions(20), 30, 2)
@@ -113,12 +117,18 @@ print(json.dumps([location.address, phases, slots, ongoing, replica.statistics()
 os._exit(0)
 """
 
+STOP = """
+replica.stop(5, 2)
+os._exit(0)
+"""
 
-def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    (tmp_path / "served.py").write_text("from fastapi import FastAPI\napp = FastAPI()\n")
-    done = subprocess.run(
-        [sys.executable, "-c", REPLICA, str(tmp_path)],
+
+def run_replica(folder: Path, app: str, orders: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Start a replica of an app in a process of its own, and give it these orders."""
+    folder.chmod(0o700)
+    (folder / "served.py").write_text(app)
+    return subprocess.run(
+        [sys.executable, "-c", REPLICA + orders, str(folder), json.dumps(options)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -126,6 +136,10 @@ def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
         timeout=PATIENCE_S,
         check=False,
     )
+
+
+def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
+    done = run_replica(tmp_path, "from fastapi import FastAPI\napp = FastAPI()\n", ORDERS)
     assert done.returncode == 0, done.stderr
     address, *rest = json.loads(done.stdout)
     assert address.startswith(f"unix:{tmp_path}/session/")
@@ -259,3 +273,63 @@ def test_a_replica_that_stops_names_what_other_programs_wrote_below_its_files(
     assert "written below" not in (tmp_path / "logged").read_text()
     starts(f"{code}subprocess.run(['touch', 'native.db'], check=True)\n")
     assert "native.db: written below the files of a revision, which the next" in (tmp_path / "logged").read_text()
+
+
+WITH_UVICORNS_LOGGERS = """
+import logging
+from contextlib import asynccontextmanager
+from fastapi import FastAPI
+
+def log(when):
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access"):
+        logging.getLogger(name).info("%s of %s", when, name)
+
+log("import")
+
+@asynccontextmanager
+async def lifespan(app):
+    for handler in logging.getLogger("uvicorn.access").handlers:
+        handler.setFormatter(logging.Formatter("mine: %(message)s"))
+    log("start")
+    yield
+
+app = FastAPI(lifespan=lifespan)
+"""
+
+
+def test_replicas_show_what_apps_log_with_the_loggers_of_uvicorn(tmp_path: Path) -> None:
+    done = run_replica(tmp_path, WITH_UVICORNS_LOGGERS, STOP)
+    assert [line.partition(" INFO ")[2] or line for line in done.stderr.splitlines()] == [
+        "uvicorn: import of uvicorn",
+        "uvicorn.error: import of uvicorn.error",
+        "uvicorn.asgi: import of uvicorn.asgi",
+        "uvicorn.access: import of uvicorn.access",
+        "uvicorn: start of uvicorn",
+        "uvicorn.error: start of uvicorn.error",
+        "uvicorn.asgi: start of uvicorn.asgi",
+        "mine: start of uvicorn.access",
+    ]
+
+
+OWN_LOGGING = {
+    "version": 1,
+    "formatters": {"own": {"format": "own: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "own"}},
+    "root": {"level": "INFO", "handlers": ["stderr"]},
+    "loggers": {"uvicorn.error": {"level": "INFO"}},
+}
+
+
+def test_logging_configuration_of_an_application_decides_about_the_loggers_of_uvicorn(tmp_path: Path) -> None:
+    app = f"{WITH_UVICORNS_LOGGERS}\nlogging.getLogger('uvicorn.access').handlers[0].setFormatter(None)\n"
+    done = run_replica(tmp_path, app, STOP, logging_config=OWN_LOGGING)
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("own: ") for line in lines)
+    assert len([line for line in lines if " of uvicorn" in line]) == 8
+    assert "own: Application startup complete." in lines, "the configuration asks for what uvicorn itself logs"
+
+
+def test_logging_configuration_without_handlers_of_the_root_logger_loses_no_record_of_uvicorns(tmp_path: Path) -> None:
+    config = {"version": 1, "loggers": {"shop": {"level": "DEBUG"}}}
+    done = run_replica(tmp_path, WITH_UVICORNS_LOGGERS, STOP, logging_config=config)
+    assert len(done.stderr.splitlines()) == 8

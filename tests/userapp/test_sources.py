@@ -26,7 +26,7 @@ def app(tmp_path: Path) -> Path:
         ("snapped_shop/inner.py", "def fail():\n    raise ValueError('old')\n"),
         ("snapped_space/later.py", "SAID = 'old'\n"),
         ("snapped_shop/data.txt", "data"),
-        ("my-scripts/job.py", "1"),
+        ("my-scripts/1job.py", "1"),
         (".hidden/x.py", "1"),
         ("__pycache__/x.py", "1"),
         ("venv/pyvenv.cfg", ""),
@@ -65,6 +65,7 @@ def imported(folder: Path, name: str) -> ModuleType:
 
 def test_it_has_the_python_files_that_can_be_imported_from_the_folder(app: Path) -> None:
     assert list(files(app)) == [
+        "my-scripts/1job.py",
         "snapped.py",
         "snapped_shop/__init__.py",
         "snapped_shop/inner.py",

@@ -98,8 +98,9 @@ function update() {
 
 let health = "";
 function updateShell() {
-  const { status } = state.tables.instance;
   const found = problems();
+  const isFailing = state.tables.instance.status === "healthy" && found.some((each) => each.status === "failing");
+  const status = isFailing ? "failing" : state.tables.instance.status;
   const word = state.tables.connection.answers === false ? "controller does not answer" : words(status);
   text($("health"), word);
   $("health").className = `pill ${state.tables.connection.answers === false ? "bad" : kind(status)}`;

@@ -1,12 +1,12 @@
 // What is known of the instance: the tables of the live documents, and what follows from them.
 
-const BAD = ["failed", "rolled_back", "unhealthy"];
+const BAD = ["failed", "failing", "rolled_back", "unhealthy"];
 const UNSURE = ["waiting_for_resources"];
 const MOVING = ["updating", "starting", "stopping"];
 const MOST_EVENTS = 300;
 const RECENT = 30;
 
-const TABLES = ["instance", "applications", "deployments", "proxies", "numbers", "processes", "connection", "sample"];
+const TABLES = ["instance", "applications", "deployments", "proxies", "numbers", "failing", "processes", "connection", "sample"];
 
 export const state = {
   ready: false,
@@ -83,15 +83,28 @@ export const kind = (status) =>
 const RANK = { bad: 0, warn: 1, info: 2, none: 3, ok: 4 };
 export const rank = (status) => RANK[kind(status)];
 
-export const deployments = () => Object.entries(state.tables.deployments).map(([name, row]) => ({ name, ...row }));
-export const applications = () => Object.entries(state.tables.applications).map(([name, row]) => ({ name, ...row }));
+// A deployment is also failing if its replicas are healthy and its requests fail. An application is, if a deployment is.
+export function deploymentRow(name) {
+  const row = state.tables.deployments[name];
+  const reason = state.tables.failing[name];
+  return row && reason && kind(row.status) !== "bad" ? { ...row, status: "failing", reason } : row;
+}
+
+export function applicationRow(name) {
+  const row = state.tables.applications[name];
+  const failing = row && kind(row.status) !== "bad" && row.deployments.some((each) => deploymentRow(each)?.status === "failing");
+  return failing ? { ...row, status: "failing" } : row;
+}
+
+export const deployments = () => Object.keys(state.tables.deployments).map((name) => ({ name, ...deploymentRow(name) }));
+export const applications = () => Object.keys(state.tables.applications).map((name) => ({ name, ...applicationRow(name) }));
 export const proxies = () => Object.entries(state.tables.proxies).map(([name, row]) => ({ name, ...row }));
 
 // Everything that an operator should look at, the worst first.
 export function problems() {
   const found = [];
   for (const each of applications()) {
-    if (each.error && BAD.includes(each.status)) found.push({ name: each.name, type: "application", status: each.status, reason: lastLine(each.error), error: each.error });
+    if (each.error && each.status !== "failing" && BAD.includes(each.status)) found.push({ name: each.name, type: "application", status: each.status, reason: lastLine(each.error), error: each.error });
   }
   for (const [type, rows] of [["deployment", deployments()], ["proxies", proxies()]]) {
     for (const each of rows) {

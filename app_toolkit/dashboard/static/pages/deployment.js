@@ -6,7 +6,7 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { confirm, numberField } from "../dialogs.js";
 import { scale } from "../actions.js";
-import { errorShare, kind, numbers, running, state } from "../store.js";
+import { deploymentRow, errorShare, kind, numbers, running, state } from "../store.js";
 import { table, words as cellWords } from "../table.js";
 import { phase } from "../topology.js";
 import { event } from "./overview.js";
@@ -88,7 +88,7 @@ export function open([application, name]) {
   }
 
   function update(tables) {
-    const row = state.tables.deployments[id];
+    const row = deploymentRow(id);
     show(gone, !row);
     show(scaleButton, Boolean(row));
     if (tables.has("whole") && past) load();
@@ -97,7 +97,7 @@ export function open([application, name]) {
     if (row) {
       text(status, words(row.status));
       status.className = `pill ${kind(row.status)}`;
-      text(about, [row.kind === "class" ? "called by handles" : "ingress", `${running(row)} of ${plural(row.target, "replica")} running`, row.restarts ? `${exact(row.restarts)} ended unexpectedly` : ""].filter(Boolean).join(" · "));
+      text(about, [row.kind === "class" ? "called by handles" : "ingress", `${running(row)} of ${plural(row.target, "replica")} running`, row.restarts ? `${exact(row.restarts)} ended unexpectedly` : "", row.status === "failing" ? row.reason : ""].filter(Boolean).join(" · "));
       if (routes.dataset.said !== String(row.routes)) {
         routes.dataset.said = String(row.routes);
         children(routes, (row.routes ?? []).map((each) => el("li", {}, el("code", {}, each))));
@@ -124,13 +124,13 @@ export function open([application, name]) {
 
   function askForScale() {
     const row = state.tables.deployments[id];
-    const { field, row: line } = numberField("Replicas", row.target, { min: 0, max: 1_000 });
+    const { field, row: line } = numberField("Replicas", row.target, { min: 1, max: 1_000 });
     confirm({
       title: `Scale ${id}`,
       question: row.scaling ? "The autoscaler sets the number within its bounds. The API says whether it accepts another one." : `It has ${row.target} now. Replicas that are removed finish their requests first.`,
       fields: [line],
       label: "Scale",
-      check: () => (/^\d+$/.test(field.value.trim()) ? "" : "Enter a whole number of replicas."),
+      check: () => (/^[1-9]\d*$/.test(field.value.trim()) ? "" : "Enter a whole number of replicas, at least 1. To stop the deployment, delete its application."),
       action: () => scale(application, name, Number(field.value)),
     });
   }

@@ -4,7 +4,7 @@ import { button, children, el, show, text } from "../dom.js";
 import { age, applicationLink, deploymentLink, duration, exact, main, percent, plural, rate, words } from "../format.js";
 import * as actions from "../actions.js";
 import { confirm, shareFields } from "../dialogs.js";
-import { applications, kind, numbers, rank, running, state } from "../store.js";
+import { applicationRow, applications, deploymentRow, kind, numbers, rank, running, state } from "../store.js";
 import { table, words as cellWords } from "../table.js";
 
 export function open([name]) {
@@ -64,7 +64,7 @@ function one(name) {
     release.root, splits,
     el("section.card", { "aria-labelledby": "members-title" }, el("div.head", {}, el("h2", { id: "members-title" }, "Deployments")), members));
 
-  const row = () => state.tables.applications[name];
+  const row = () => applicationRow(name);
 
   function update() {
     const found = row();
@@ -85,11 +85,11 @@ function one(name) {
     text(error, found.error ?? "");
     show(errorCard, Boolean(found.error));
     const names = Object.keys(state.tables.deployments).filter((each) => main(each.split("/")[0]) === name).sort();
-    const said = names.map((each) => each + state.tables.deployments[each].status + running(state.tables.deployments[each]) + state.tables.deployments[each].target).join();
+    const said = names.map((each) => each + deploymentRow(each).status + running(state.tables.deployments[each]) + state.tables.deployments[each].target).join();
     if (members.dataset.said === said) return;
     members.dataset.said = said;
     children(members, names.map((each) => {
-      const deployed = state.tables.deployments[each];
+      const deployed = deploymentRow(each);
       return el("li", {}, el(`span.dot.${kind(deployed.status)}`), el("a", { href: deploymentLink(each) }, each), el("span.quiet", {}, `${words(deployed.status)}, ${running(deployed)} of ${deployed.target} replicas`));
     }));
   }
