@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
+    OutOfMemoryError,
     RayError,
     RayTaskError,
     RuntimeEnvSetupError,
@@ -244,7 +245,7 @@ class RayLauncher:
 
     def _why(self, replica: ReplicaId, error: RayError) -> str | None:
         """Return why the process of a replica has ended."""
-        if not isinstance(error, ActorDiedError):
+        if not isinstance(error, ActorDiedError | OutOfMemoryError):
             return _sentence(error)
         _, node = self._nodes.get(replica, (None, self.home))
         return self._exits.why(error, is_local=node == self.home)
