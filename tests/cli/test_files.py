@@ -84,7 +84,7 @@ def test_mistakes_of_a_file_and_of_its_apps_are_reported_together(
     sentences = [
         f"app.yaml:9: {one}.app has no option 'num_replica'; did you mean 'num_replicas'?",
         f"app.yaml:10: {one}.absent: the app has no deployment 'absent', only app, writer",
-        f"app.yaml:14: {two}.route_prefix = 'two': string should match pattern",
+        f"app.yaml:14: {two}.route_prefix = 'two': a route prefix begins with a slash, ",
         f"app.yaml:16: {two}.working_dir: {folder}/three is not a folder",
     ]
     if command == "run":  # `plan` shows the reference

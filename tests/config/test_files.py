@@ -177,6 +177,25 @@ def test_value_in_place_of_a_table_is_refused(text: str) -> None:
     assert any("it should be a table" in mistake for mistake in mistakes(text))
 
 
+def test_nearest_name_is_suggested_for_the_table_of_applications() -> None:
+    text = "application:\n  shop:\n    target: shop:app\n"
+    assert mistakes(text)[0] == "app.yaml:1: the file has no option 'application'; did you mean 'applications'?"
+
+
+@pytest.mark.parametrize("target", ["my-app:app", "pkg.api-v1:app", "1app:app", "app copy:site.app"])
+def test_target_may_be_in_a_module_that_no_import_statement_can_name(target: str) -> None:
+    assert read(f"applications:\n  shop:\n    target: '{target}'\n").applications["shop"].options.target == target
+
+
+@pytest.mark.parametrize(
+    ("prefix", "meant"), [("shop", "/shop"), ("/shop/", "/shop"), ("//shop", "/shop"), ("/a?b", "/a/b"), ("''", "/")]
+)
+def test_message_about_a_route_prefix_shows_a_correct_one(prefix: str, meant: str) -> None:
+    (mistake,) = mistakes(f"applications:\n  shop:\n    target: shop:app\n    route_prefix: {prefix}\n")
+    assert "a route prefix begins with a slash, does not end with one, and has no ?, # or space" in mistake
+    assert mistake.endswith(f"such as '{meant}'")
+
+
 def test_variables_are_resolved_only_in_values_of_the_user() -> None:
     [mistake] = mistakes("host: ${HOST}\n" + application("user_config: {a: '${A}'}"))
     assert mistake == (
