@@ -11,6 +11,7 @@ from concurrent.futures import Future, wait
 
 from app_toolkit.replica.signals import Signals
 from app_toolkit.types import ReplicaId
+from app_toolkit.userapp.ending import waited_for
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -42,8 +43,4 @@ def _end_program() -> None:
 def _awaited(done: Future[None]) -> str:
     if not done.running():
         return "the main thread, which does not run Python"
-    mine = threading.main_thread(), threading.current_thread()
-    names = [repr(thread.name) for thread in threading.enumerate() if not thread.daemon and thread not in mine]
-    if not names:
-        return "a function that is registered with atexit"
-    return f"threads that are no daemons ({', '.join(names)})"
+    return waited_for()
