@@ -400,7 +400,7 @@ def _tools(body: ResponseRequest) -> tuple[tuple[Tool, ...], str | None]:
             tools.append(Tool(tool.name, tool.description or "", tool.parameters))
     choice = body.tool_choice
     if not isinstance(choice, ResponseToolChoice):
-        return chosen_tools(tools, choice)
+        return chosen_tools(tools, choice if tools or not body.tools else None)
     match choice.type:
         case "function":
             return chosen_tools(tools, named_function(choice.name, tools))
@@ -408,7 +408,7 @@ def _tools(body: ResponseRequest) -> tuple[tuple[Tool, ...], str | None]:
             allowed = {name for each in choice.tools or () if isinstance(name := each.get("name"), str)}
             return chosen_tools(tools, choice.mode, allowed)
     note_ignored("choices of tools", choice.type)
-    return chosen_tools(tools, "auto")
+    return chosen_tools(tools, "auto" if tools else None)
 
 
 def _response_format(text: ResponseText | None) -> dict[str, Any] | None:

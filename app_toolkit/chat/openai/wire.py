@@ -334,7 +334,7 @@ def _chosen_tools(
         else:
             tools.append(Tool(tool.function.name, tool.function.description or "", tool.function.parameters))
     if not isinstance(choice, OpenAIToolChoice):
-        return chosen_tools(tools, choice)
+        return chosen_tools(tools, choice if tools or not offered else None)
     match choice.type:
         case "function":
             if choice.function is None:
@@ -346,18 +346,18 @@ def _chosen_tools(
             allowed = [tool.function.name for tool in choice.allowed_tools.tools if tool.function is not None]
             return chosen_tools(tools, choice.allowed_tools.mode, allowed)
     note_ignored("choices of tools", choice.type)
-    return chosen_tools(tools, "auto")
+    return chosen_tools(tools, "auto" if tools else None)
 
 
 def chosen_tools(
     tools: Iterable[Tool], choice: str | None, allowed: Collection[str] | None = None
 ) -> tuple[tuple[Tool, ...], str | None]:
-    """Return the tools that the model may call, and its choice, which without a tool is none.
+    """Return the tools that the model may call, and its choice. Without an allowed tool, there is no choice.
 
     `allowed`: the names of the tools that it may call. Default: all.
     """
     found = tuple(tool for tool in tools if allowed is None or tool.name in allowed)
-    return found, choice if found else None
+    return found, choice if found or allowed is None else None
 
 
 def named_function(name: str | None, tools: Iterable[Tool]) -> str:

@@ -400,8 +400,8 @@ async def test_a_wrong_request_has_the_error_of_openai(http: httpx.AsyncClient) 
         (body("a", model="missing"), 404, None),
         (body("a", background=True, store=False), 400, "background"),
         (body([{"role": "robot", "content": "a"}]), 400, "input[0].role"),
-        (body([{"type": "computer_call"}]), 400, "input[0].type"),
-        (body("a", tools=[{"type": "web_search"}]), 400, "tools[0].type"),
+        (body([{"type": "item_reference", "id": "msg_1"}]), 400, "input[0].type"),
+        (body("a", tools=[{"type": "function"}]), 400, "tools[0].name"),
         (body("a", max_output_tokens=0), 400, "max_output_tokens"),
     ):
         response = await http.post(RESPONSES, json=sent)
