@@ -25,7 +25,7 @@ from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus, Load
-from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
+from app_toolkit.errors import InstanceEnded, WaitTimeout
 from app_toolkit.interfaces import Callee
 from app_toolkit.observability.event_log import LoggedEvent
 
@@ -120,11 +120,9 @@ class Client(ABC):
         `command`: the one that would replace the main revision. Raises `ConfigError` if the application does not run,
         or the revision is refused.
         """
-        name = command.spec.name
-        found = self.execute(GetStatus()).application(name)
-        if found is None:
-            raise ConfigError(f"there is no application {name!r} beside which a revision could run; deploy it first")
-        return self.execute(AddCandidate.instead_of(command, traffic, self.owner, found.next_revision))
+        main = self.execute(GetStatus()).application(command.spec.name)
+        expected = None if main is None else main.next_revision
+        return self.execute(AddCandidate.instead_of(command, traffic, self.owner, expected))
 
     def watch(self, goes_on: Callable[[], bool] = lambda: True) -> Iterator[InstanceStatus]:
         """Yield the status, and again after each change or `WATCH_POLL_S` seconds, as long as `goes_on` returns True.

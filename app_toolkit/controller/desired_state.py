@@ -222,7 +222,7 @@ class DesiredState:
         """
         async with self._changing:
             self._check_open()
-            main = self.rollout(spec.name)
+            main = self._main_of(spec)
             spec = applications.beside(spec, main.current)
             equal = self._live_equal(main, spec)
             if equal is None and expected not in (None, main.next_number):
@@ -247,7 +247,7 @@ class DesiredState:
 
         The parameters are as of `add_candidate`, and it raises the same `ConfigError`.
         """
-        main = self.rollout(spec.name)
+        main = self._main_of(spec)
         if candidate_of(spec.name) is not None:
             raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
         if self.leases.holder(spec.name) not in (None, owner):
@@ -261,6 +261,14 @@ class DesiredState:
             )
         spec = applications.beside(spec, main.current)
         return traffic.with_candidate(main, share, tag, mirror, self._live_equal(main, spec))
+
+    def _main_of(self, spec: ApplicationSpec) -> Rollout:
+        """Return the rollout beside which a live revision of an application runs. Raises `ConfigError` without one."""
+        if spec.name not in self.rollouts:
+            raise ConfigError(
+                f"there is no application {spec.name!r} beside which a revision could run; deploy it first"
+            )
+        return self.rollouts[spec.name]
 
     def _live_equal(self, main: Rollout, spec: ApplicationSpec) -> int | None:
         """Return the newest live revision beside the main one that was deployed from this spec; None: there is none."""

@@ -58,6 +58,10 @@ KILL_RETRY_S = 5.0
 LONGEST_ERROR = 8_000
 """Characters that are kept of a traceback, from its end."""
 
+FOUND_S = 60.0
+"""Seconds within which a replica that was found after a restart of the controller must report its state. It can report
+while its app starts."""
+
 UNPLACED_S = 60.0
 """Seconds without a report about an unplaced replica, after which it is killed: the launcher has lost it."""
 
@@ -408,8 +412,8 @@ def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float,
         case Phase.STARTING:
             yield replica.since + startup, Kill(replica.id, _not_ready(spec))
         case Phase.RECOVERING:
-            why = f"it was found after a restart and did not report its state within {startup:g} s"
-            yield replica.since + startup, Kill(replica.id, why)
+            why = f"it was found after a restart and did not report its state within {FOUND_S:g} s"
+            yield replica.since + FOUND_S, Kill(replica.id, why)
         case Phase.RUNNING:
             yield _next_probe(spec, replica)
             yield from _next_reconfigure(spec, replica)

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from app_toolkit.core.identity import application_of, are_proxies
 from app_toolkit.core.reconcile import (
     ANSWER_S,
+    FOUND_S,
     KILL_RETRY_S,
     STOP_S,
     UNROUTE_S,
@@ -77,7 +78,7 @@ def longest(replica_sets: Mapping[str, ReplicaSet]) -> float:
         graceful = spec.graceful_shutdown_timeout_s
         lasts = graceful + max(graceful, STOP_S) + 3 * ANSWER_S + KILL_RETRY_S
         if any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
-            lasts += spec.startup_timeout_s
+            lasts += FOUND_S
         if application_of(name) is None:
             proxies = max(proxies, lasts)
         else:

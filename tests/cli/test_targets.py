@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from app_toolkit.config.settings import set_served
 from app_toolkit.engines.applications import Applications
 from app_toolkit.errors import ConfigError
 from tests.e2e.targets import KINDS, file
+from tests.patience import PATIENCE_S
 
 E2E = Path(__file__).parents[1] / "e2e"
 
@@ -121,10 +124,16 @@ def test_every_command_refuses_a_target_with_the_same_sentence(
         (tmp_path / name).write_text(source)
     os.chdir(tmp_path)
     options = [] if command == "plan" else ["--port", "0"]
-    with pytest.raises(SystemExit) as ended:
-        command_line.main([*command.split(), target, *options])
-    assert ended.value.code == ConfigError.exit_code
-    said = [line for line in capfd.readouterr().err.splitlines() if " INFO uvicorn" not in line]
+    if command == "dev --no-reload":  # the process that serves ends with the app
+        arguments = [sys.executable, "-m", "app_toolkit.cli", *command.split(), target, *options]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        code, errors = done.returncode, done.stderr
+    else:
+        with pytest.raises(SystemExit) as ended:
+            command_line.main([*command.split(), target, *options])
+        code, errors = ended.value.code, capfd.readouterr().err
+    assert code == ConfigError.exit_code
+    said = [line for line in errors.splitlines() if " INFO uvicorn" not in line]
     assert said[0].startswith(f"Error: {sentence}")
     assert (said[-1] == "ValueError: no model") == traceback
     places = [line for line in said if line.startswith("  File ")]

@@ -48,6 +48,8 @@ async def test_applied_application_starts_and_status_shows_it():
             "tag": None,
             "mirror": 0.0,
             "compared": False,
+            "root_path": "",
+            "cors": [],
         }
         assert h.proxy.view["replicas/shop/shop"]["policy"]["max_queued_requests"] == 1_000
         [start] = h.performed(Start, SHOP)

@@ -125,8 +125,8 @@ def test_a_replica_that_closes_as_the_next_request_arrives(world: World, method:
     request = f"{method} /seen HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n".encode()
     with world.raw() as raw:
         assert raw.send(request).answer().body == b"ok"
-        other = world.replica()
-        world.route(stale.endpoint(), other.endpoint(most=1))
+        others = world.replica(), world.replica()
+        world.route(stale.endpoint(), *(other.endpoint(most=1) for other in others))
         while len(heads) == 1:  # until it is the stale one's turn
             got = raw.send(request).answer()
     assert got.status == {"GET": 200, "PUT": 405, "POST": 502}[method]
