@@ -273,7 +273,7 @@ class ReplicaProcess(ControlledProcess):
         self._files = Unpacked(spec.artifact, archive, self.services.folder.path / "artifacts")
         folder = self._files.folder
         shorten_paths(folder)
-        protect(folder)
+        protect(folder, folder.parent)
         working_dir = folder / spec.working_dir
         if not working_dir.is_dir():  # it has no packed files; relative paths must not begin at a folder of the engine
             working_dir = folder

@@ -11,9 +11,12 @@ import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+
+import yaml
 
 from app_toolkit import private
 from app_toolkit.errors import ConfigError, TargetError
@@ -37,7 +40,7 @@ LEFT_OUT = (
     *SETTINGS,
     *DATABASES,
     "*.log",
-    "*.log.*",
+    "*.log.[0-9]*",
     # version control, environments and installed packages
     ".git",
     ".hg",
@@ -81,8 +84,8 @@ DATA_FOLDERS = frozenset({"data", "instance", "media", "storage", "upload", "upl
 
 STATIC = frozenset({"static", "templates", "tests"})
 
+_HASH = re.compile("[0-9a-f]{64}")
 _APPLICATIONS = re.compile(rb"^applications[ \t]*:", re.MULTILINE)
-_TARGET = re.compile(rb"\btarget[ \t]*:")
 _TOOL = re.compile(rb"^\[tool\.app_toolkit[\].]", re.MULTILINE)
 
 
@@ -154,7 +157,10 @@ def select(folder: Path, include: Sequence[str] = ()) -> Selection:
         raise ConfigError(f"the files below {folder} cannot be packed: {error}") from None
     for pattern in walk.include:
         if pattern not in walk.matched:
-            raise ConfigError(f"include has {pattern!r}, and no file or folder below {folder} has this name")
+            raise ConfigError(
+                f"include has {pattern!r}, and no file or folder below {folder} has this name; for a file in a folder "
+                "that is left out, name this folder"
+            )
     return Selection(files, tuple(sorted(walk.left_out)))
 
 
@@ -207,7 +213,7 @@ class _Walk:
             path, name = Path(entry.path), f"{prefix}{entry.name}"
             asked = self._is_asked_for(name)
             if not asked and _matches(entry.name, LEFT_OUT):
-                if entry.is_file() and _matches(entry.name, (*SETTINGS, *DATABASES)):
+                if _matches(entry.name, (*SETTINGS, *DATABASES)):
                     self.left_out.append(name)
                 continue
             if entry.is_file():
@@ -226,7 +232,7 @@ class _Walk:
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
 def _is_application_file(path: Path) -> bool:
@@ -236,7 +242,15 @@ def _is_application_file(path: Path) -> bool:
     if path.suffix not in (".yaml", ".yml"):
         return False
     content = path.read_bytes()
-    return _APPLICATIONS.search(content) is not None and _TARGET.search(content) is not None
+    if _APPLICATIONS.search(content) is None:
+        return False
+    try:
+        applications = yaml.safe_load(content)["applications"]
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError):
+        return False
+    return isinstance(applications, dict) and any(
+        isinstance(options, dict) and "target" in options for options in applications.values()
+    )
 
 
 class Unpacked:
@@ -296,12 +310,14 @@ def _turn(folder: Path) -> Path:
 
 def _written(folder: Path) -> list[str]:
     since = _turn(folder).stat().st_mtime_ns
-    found = []
+    written = []
     for path, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != CACHE]
-        paths = [os.path.join(path, name) for name in files]
-        found += [os.path.relpath(each, folder) for each in paths if os.lstat(each).st_mtime_ns > since]
-    return sorted(found)
+        for file in (os.path.join(path, name) for name in files):
+            with suppress(FileNotFoundError):  # such as the journal of a database, which is removed meanwhile
+                if os.lstat(file).st_mtime_ns > since:
+                    written.append(os.path.relpath(file, folder))
+    return sorted(written)
 
 
 def _unpack(hash: str, archive: bytes | None, folder: Path) -> None:
@@ -352,7 +368,7 @@ def _make_read_only(folder: Path) -> None:
 
 def _remove_unused(below: Path, hash: str) -> None:
     for folder in below.iterdir():
-        if not folder.is_dir() or folder.name == hash or folder.suffix:
+        if not _HASH.fullmatch(folder.name) or not folder.is_dir() or folder.name == hash:
             continue
         lock = _open(below, folder.name)
         try:

@@ -22,9 +22,13 @@ Changed = Iterator[tuple[Any, bool]]
 """The paths that an operation changes, each with whether a link is followed."""
 
 
-def protect(folder: Path) -> None:
-    """Let code of this process that writes below a folder fail with `PermissionError`, until the process ends."""
-    protected = Protected(folder)
+def protect(folder: Path, within: Path) -> None:
+    """Let code of this process that writes below `within` fail with `PermissionError`, until the process ends.
+
+    `folder`: the files of the app. `within`: the folder of the files of all apps. Code in a folder such as `src` may
+    write beside it, which is beside `folder`.
+    """
+    protected = Protected(folder, within)
 
     def check(event: str, arguments: tuple[Any, ...]) -> None:
         if event in EVENTS:  # each audit event of the process comes here
@@ -34,10 +38,11 @@ def protect(folder: Path) -> None:
 
 
 class Protected:
-    """A folder that must not be changed."""
+    """A folder that must not be changed, and the folder that contains it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, within: Path) -> None:
         self._folder = os.path.realpath(folder)
+        self._within = os.path.realpath(within)
 
     def check(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Raise `PermissionError` if an audit event of `EVENTS` changes the folder."""
@@ -52,8 +57,8 @@ class Protected:
                 )
 
     def _name(self, path: Any, follows: bool) -> str | None:
-        """Return the path below the folder; None: it is not below, or is a cache."""
-        if isinstance(path, int):  # a descriptor, of a file that is open already
+        """Return the path relative to the folder; None: it may be changed."""
+        if isinstance(path, int):  # `os.truncate` of a file that is open already
             return None
         name = os.fsdecode(path)
         if follows:
@@ -61,7 +66,7 @@ class Protected:
         else:
             above, last = os.path.split(name.rstrip(os.sep))
             real = os.path.join(os.path.realpath(above), last)
-        if not f"{real}{os.sep}".startswith(f"{self._folder}{os.sep}") or CACHE in real.split(os.sep):
+        if not f"{real}{os.sep}".startswith(f"{self._within}{os.sep}") or CACHE in real.split(os.sep):
             return None
         return os.path.relpath(real, self._folder)
 
@@ -69,8 +74,14 @@ class Protected:
 def _opened(path: Any, mode: str | None, flags: int) -> Changed:
     # Without a mode it is `os.open`. Its path may begin at the descriptor of a folder, which the event does not tell.
     # Our own log files are opened in this way.
-    if flags & WRITES and not (mode is None and not os.path.isabs(path) and _caller() == "app_toolkit.private"):
-        yield path, True
+    if isinstance(path, int):  # the descriptor of a file that is open already
+        return
+    if not flags & WRITES or (mode is None and not os.path.isabs(path) and _caller() == "app_toolkit.private"):
+        return
+    exists, creates = os.path.lexists(path), bool(flags & os.O_CREAT)
+    if exists if creates and flags & os.O_EXCL else not exists and not creates:
+        return  # it fails by itself
+    yield path, True
 
 
 def _caller() -> str:
@@ -81,19 +92,34 @@ def _caller() -> str:
     return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
-def _entry(path: Any, *rest: Any) -> Changed:
-    """An entry of a folder is created or removed. The last argument: the descriptor that the path begins at, or -1."""
+def _place(path: Any, at: int) -> Any:
+    """Return a path that begins at the descriptor of a folder, or at the current folder if this is -1."""
     # On systems without /proc, such a path is in no folder that has to be protected.
-    yield path if rest[-1] == -1 else os.path.join(f"/proc/self/fd/{rest[-1]}", os.fsdecode(path)), False
+    return path if at == -1 else os.path.join(f"/proc/self/fd/{at}", os.fsdecode(path))
+
+
+def _created(path: Any, *rest: Any) -> Changed:
+    """An entry of a folder is created. It fails by itself if there is one. The last argument: as of `_place`."""
+    place = _place(path, rest[-1])
+    if not os.path.lexists(place):
+        yield place, False
+
+
+def _removed(path: Any, *rest: Any) -> Changed:
+    """An entry of a folder is removed. It fails by itself if there is none. The last argument: as of `_place`."""
+    place = _place(path, rest[-1])
+    if os.path.lexists(place):
+        yield place, False
 
 
 def _renamed(source: Any, target: Any, source_at: int, target_at: int) -> Changed:
-    yield from _entry(source, source_at)
-    yield from _entry(target, target_at)
+    for removed in _removed(source, source_at):
+        yield removed
+        yield _place(target, target_at), False
 
 
 def _linked(source: Any, target: Any, *at: int) -> Changed:
-    yield from _entry(target, at[-1])
+    yield from _created(target, at[-1])
 
 
 def _truncated(path: Any, length: int) -> Changed:
@@ -116,9 +142,9 @@ def _connected(database: Any) -> Changed:
 
 EVENTS: Mapping[str, Callable[..., Changed]] = {
     "open": _opened,
-    "os.mkdir": _entry,
-    "os.remove": _entry,
-    "os.rmdir": _entry,
+    "os.mkdir": _created,
+    "os.remove": _removed,
+    "os.rmdir": _removed,
     "os.rename": _renamed,
     "os.link": _linked,
     "os.symlink": _linked,

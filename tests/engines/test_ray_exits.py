@@ -49,7 +49,7 @@ def test_what_ray_says_is_shortened_to_the_exit_code_or_the_signal(type: str, de
         (CRASH, False, "the process ended: SIGSEGV ended it"),
         (CRASH, True, "the process ended: SIGSEGV ended it"),
         (b"a line\n", False, "the process ended: SIGKILL ended it, or native code that called _exit"),
-        (b"a line\n", True, "the process ended: the kernel's out-of-memory killer ended it with SIGKILL"),
+        (b"a line\n", True, "the process ended: SIGKILL ended it, probably the kernel's out-of-memory killer"),
         (None, False, "the process ended: a signal or os._exit ended it, and which one is not known"),
     ],
 )
@@ -74,7 +74,9 @@ def test_the_file_of_the_process_is_read_and_the_memory_limit_is_named(
     died = RayError(NO_TRACE)
     assert found.why(died, is_local=True) == "the process ended: SIGKILL ended it, or native code that called _exit"
     vmstat.write_text("pgfault 9\noom_kill 2\n")
-    killed = "the process ended: the kernel's out-of-memory killer ended it with SIGKILL; the memory limit is 2.0 GiB"
+    killed = (
+        "the process ended: SIGKILL ended it, probably the kernel's out-of-memory killer; the memory limit is 2.0 GiB"
+    )
     assert found.why(died, is_local=True) == killed
     output.write_bytes(CRASH)
     assert found.why(died, is_local=True) == "the process ended: SIGSEGV ended it"

@@ -109,8 +109,10 @@ def test_application_files_do_not_change_the_artifact(app: Path) -> None:
 def test_other_yaml_and_toml_files_are_packed(app: Path) -> None:
     write(app, "pyproject.toml", text='[project]\nname = "x"\n')
     write(app, "settings.yaml", text="applications: [mail, web]\n")
+    write(app, "mail.yaml", text="applications: {mail: {smtp: {target: relay}}}\n")
+    write(app, "mail.log.html")
     write(app, "texts.yml", text="target: x\n")
-    assert {"pyproject.toml", "settings.yaml", "texts.yml"} < {*names(pack(app).archive)}
+    assert {"mail.log.html", "mail.yaml", "pyproject.toml", "settings.yaml", "texts.yml"} < {*names(pack(app).archive)}
 
 
 def test_settings_and_databases_are_left_out_and_named(app: Path) -> None:

@@ -61,6 +61,7 @@ ALLOWED = """
     os.chdir(OUTSIDE), open("z", "w")
     os.remove(OUTSIDE / "of_file")
     os.makedirs("static", exist_ok=True), Path("static").mkdir(exist_ok=True)
+    Path("gone.pid").unlink(missing_ok=True), shutil.rmtree("gone", ignore_errors=True)
     os.mkdir("here", dir_fd=FOLDER), os.rename("here", "there", src_dir_fd=FOLDER, dst_dir_fd=FOLDER)
     os.rmdir("there", dir_fd=FOLDER)
     os.close(private.open_file(Path("own.log"), os.O_WRONLY, dir_fd=FOLDER))
@@ -82,7 +83,7 @@ from app_toolkit.userapp.read_only import protect
 INSIDE, OUTSIDE = Path(sys.argv[1]), Path(sys.argv[2])
 FOLDER = os.open(OUTSIDE, os.O_RDONLY)
 sys.path.insert(0, str(INSIDE))
-protect(INSIDE)
+protect(INSIDE, INSIDE)
 results = {}
 for line in sys.argv[3].strip().splitlines():
     os.chdir(INSIDE)
@@ -151,8 +152,32 @@ def test_reading_the_files_and_writing_elsewhere_are_not_affected(folders: tuple
     assert [path.suffix for path in (folders[0] / "__pycache__").iterdir()] == [".pyc"], "the import compiles once"
 
 
+FAILS = """
+    os.remove("missing")
+    os.rmdir("missing")
+    os.rename("missing", "new")
+    os.mkdir("static")
+    os.symlink("shop.py", "static")
+    os.link("shop.py", "static")
+    open("shop.py", "x")
+    open("missing", "r+")
+"""
+
+
+def test_what_would_change_nothing_fails_as_without_the_protection(folders: tuple[Path, Path]) -> None:
+    for error in results(folders, FAILS).values():
+        assert error.startswith(("FileNotFoundError [Errno 2]", "FileExistsError [Errno 17]"))
+
+
+def test_files_beside_those_of_the_app_cannot_be_written_either(tmp_path: Path) -> None:
+    """Where the data of a project is whose code is in a folder `src`."""
+    protected = Protected(tmp_path / "files", tmp_path)
+    with pytest.raises(PermissionError, match=r"\.\./data cannot be written"):
+        protected.check("os.mkdir", (str(tmp_path / "data"), 0o777, -1))
+
+
 def test_a_broken_path_is_left_to_the_operation(tmp_path: Path) -> None:
-    protected = Protected(tmp_path)
+    protected = Protected(tmp_path, tmp_path)
     protected.check("open", (7, "w", os.O_WRONLY))
     with pytest.raises(ValueError, match="null byte"):
-        protected.check("open", ("a\0b", "w", os.O_WRONLY))
+        protected.check("open", ("a\0b", "w", os.O_WRONLY | os.O_CREAT))

@@ -21,6 +21,9 @@ from app_toolkit.errors import ConfigError
 ADVICE = "start one with `ray start --head`, or set another address"
 """What to do if no cluster answers at an address."""
 
+ACCEPT_S = 1.0
+"""Seconds to connect to a cluster, if there are several."""
+
 ANSWER_S = 8.0
 """Seconds to resolve the name of a cluster's head, to connect to it and to read its answer, all together."""
 
@@ -118,12 +121,20 @@ def live_raylets() -> Iterator[Raylet]:
 def only_cluster(nodes: Iterable[Raylet]) -> str:
     """Return the address of the cluster of these nodes. Raises `ConfigError` if they belong to several."""
     clusters = sorted({node.cluster for node in nodes})
+    if len(clusters) > 1:  # a raylet goes on for a minute if the head of its cluster has ended
+        clusters = [cluster for cluster in clusters if _accepts(cluster)] or clusters
     if len(clusters) > 1:
         raise ConfigError(
             f"this machine is a node of several Ray clusters, at {', '.join(clusters)}: name one of them with "
             "--address or RAY_ADDRESS"
         )
     return clusters[0]
+
+
+def _accepts(cluster: str) -> bool:
+    with suppress(OSError, ConfigError), socket.create_connection(_parsed(cluster), timeout=ACCEPT_S):
+        return True
+    return False
 
 
 def _parsed(address: str) -> tuple[str, int]:

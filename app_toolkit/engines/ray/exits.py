@@ -8,6 +8,7 @@ handler wrote to the standard error of the process, or nothing, which is SIGKILL
 import glob
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from ray.exceptions import OutOfMemoryError, RayError
@@ -45,7 +46,7 @@ class Exits:
 
     def _tail(self, pid: str) -> bytes | None:
         for path in glob.iglob(f"{glob.escape(str(self._logs))}/worker-*-{pid}.err"):
-            with open(path, "rb") as file:
+            with suppress(OSError), open(path, "rb") as file:  # Ray may have rotated it
                 file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
                 return file.read()
         return None
@@ -68,7 +69,7 @@ def exit_sentence(message: str, error_output: bytes | None = None, *, oom_killed
         if signals:
             return f"the process ended: {signals[-1].decode()} ended it"
         if oom_killed:
-            return f"the process ended: the kernel's out-of-memory killer ended it with SIGKILL{_memory_limit()}"
+            return f"the process ended: SIGKILL ended it, probably the kernel's out-of-memory killer{_memory_limit()}"
         return "the process ended: SIGKILL ended it, or native code that called _exit"
     if "SIGTERM" in why:
         return "the process ended: SIGTERM ended it"
