@@ -389,9 +389,6 @@ def test_a_new_revision_starts_beside_the_running_one(app: Path) -> None:
     assert said[-2] == "Serving Shop at http://127.0.0.1:8000/shop"
     with pytest.raises(ConfigError, match="a live revision cannot change options of the proxies: tag_source none -> "):
         deployed(cluster, app, traffic=TrafficOptions(tag="preview"), named=HTTPOptions(tag_source="header:x-tag"))
-    cluster.applications.clear()
-    with pytest.raises(ConfigError, match="there is no application 'shop' beside which a revision could run"):
-        deployed(cluster, app, traffic=TrafficOptions(tag="preview"))
 
 
 def test_a_file_says_which_revisions_start_beside_the_running_ones(app: Path) -> None:

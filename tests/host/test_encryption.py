@@ -16,7 +16,7 @@ def test_an_encrypted_value_is_read_with_the_same_token(token: str, key: str, va
     assert Encryption(token).decrypt(key, Encryption(token).encrypt(key, value)) == value
 
 
-@given(st.binary(min_size=8))
+@given(st.binary(min_size=8).filter(lambda value: value not in HEAD))
 def test_an_encrypted_value_does_not_contain_the_value(value: bytes) -> None:
     one, other = (Encryption("a token").encrypt("key", value) for _ in range(2))
     assert value not in one
