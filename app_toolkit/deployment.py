@@ -121,7 +121,7 @@ class DeploymentKeywords(TypedDict, total=False):
     max_unavailable: int | str
     """replicas that may be missing during an update; a share is rounded down. Default: 0"""
     startup_timeout_s: float
-    """seconds from placement until a replica must be ready. Default: 60.0"""
+    """seconds from placement until a replica must be ready. Default: 300.0"""
     graceful_shutdown_timeout_s: float
     """seconds that a draining replica has to finish; then it is killed. Default: 20.0"""
     health_check_period_s: float

@@ -49,6 +49,7 @@ SHOWN = {
     "docs/cli.md text": "tests/docs/test_commands.py::test_the_page_lists_the_commands_that_there_are",
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
+    "docs/deployments.md yaml": ("tests/e2e/test_classes.py::test_variables_that_a_deployment_sets_itself_are_kept"),
     "docs/conversations.md tsx": "tests/chat/test_stored_chat.py::test_the_page_names_routes_that_there_are",
     "docs/clients/ai-sdk.md js": f"{CLIENTS}::test_javascript_of_a_page_prints_the_shown_output",
     "docs/clients/langchain.md py": f"{CLIENTS}::test_python_of_a_page_prints_the_shown_output",
