@@ -26,7 +26,7 @@ from app_toolkit.cli.deploy import deploy as deploy_on_cluster
 from app_toolkit.cli.dev import Served, loop_of
 from app_toolkit.cli.dev import dev as serve_in_one_process
 from app_toolkit.cli.new import create_project
-from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, results
+from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, reserved_stdout, results
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
@@ -389,6 +389,7 @@ def plan(
     file = _file(context, target, project, rest=rest)
     chosen = _chosen(context, project, file)
     given: dict[str, Mapping[str, Given]] = {}
+    output = context.with_resource(reserved_stdout(until_exit=bool(context.obj)))
     if file is None:
         _refuse_application(application)
         options = chosen.part(PlanOptions)
@@ -409,13 +410,14 @@ def plan(
             print(sentence, file=sys.stderr)
     if format is Format.yaml:
         instance = InstanceOptions(**{k: v for k, v in chosen.given.items() if k in InstanceOptions.model_fields})
-        print(render(specs, instance, folder, given, included=included), end="", flush=True)
+        print(render(specs, instance, folder, given, included=included), end="", file=output)
     elif format is Format.json:
         shown = [json.loads(spec.model_dump_json()) for spec in specs]
-        print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), flush=True)
+        print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), file=output)
     else:
+        screen = Screen.on(output)
         for spec in (*specs, *shared_logs(specs)):
-            Screen().plan(spec)
+            screen.plan(spec)
 
 
 @app.command()
@@ -858,12 +860,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plans = arguments is None and sys.argv[1:2] == ["plan"]
     if plans:
         adopt_orphans()
-    try:
-        with bounded_end(PLANNED_S) if plans else nullcontext():
-            app(None if arguments is None else list(arguments))
-    except ToolkitError as error:
-        report(error)
-        sys.exit(ConfigError.exit_code)
+    with bounded_end(PLANNED_S) if plans else nullcontext():
+        try:
+            app(None if arguments is None else list(arguments), obj=plans)
+        except ToolkitError as error:
+            report(error)
+            sys.exit(ConfigError.exit_code)
 
 
 @contextmanager

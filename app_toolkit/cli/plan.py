@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import ConfigFile
@@ -34,31 +34,29 @@ AT_ONCE = 4
 
 
 def plan_here(target: Target, options: PlanOptions, *, written: bool = False) -> ApplicationSpec:
-    """Import the app and plan its application. Output of the app goes to standard error.
+    """Import the app and plan its application.
 
     `written`: return the options as a file has them (`as_written`). Raises `TargetError` and `PlanningError`.
     """
     use_data_of_project(target.app_dir)
     handle_uvicorn_loggers("warning")
-    with _stdout_kept_clean():
-        app, where = load(target)
-        return plan(
-            app,
-            target=where,
-            app_dir=str(target.app_dir),
-            overrides={} if written else None,
-            **options.model_dump(),
-        )
+    app, where = load(target)
+    return plan(
+        app,
+        target=where,
+        app_dir=str(target.app_dir),
+        overrides={} if written else None,
+        **options.model_dump(),
+    )
 
 
 def plan_application(file: ConfigFile, name: str) -> ApplicationSpec:
-    """Plan one application of a file, as written. Output of the app goes to standard error.
+    """Plan one application of a file, as written.
 
     Changes into the working folder of the application. Raises `ConfigError` with the lines of the file that cause it.
     """
     handle_uvicorn_loggers("warning")
-    with _stdout_kept_clean():
-        return application_here(file, name)[1]
+    return application_here(file, name)[1]
 
 
 def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable, ApplicationSpec]:
@@ -150,9 +148,8 @@ class Planning:
                 raise SystemExit(code)
             if code != 0:
                 raise PlanningError(f"planning {self._named} ended with exit code {code}")
-            # An app may print something at exit, after the plan.
             try:
-                spec, _ = json.JSONDecoder().raw_decode(output.decode())
+                spec = json.loads(output)
             except ValueError:
                 raise PlanningError(f"planning {self._named} ended before there was a plan") from None
             return ApplicationSpec(**spec)
@@ -231,14 +228,20 @@ def results(plannings: Iterable[Planning], goes_on: Callable[[], bool]) -> list[
 
 
 @contextmanager
-def _stdout_kept_clean() -> Iterator[None]:
-    """Redirect standard output to standard error, also for code that is not Python, to reserve it for the plan."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    try:
+def reserved_stdout(*, until_exit: bool) -> Iterator[TextIO]:
+    """Reserve standard output for the plan, and return the stream to write it to.
+
+    What the app writes to standard output goes to standard error, also from code that is not Python. `until_exit`: this
+    does not end with the block, because threads and functions of `atexit` of the app may write later.
+    """
+    stdout = sys.stdout
+    stdout.flush()
+    with open(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors) as reserved:
         os.dup2(2, 1)
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        sys.stdout = sys.stderr
+        try:
+            yield reserved
+        finally:
+            if not until_exit:
+                sys.stdout = stdout
+                os.dup2(reserved.fileno(), 1)

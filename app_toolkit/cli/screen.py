@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -56,6 +56,11 @@ class Screen:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
+
+    @classmethod
+    def on(cls, output: TextIO) -> Self:
+        """Return a screen for another stream than standard output."""
+        return cls(Console(file=output, highlight=False, soft_wrap=True))
 
     @classmethod
     def of_server(cls, *, stderr: bool = False) -> Self:

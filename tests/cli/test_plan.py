@@ -15,7 +15,7 @@ from app_toolkit.cli.plan import planning_of
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import PlanningError
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 from .conftest import Ended
 
@@ -26,8 +26,13 @@ print("a print")
 os.write(1, b"a write\\n")
 from fastapi import FastAPI
 app = FastAPI()
-import atexit
+import atexit, threading, time
 atexit.register(print, "a last word")
+def tick():
+    while True:
+        print("a tick")
+        time.sleep(0.0002)
+threading.Thread(target=tick).start()
 """
 
 
@@ -112,9 +117,8 @@ def test_the_plan_of_a_class_without_http_names_no_prefix(plan: Plan, tmp_path: 
 def test_output_of_an_app_does_not_corrupt_the_plan(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     with planning_of(str(tmp_path / "noisy.py"), None, PlanOptions()) as planning:
-        spec = planning.result(always)
-    assert spec is not None
-    assert spec.target == "noisy:app"
+        output, _ = planning.process.communicate(timeout=PATIENCE_S)
+    assert json.loads(output)["target"] == "noisy:app"
 
 
 def test_a_module_that_changes_the_handlers_of_uvicorn_is_planned(plan: Plan, tmp_path: Path) -> None:
@@ -178,6 +182,18 @@ def test_a_plan_does_not_wait_for_what_the_app_has_started(tmp_path: Path) -> No
     with planning_of(str(tmp_path / "lasting.py"), None, PlanOptions()) as planning:
         spec = planning.result(always)
     assert spec is not None
+
+
+def test_an_error_of_an_app_with_a_thread_ends_the_plan_with_its_exit_code(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()"
+    )
+    with planning_of(str(tmp_path / "empty.py"), None, PlanOptions()) as planning, pytest.raises(SystemExit) as ended:
+        planning.result(always)
+    assert ended.value.code == 2
+    assert capfd.readouterr().err.startswith("Error: the module 'empty'")
 
 
 @pytest.mark.parametrize("code", ["os._exit(7)", "time.sleep(600)"])
