@@ -216,7 +216,7 @@ def beside(spec: ApplicationSpec, main: ApplicationSpec) -> ApplicationSpec:
             f"application {main.name!r} cannot have several live revisions: the streams of {in_short(streams)} are in "
             "the memory of each; deploy it with `--stream-log shared` first"
         )
-    return spec.model_copy(update={"stream_log": main.stream_log})
+    return spec.model_copy(update={"stream_log": main.stream_log, "automatic_stream_log": main.automatic_stream_log})
 
 
 def in_short(routes: Sequence[str]) -> str:

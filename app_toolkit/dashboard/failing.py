@@ -9,7 +9,10 @@ WINDOW_S = 60.0
 """Requests that ended within so many seconds count."""
 
 MOST = 0.5
-"""The share of failed requests from which a route or method fails, however few requests it has."""
+"""The share from which a route or method fails that has at least `REPEATED` failed requests."""
+
+REPEATED = 2
+"""One failed request alone says nothing about the next one."""
 
 SOME = 0.05
 """The share from which a route or method fails that has at least `SEVERAL` failed requests."""
@@ -46,7 +49,7 @@ def failure(before: Counts, after: Counts) -> str | None:
     for name, (ended, failed) in after.items():
         ended_before, failed_before = before.get(name, (0, 0))
         ended, failed = ended - ended_before, failed - failed_before
-        if failed > 0 and (failed >= MOST * ended or (failed >= SEVERAL and failed >= SOME * ended)):
+        if (failed >= REPEATED and failed >= MOST * ended) or (failed >= SEVERAL and failed >= SOME * ended):
             failing.append((-failed, name, f"{name}: {failed} of {ended}"))
     if not failing:
         return None

@@ -65,6 +65,9 @@ FIRST_S = 10.0
 """Seconds for which a new aggregate takes only the pushes of the controller, unless that has pushed. The others are
 sent again. Without the controller, the revisions are not known."""
 
+NO_ROUTE = "without a route"
+"""What the requests of all methods that match no route are counted as in `DeploymentNumbers.routes`."""
+
 LEGAL_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 ILLEGAL = re.compile(r"[^a-zA-Z0-9_]|^(?=[0-9])")
 """What the name of a label cannot have. `prometheus_client` replaces it by `_`, too."""
@@ -559,7 +562,7 @@ def _count_requests(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: 
     failed = ended if status >= "500" or outcome == CUT else 0
     numbers.requests += ended
     numbers.errors += failed
-    _count_route(numbers, f"{method} {route}", ended, failed)
+    _count_route(numbers, NO_ROUTE if route == NONE else f"{method} {route}", ended, failed)
 
 
 def _count_latency(numbers: DeploymentNumbers, labels: tuple[str, ...], grown: list[float]) -> None:

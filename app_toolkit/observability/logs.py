@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app_toolkit.core.identity import candidate_of
@@ -111,17 +111,30 @@ def handle_uvicorn_loggers(level: str, format: str = "text") -> None:
         logger.setLevel(level.upper())
 
 
-def propagate_uvicorn_loggers(configured: Container[str]) -> None:
+def propagate_uvicorn_loggers(configured: Mapping[str, Mapping[str, Any]]) -> None:
     """Let the handlers of the root logger, if it has any, show the records of uvicorn's loggers.
 
-    Apps still find a handler at each of these loggers. `configured`: the names of the loggers that do not change.
+    Apps still find a handler at each of these loggers. `configured`: the loggers of a logging configuration that has
+    been applied, by their names. Their levels, handlers and `propagate` do not change if it gives them.
     """
-    if logging.getLogger().handlers:
-        for name in UVICORN_LOGGERS:
-            if name not in configured:
-                logger = logging.getLogger(name)
-                logger.handlers = [logging.NullHandler()]
-                logger.propagate = True
+    for name in UVICORN_LOGGERS:
+        logger = logging.getLogger(name)
+        options = configured.get(name)
+        if options is None and logging.getLogger().handlers:
+            logger.handlers = []
+            logger.propagate = True
+        elif options is not None and options.get("propagate") is None:
+            logger.propagate = True  # Python's default, which `handle_uvicorn_loggers` has changed
+        if not logger.handlers:  # the configuration also takes those of a logger that it names, and of those below it
+            logger.handlers = [logging.NullHandler() if logger.hasHandlers() else _like_last_resort()]
+
+
+def _like_last_resort() -> logging.Handler:
+    """Return a handler that shows records as the last resort does, whose format the app may change."""
+    handler = logging.StreamHandler()
+    if logging.lastResort is not None:
+        handler.setFormatter(logging.lastResort.formatter)
+    return handler
 
 
 def _handler(level: str, format: str) -> logging.StreamHandler[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from app_toolkit.core.stalls import is_users
 
@@ -42,6 +43,15 @@ def folded(information: ExceptionInfo) -> str:
     The frame that raised an exception is always shown, also if it is not of user code. If there is no user code in the
     traceback, its causes and its groups, all frames are shown.
     """
+    try:
+        return _folded(information)
+    except (
+        Exception
+    ):  # a traceback is shown in any case, also if a version of Python calls `_FoldedStack` in another way
+        return "".join(traceback.format_exception(*information)).removesuffix("\n")
+
+
+def _folded(information: ExceptionInfo) -> str:
     shown = traceback.TracebackException(*information, compact=True)
     parts = [*_parts(shown)]
     if any(is_users(frame.filename, LIBRARIES) for part in parts for frame in part.stack):
@@ -62,13 +72,13 @@ def _parts(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 class _FoldedStack(traceback.StackSummary):
-    def format(self) -> list[str]:
+    def format(self, **options: Any) -> list[str]:  # Python 3.13 passes options, such as `colorize`
         lines: list[str] = []
         last = self[-1:]
         for _, row in groupby(self, key=lambda frame: frame is last[0] or is_users(frame.filename, LIBRARIES)):
             frames = [*row]
             if len(frames) == 1 or frames[0] is last[0] or is_users(frames[0].filename, LIBRARIES):
-                lines += traceback.StackSummary.from_list(frames).format()
+                lines += traceback.StackSummary.from_list(frames).format(**options)
             else:
                 lines.append(f"  ... {len(frames)} frames of {_packages(frames)}\n")
         return lines

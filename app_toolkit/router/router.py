@@ -463,7 +463,8 @@ class Router:
             methods = " and ".join(sorted({_printable(permit.request) for permit in silent}))
             cure = (
                 f"{len(silent)} calls of {methods} have yielded no item for {FULL_S:g} s, and a call leaves its slot "
-                "with its first item: yield one at once, or raise max_ongoing_requests above the number of such calls"
+                "with its first item: yield one at once, or raise max_ongoing_requests above the number of such calls, "
+                "or add replicas if they are busy"
             )
         elif permits and kept is None and held_before.issuperset(permits):
             cure += (

@@ -162,6 +162,10 @@ def test_a_live_revision_has_the_log_of_the_main_revision_unless_it_names_anothe
     assert beside(streaming("shared", replicas=2), streaming(automatic=False)).stream_log == "memory"
     assert beside(streaming("redis", automatic=False), streaming("shared")).stream_log == "redis"
     assert beside(application(), streaming()) == application()
+    asked_for = beside(streaming(), streaming(automatic=False))
+    assert scaled(asked_for, "app", 2).deployments[0].config.num_replicas == 2, (
+        "memory is asked for, also after a promotion"
+    )
     with pytest.raises(ConfigError, match="cannot have several live revisions: the streams of POST /chat are in the "):
         beside(streaming(), streaming())
 

@@ -20,7 +20,11 @@ def numbers(**routes: tuple[int, int]) -> dict[str, DeploymentNumbers]:
 @pytest.mark.parametrize(
     ("counts", "sentence"),
     [
-        ((1, 1), "rank: 1 of 1 failed in the last minute"),
+        ((1, 1), None),
+        ((2, 1), None),
+        ((2, 2), "rank: 2 of 2 failed in the last minute"),
+        ((4, 2), "rank: 2 of 4 failed in the last minute"),
+        ((5, 2), None),
         ((10, 1), None),
         ((60, 3), "rank: 3 of 60 failed in the last minute"),
         ((61, 3), None),
@@ -50,12 +54,17 @@ def test_nothing_fails_without_new_requests(counts: dict[str, tuple[int, int]]) 
 def test_deployment_whose_requests_are_all_served_does_not_fail(counts: dict[str, tuple[int, int]]) -> None:
     assert failure({}, {name: (ended, 0) for name, (ended, _) in counts.items()}) is None
     always = {name: (ended, ended) for name, (ended, _) in counts.items()}
-    assert (failure({}, always) is None) == (not any(ended for ended, _ in counts.values()))
+    assert (failure({}, always) is None) == all(ended < 2 for ended, _ in counts.values())
+
+
+@given(COUNTS)
+def test_one_failed_request_of_a_route_does_not_count(counts: dict[str, tuple[int, int]]) -> None:
+    assert failure({}, {name: (ended + 1, 1) for name, (ended, _) in counts.items()}) is None
 
 
 def test_failures_count_for_a_minute() -> None:
     failing = Failing()
     assert failing.add(0.0, numbers(rank=(7, 7))) == {}, "what happened before is not known to be recent"
-    assert failing.add(2.0, numbers(rank=(8, 8))) == {"shop/web": "rank: 1 of 1 failed in the last minute"}
-    assert failing.add(2.0 + WINDOW_S - 1, numbers(rank=(8, 8))) != {}
-    assert failing.add(2.0 + WINDOW_S, numbers(rank=(8, 8))) == {}
+    assert failing.add(2.0, numbers(rank=(9, 9))) == {"shop/web": "rank: 2 of 2 failed in the last minute"}
+    assert failing.add(2.0 + WINDOW_S - 1, numbers(rank=(9, 9))) != {}
+    assert failing.add(2.0 + WINDOW_S, numbers(rank=(9, 9))) == {}

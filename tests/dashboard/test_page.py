@@ -132,6 +132,25 @@ def test_deployment_is_failing_if_one_of_its_routes_fails(browser: Browser) -> N
         operator.leave()
 
 
+def test_only_a_healthy_deployment_or_application_is_shown_as_failing(operator: Operator) -> None:
+    statuses = ["healthy", "starting", "updating", "stopping", "waiting_for_resources", "unhealthy", "failed"]
+    shown = operator.open("").evaluate(
+        """async (statuses) => {
+            const { applicationRow, deploymentRow, state } = await import(new URL("store.js", document.baseURI));
+            state.tables.failing["shop/web"] = "GET /: 2 of 2 failed in the last minute";
+            return statuses.map((status) => {
+                state.tables.deployments["shop/web"] = { status: "healthy" };
+                state.tables.applications.shop = { status, deployments: ["shop/web"] };
+                const application = applicationRow("shop").status;
+                state.tables.deployments["shop/web"] = { status };
+                return [application, deploymentRow("shop/web").status];
+            });
+        }""",
+        statuses,
+    )
+    assert shown == [["failing", "failing"], *([status, status] for status in statuses[1:])]
+
+
 def test_token_is_asked_for_until_it_is_right(browser: Browser, instance: SimulatedClient) -> None:
     with served(instance, TOKEN) as url:
         operator = Operator(browser, url)

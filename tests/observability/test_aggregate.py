@@ -444,6 +444,15 @@ def test_series_with_another_number_of_buckets_than_its_metric_is_left_out() -> 
     assert [dict(labels)["kind"] for labels in values(aggregate, "wait_count")] == ["a"]
 
 
+def test_requests_without_a_route_are_counted_together() -> None:
+    aggregate = new_aggregate()
+    proxy = Process("proxy-1", "proxy")
+    for route, method, status in (("/", "GET", "200"), ("-", "GET", "404"), ("-", "PUT", "503")):
+        proxy.count(REQUESTS, ("shop/web", route, method, status, "ok"), 2)
+    proxy.push(aggregate)
+    assert aggregate.latest().deployments["shop/web"].routes == {"GET /": (2, 0), "without a route": (4, 2)}
+
+
 def test_plain_numbers_are_those_of_the_exposition() -> None:
     clock = ManualClock()
     aggregate = new_aggregate(clock)

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import logging
+import logging.config
 import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import BackgroundTasks, FastAPI
@@ -18,7 +20,13 @@ from app_toolkit import Deployment, Toolkit, batch
 from app_toolkit.observability import logs, tracebacks
 from app_toolkit.observability.context import REPLICA, REQUEST_ID, TRACE, ReplicaContext
 from app_toolkit.observability.log_formats import FIELDS
-from app_toolkit.observability.logs import attach_fields, show_logs
+from app_toolkit.observability.logs import (
+    UVICORN_LOGGERS,
+    attach_fields,
+    handle_uvicorn_loggers,
+    propagate_uvicorn_loggers,
+    show_logs,
+)
 from app_toolkit.types import ReplicaId
 from tests.docs.pages import page
 
@@ -255,3 +263,58 @@ def test_a_failed_request_is_logged_with_its_id(caplog: pytest.LogCaptureFixture
         "deployment": "app",
         "replica": "app",
     }
+
+
+@contextmanager
+def as_uvicorns_loggers_begin() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in UVICORN_LOGGERS]
+    before = [(each, each.handlers, each.propagate, each.level) for each in loggers]
+    try:
+        yield
+    finally:
+        for uvicorns, handlers, propagate, level in before:
+            uvicorns.handlers, uvicorns.propagate = handlers, propagate
+            uvicorns.setLevel(level)
+
+
+LEVEL: dict[str, Any] = {"level": "INFO"}
+TO_ROOT: dict[str, Any] = {"level": "INFO", "handlers": ["own"]}
+
+
+@pytest.mark.parametrize("root", [TO_ROOT, LEVEL], ids=["root has handlers", "root has none"])
+@pytest.mark.parametrize(
+    "loggers",
+    [
+        {},
+        {"uvicorn": LEVEL},
+        {"uvicorn.access": LEVEL},
+        {"uvicorn": LEVEL, "uvicorn.access": LEVEL},
+        {"uvicorn": {**LEVEL, "propagate": True}, "uvicorn.access": LEVEL},
+        {"uvicorn": {**TO_ROOT, "propagate": False}, "uvicorn.access": LEVEL},
+        {"uvicorn.access": {**LEVEL, "propagate": False}},
+    ],
+    ids=["none", "uvicorn", "access", "both", "as by default", "uvicorn handles", "access does not propagate"],
+)
+def test_records_of_uvicorns_loggers_are_shown_once_and_each_logger_has_a_handler(
+    capsys: pytest.CaptureFixture[str], root: dict[str, Any], loggers: dict[str, Any]
+) -> None:
+    config = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"own": {"format": "own: %(message)s"}},
+        "handlers": {"own": {"class": "logging.StreamHandler", "formatter": "own"}},
+        "root": root,
+        "loggers": loggers,
+    }
+    with as_it_begins(), as_uvicorns_loggers_begin():
+        show_logs("info")
+        handle_uvicorn_loggers("info")
+        logging.config.dictConfig(config)
+        propagate_uvicorn_loggers(loggers)
+        for name in UVICORN_LOGGERS:
+            assert logging.getLogger(name).handlers
+            logging.getLogger(name).info("from %s", name)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[line.index("from ") :] for line in lines] == ["from uvicorn", "from uvicorn.access"]
+    to_root = root is TO_ROOT and not any(each.get("propagate") is False for each in loggers.values())
+    assert all(line.startswith("own: ") for line in lines) or not to_root

@@ -5,9 +5,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app_toolkit.observability import tracebacks
 from app_toolkit.observability.tracebacks import folded
 
 PACKAGES = sysconfig.get_paths()["purelib"]
@@ -58,6 +60,13 @@ def test_frame_that_raises_the_error_is_shown_also_if_it_is_in_a_package() -> No
 def test_traceback_without_user_code_has_all_frames() -> None:
     lines = traceback_of(web, wire, web, wire, int, "x")
     assert len([line for line in lines if line.startswith("  File")]) == 4
+
+
+def test_traceback_that_cannot_be_folded_has_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracebacks, "LIBRARIES", [None])
+    lines = traceback_of(web, wire, shop, int, "x")
+    assert len([line for line in lines if line.startswith("  File")]) == 3
+    assert lines[-1] == "ValueError: invalid literal for int() with base 10: 'x'"
 
 
 def test_causes_and_members_of_groups_are_folded_too() -> None:

@@ -83,16 +83,17 @@ export const kind = (status) =>
 const RANK = { bad: 0, warn: 1, info: 2, none: 3, ok: 4 };
 export const rank = (status) => RANK[kind(status)];
 
-// A deployment is also failing if its replicas are healthy and its requests fail. An application is, if a deployment is.
+// A healthy deployment is failing if its requests fail, and a healthy application if one of its deployments is. Every other
+// status is shown as it is: an update or a lack of resources says more.
 export function deploymentRow(name) {
   const row = state.tables.deployments[name];
   const reason = state.tables.failing[name];
-  return row && reason && kind(row.status) !== "bad" ? { ...row, status: "failing", reason } : row;
+  return row && reason && row.status === "healthy" ? { ...row, status: "failing", reason } : row;
 }
 
 export function applicationRow(name) {
   const row = state.tables.applications[name];
-  const failing = row && kind(row.status) !== "bad" && row.deployments.some((each) => deploymentRow(each)?.status === "failing");
+  const failing = row?.status === "healthy" && row.deployments.some((each) => deploymentRow(each)?.status === "failing");
   return failing ? { ...row, status: "failing" } : row;
 }
 
