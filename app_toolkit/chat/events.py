@@ -133,6 +133,8 @@ class EventChecker:
             TypeError: It is no event, or a field has another type.
             ValueError: It cannot come here.
         """
+        if isinstance(event, ToolCallEvent):
+            event = _without_none(event)
         self._check(event)
         match event:
             case UsageEvent():
@@ -209,18 +211,37 @@ class EventChecker:
             call.is_complete = call.is_complete or _is_json(call.arguments)
 
     def _add_call(self, event: ToolCallEvent) -> Iterator[ChatEvent]:
-        call = self._current.get(event.index)
-        if call is None or (event.id and event.id != call.own_id) or (call.is_answered and event.name):
+        call = self._continued_call(event)
+        if call is None:
             call = self._begin_call(event)
             call.arguments = call.characters.add(event.arguments)
             yield ToolCallEvent(call.index, call.id, whole_characters(event.name), call.arguments, call.executed)
-        elif event.arguments and not (call.is_complete and event.arguments.isspace()):
+            return
+        self._current[event.index] = call
+        call.own_id = call.own_id or event.id
+        if event.arguments and not (call.is_complete and event.arguments.isspace()):
             if call.is_complete:
                 raise ValueError(
                     f"the model {self.model!r} yielded more arguments of the tool call {call.id!r}, which was "
                     "complete: yield all arguments before the result, and before text that follows the call"
                 )
             yield from self._add_arguments(call, call.characters.add(event.arguments))
+
+    def _continued_call(self, event: ToolCallEvent) -> CheckedCall | None:
+        """Return the call that an event continues. None: it has to begin one.
+
+        Some servers give several calls one index and mix their parts, or send the id of a call after its name.
+        """
+        current = self._current.get(event.index)
+        if current is not None and event.id in ("", current.own_id):
+            return None if current.is_answered and event.name else current
+        if event.name or not event.id:
+            return None
+        named = [call for call in reversed(self._calls) if call.own_id == event.id]
+        unanswered = next((call for call in named if not call.is_answered), None)
+        if unanswered is None and current is not None and not current.own_id and not current.is_answered:
+            return current
+        return unanswered or next(iter(named), None)
 
     def _begin_call(self, event: ToolCallEvent) -> CheckedCall:
         if not event.name:
@@ -372,6 +393,12 @@ async def with_known_runners(events: AsyncIterator[ChatEvent]) -> AsyncGenerator
                         for part in parts:
                             yield replace(part, executed=False)
             yield event
+
+
+def _without_none(event: ToolCallEvent) -> ToolCallEvent:
+    """Return a part of a call whose texts are not None, as they are in the later deltas of OpenAI's servers."""
+    empty = {name: "" for name in ("id", "name", "arguments") if getattr(event, name) is None}
+    return replace(event, **empty) if empty else event
 
 
 def _is_json(text: str) -> bool:

@@ -150,6 +150,47 @@ async def test_an_agent_may_use_an_id_and_an_index_again_in_its_next_step() -> N
     assert finish == FINISH
 
 
+def arguments_by_id(events: list[ChatEvent]) -> dict[str, str]:
+    """The arguments of each call, by the id that clients get."""
+    ids: dict[int, str] = {}
+    arguments: dict[str, str] = {}
+    for event in parts_of(events, ToolCallEvent):
+        id = ids.setdefault(event.index, event.id)
+        arguments[id] = arguments.get(id, "") + event.arguments
+    return arguments
+
+
+async def test_deltas_of_openai_whose_later_parts_have_none_are_one_call() -> None:
+    later: Any = ToolCallEvent(0, None, None, '{"x":1}')  # type: ignore[arg-type]
+    first: Any = ToolCallEvent(0, "a", "f", None)  # type: ignore[arg-type]
+    assert await of_model([first, later]) == [
+        ToolCallEvent(0, "a", "f"),
+        ToolCallEvent(0, arguments='{"x":1}'),
+        FinishEvent("tool_calls"),
+    ]
+
+
+async def test_a_call_whose_id_comes_after_its_name_keeps_the_id_that_the_client_has() -> None:
+    late = [ToolCallEvent(0, "", "f"), ToolCallEvent(0, "a", "", '{"x"'), ToolCallEvent(0, "a", "", ":1}")]
+    call, *rest, answer, _ = await of_model([*late, ToolResultEvent("a", 1)])
+    assert isinstance(call, ToolCallEvent)
+    assert call.id.startswith("call_")
+    assert rest == [ToolCallEvent(0, arguments='{"x"'), ToolCallEvent(0, arguments=":1}")]
+    assert answer == ToolResultEvent(call.id, 1)
+
+
+async def test_calls_with_one_index_are_told_apart_by_the_ids_of_their_parts() -> None:
+    begun = [ToolCallEvent(0, "a", "f", "[1"), ToolCallEvent(0, "b", "g", "[2")]
+    mixed = [ToolCallEvent(0, "a", "", ",3"), ToolCallEvent(0, "b", "", ",4"), ToolCallEvent(0, "a", "", "]")]
+    events = [*begun, *mixed, ToolCallEvent(0, arguments=" "), ToolCallEvent(0, "b", "", "]")]
+    assert arguments_by_id(await of_model(events)) == {"a": "[1,3] ", "b": "[2,4]"}
+
+
+async def test_more_arguments_of_an_answered_call_name_it_although_another_call_has_begun() -> None:
+    with pytest.raises(ValueError, match="more arguments of the tool call 'c1', which was complete"):
+        await of_model([CALL, RESULT, ToolCallEvent(0, "c2", "g"), ToolCallEvent(0, "c1", "", "{}")])
+
+
 @pytest.mark.parametrize(
     ("events", "why"),
     [
