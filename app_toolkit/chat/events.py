@@ -87,7 +87,8 @@ class CheckedCall:
     own_id: str
     """The id that the model has given it; empty: none."""
     executed: bool | None
-    arguments: str = ""
+    arguments: list[str] = field(default_factory=list)
+    """In the parts of the model: joining them for each part would take quadratic time."""
     characters: Characters = field(default_factory=Characters)
     is_complete: bool = False
     """Whether no arguments may follow."""
@@ -168,7 +169,9 @@ class EventChecker:
         yield FinishEvent(reason)
 
     def _check(self, event: Any) -> None:
-        fields = next((fields for kind, fields in FIELDS.items() if isinstance(event, kind)), None)
+        fields = FIELDS.get(type(event)) or next(
+            (fields for kind, fields in FIELDS.items() if isinstance(event, kind)), None
+        )
         if fields is None:
             raise TypeError(
                 f"the model {self.model!r} yielded {_shown(event)} of the type {type(event).__name__}, which is no "
@@ -208,14 +211,15 @@ class EventChecker:
     def _complete_calls(self) -> None:
         """A call whose arguments are a JSON document is complete when text follows: the client may run it now."""
         for call in self._calls:
-            call.is_complete = call.is_complete or _is_json(call.arguments)
+            call.is_complete = call.is_complete or _is_json("".join(call.arguments))
 
     def _add_call(self, event: ToolCallEvent) -> Iterator[ChatEvent]:
         call = self._continued_call(event)
         if call is None:
             call = self._begin_call(event)
-            call.arguments = call.characters.add(event.arguments)
-            yield ToolCallEvent(call.index, call.id, whole_characters(event.name), call.arguments, call.executed)
+            arguments = call.characters.add(event.arguments)
+            call.arguments.append(arguments)
+            yield ToolCallEvent(call.index, call.id, whole_characters(event.name), arguments, call.executed)
             return
         self._current[event.index] = call
         call.own_id = call.own_id or event.id
@@ -260,7 +264,7 @@ class EventChecker:
 
     def _add_arguments(self, call: CheckedCall, arguments: str) -> Iterator[ChatEvent]:
         if arguments:
-            call.arguments += arguments
+            call.arguments.append(arguments)
             yield ToolCallEvent(call.index, arguments=arguments, executed=call.executed)
 
     def _add_result(self, event: ToolResultEvent) -> Iterator[ChatEvent]:

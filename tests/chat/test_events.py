@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from app_toolkit.chat import (
     UsageEvent,
 )
 from app_toolkit.chat import events as chat_events
+from app_toolkit.chat.ai_sdk.stream import MessageParts
 from app_toolkit.chat.catalog import Catalog
 from app_toolkit.chat.events import Characters, EventChecker, checked, until_stop
 from tests.chat.model_events import EVENTS_AND_ERRORS, checked_events, for_openai, of_model
@@ -218,6 +220,23 @@ async def test_space_after_complete_arguments_is_left_out() -> None:
         TextEvent("a"),
         FinishEvent("tool_calls"),
     ]
+
+
+async def test_the_time_for_the_arguments_of_a_call_grows_with_their_length_only() -> None:
+    part = ToolCallEvent(0, arguments="x" * 400)
+    checker, parts = EventChecker("gpt"), MessageParts("m", version=6)
+    begun = time.process_time()
+    for event in [ToolCallEvent(0, "c1", "f"), *[part] * 10_000]:
+        for passed in checker.take(event):
+            parts.translate(passed)
+    assert time.process_time() - begun < 5, "joining all parts each time takes more than 10 s"
+
+
+def test_events_of_a_subclass_are_events() -> None:
+    class Word(TextEvent):
+        pass
+
+    assert checked_events([Word("a")]) == [TextEvent("a"), FINISH]
 
 
 async def test_the_result_of_a_call_in_a_continued_message_is_passed_once() -> None:
