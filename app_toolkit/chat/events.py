@@ -41,8 +41,9 @@ FIELDS: Mapping[type[Any], Mapping[str, tuple[type, ...]]] = {
 }
 """The types of the fields of each event, except those of any type."""
 
-USAGE_S = 0.5
-"""Seconds for which a model whose text has ended at a stop string may go on, so that it can report its usage."""
+USAGE_S = 0.1
+USAGE_EVENTS = 3
+"""Seconds and events for which a model whose text has ended at a stop string may go on, to report its usage."""
 
 
 class Characters:
@@ -347,8 +348,8 @@ async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -
             if part := text.add(event.text):
                 yield TextEvent(part)
             if text.stopped:
-                if (found := await _usage_after_stop(events, usage, parts)) not in (None, usage):
-                    yield found
+                if (latest := await _usage_after_stop(events, usage, parts)) not in (None, usage):
+                    yield latest
                 yield FinishEvent("tool_calls" if asked else "stop")
                 return
 
@@ -356,22 +357,26 @@ async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -
 async def _usage_after_stop(
     events: AsyncIterator[ChatEvent], usage: UsageEvent | None, parts: int
 ) -> UsageEvent | None:
-    """Let a model go on for at most `USAGE_S`, and return its usage. None: it does not count tokens.
+    """Let a model go on until it reports its usage, and return it. None: the model has ended and does not count tokens.
 
-    If the model needs longer, or fails, each part of its text counts as one token.
+    If the model goes on for more than `USAGE_S` or `USAGE_EVENTS`, or fails, the usage is what it has reported before.
+    If it has reported none, each of the `parts` of the text up to the stop string counts as one token.
     """
+    others = 0
     try:
         async with asyncio.timeout(USAGE_S):
             async for event in events:
-                parts += isinstance(event, TextEvent | ReasoningEvent)
                 if isinstance(event, UsageEvent):
-                    usage = event
-                await asyncio.sleep(0)  # a model that never waits must not block the event loop
+                    return event
+                others += not isinstance(event, FinishEvent)
+                if others == USAGE_EVENTS:
+                    break
+            else:
+                return usage
     except Exception as error:  # of the model, whose response is complete, or because the time is over
         if not isinstance(error, TimeoutError):
             logger.warning("a model failed after its text had ended at a stop string: %r", error)
-        return usage or UsageEvent(0, parts)
-    return usage
+    return usage or UsageEvent(0, parts)
 
 
 async def with_known_runners(events: AsyncIterator[ChatEvent]) -> AsyncGenerator[ChatEvent, None]:

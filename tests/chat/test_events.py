@@ -398,11 +398,22 @@ async def test_a_model_that_goes_on_too_long_or_fails_after_a_stop_string_has_on
     monkeypatch.setattr(chat_events, "USAGE_S", 0.01)
     for end in ({"then": asyncio.Event()}, {}):
         events = WORDS if end else [*WORDS, ValueError("it broke")]
-        assert await stopped_at("STOP", *events, **end) == [*WORDS[:2], UsageEvent(0, 5), FINISH]
+        assert await stopped_at("STOP", *events, **end) == [*WORDS[:2], UsageEvent(0, 4), FINISH]
+        assert await stopped_at("STOP", UsageEvent(3, 1), *events, **end) == [UsageEvent(3, 1), *WORDS[:2], FINISH]
 
 
-async def test_a_model_that_never_waits_is_closed_after_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_events, "USAGE_S", 0.01)
+async def test_a_model_goes_on_for_three_events_after_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_events, "USAGE_S", 60)
+    usage, never = UsageEvent(3, 5), asyncio.Event()
+    stop, more = TextEvent("a STOP"), [TextEvent("b")]
+    async with asyncio.timeout(30):
+        assert await stopped_at("STOP", stop, *more * 2, usage, then=never) == [TextEvent("a "), usage, FINISH]
+        estimated = [TextEvent("a "), UsageEvent(0, 1), FINISH]
+        assert await stopped_at("STOP", stop, *more * 3, usage, then=never) == estimated
+        assert await stopped_at("STOP", stop, *more * 2) == [TextEvent("a "), FINISH], "the model does not count"
+
+
+async def test_a_model_that_never_waits_is_closed_after_a_stop_string() -> None:
     closed = False
 
     async def model() -> AsyncIterator[ChatEvent]:
