@@ -114,7 +114,7 @@ class EventChecker:
         Parameters:
             model: The name of the model, for errors.
             used_ids: The ids of earlier calls in the conversation.
-            known_calls: The ids of earlier calls of which the model may yield the result.
+            known_calls: The ids of earlier calls without a result. The model may yield it, also after the same call.
         """
         self.model = model
         self._known = set(known_calls)
@@ -255,7 +255,9 @@ class EventChecker:
                 "begun: the first part needs a name"
             )
         id = whole_characters(event.id)
-        if not id or id in self._used:
+        if id in self._known:
+            self._known.remove(id)  # the client has this call, which the model repeats with its result
+        elif not id or id in self._used:
             id = f"call_{uuid.uuid4().hex}"
         self._used.add(id)
         call = CheckedCall(len(self._calls), id, event.id, event.executed)
@@ -406,7 +408,7 @@ async def with_known_runners(events: AsyncIterator[ChatEvent]) -> AsyncGenerator
 
 def _without_none(event: ToolCallEvent) -> ToolCallEvent:
     """Return a part of a call whose texts are not None, as they are in the later deltas of OpenAI's servers."""
-    empty = {name: "" for name in ("id", "name", "arguments") if getattr(event, name) is None}
+    empty: dict[str, Any] = {name: "" for name in ("id", "name", "arguments") if getattr(event, name) is None}
     return replace(event, **empty) if empty else event
 
 

@@ -245,6 +245,17 @@ async def test_the_result_of_a_call_in_a_continued_message_is_passed_once() -> N
         await of_model([RESULT, RESULT], known_calls=["c1"])
 
 
+async def test_a_call_of_a_continued_message_that_the_model_repeats_keeps_its_id_until_it_has_its_result() -> None:
+    repeated = [CALL, RESULT]
+    *first, second, answer, finish = await of_model([*repeated, *repeated], known_calls=["c1"])
+    assert first == repeated
+    assert isinstance(second, ToolCallEvent)
+    assert second.id.startswith("call_")
+    assert (answer, finish) == (ToolResultEvent(second.id, 1), FINISH)
+    next_step = await of_model([RESULT, CALL], known_calls=["c1"])
+    assert [event.id for event in parts_of(next_step, ToolCallEvent)] != ["c1"]
+
+
 async def test_halves_of_surrogate_pairs_are_joined_over_events_or_replaced() -> None:
     found = await of_model(
         [
