@@ -23,7 +23,7 @@ class CheckedModel(Protocol):
     """A model whose events are as `EventChecker` describes them, and whose text ends at `stop`."""
 
     def __call__(self, request: ChatRequest, *, known_calls: Iterable[str] = ()) -> AsyncIterator[ChatEvent]:
-        """Call the model. `known_calls`: the ids of earlier calls of which it may yield the result."""
+        """Call the model. `known_calls`: the ids of earlier calls without a result, which it may yield."""
 
 
 class Catalog:

@@ -41,8 +41,9 @@ FIELDS: Mapping[type[Any], Mapping[str, tuple[type, ...]]] = {
 }
 """The types of the fields of each event, except those of any type."""
 
-USAGE_S = 0.5
-"""Seconds for which a model whose text has ended at a stop string may go on, so that it can report its usage."""
+USAGE_S = 0.1
+USAGE_EVENTS = 3
+"""Seconds and events for which a model whose text has ended at a stop string may go on, to report its usage."""
 
 
 class Characters:
@@ -87,7 +88,8 @@ class CheckedCall:
     own_id: str
     """The id that the model has given it; empty: none."""
     executed: bool | None
-    arguments: str = ""
+    arguments: list[str] = field(default_factory=list)
+    """In the parts of the model: joining them for each part would take quadratic time."""
     characters: Characters = field(default_factory=Characters)
     is_complete: bool = False
     """Whether no arguments may follow."""
@@ -112,7 +114,7 @@ class EventChecker:
         Parameters:
             model: The name of the model, for errors.
             used_ids: The ids of earlier calls in the conversation.
-            known_calls: The ids of earlier calls of which the model may yield the result.
+            known_calls: The ids of earlier calls without a result. The model may yield it, also after the same call.
         """
         self.model = model
         self._known = set(known_calls)
@@ -133,6 +135,8 @@ class EventChecker:
             TypeError: It is no event, or a field has another type.
             ValueError: It cannot come here.
         """
+        if isinstance(event, ToolCallEvent):
+            event = _without_none(event)
         self._check(event)
         match event:
             case UsageEvent():
@@ -166,7 +170,9 @@ class EventChecker:
         yield FinishEvent(reason)
 
     def _check(self, event: Any) -> None:
-        fields = next((fields for kind, fields in FIELDS.items() if isinstance(event, kind)), None)
+        fields = FIELDS.get(type(event)) or next(
+            (fields for kind, fields in FIELDS.items() if isinstance(event, kind)), None
+        )
         if fields is None:
             raise TypeError(
                 f"the model {self.model!r} yielded {_shown(event)} of the type {type(event).__name__}, which is no "
@@ -206,21 +212,41 @@ class EventChecker:
     def _complete_calls(self) -> None:
         """A call whose arguments are a JSON document is complete when text follows: the client may run it now."""
         for call in self._calls:
-            call.is_complete = call.is_complete or _is_json(call.arguments)
+            call.is_complete = call.is_complete or _is_json("".join(call.arguments))
 
     def _add_call(self, event: ToolCallEvent) -> Iterator[ChatEvent]:
-        call = self._current.get(event.index)
-        if call is None or (event.id and event.id != call.own_id) or (call.is_answered and event.name):
+        call = self._continued_call(event)
+        if call is None:
             call = self._begin_call(event)
-            call.arguments = call.characters.add(event.arguments)
-            yield ToolCallEvent(call.index, call.id, whole_characters(event.name), call.arguments, call.executed)
-        elif event.arguments and not (call.is_complete and event.arguments.isspace()):
+            arguments = call.characters.add(event.arguments)
+            call.arguments.append(arguments)
+            yield ToolCallEvent(call.index, call.id, whole_characters(event.name), arguments, call.executed)
+            return
+        self._current[event.index] = call
+        call.own_id = call.own_id or event.id
+        if event.arguments and not (call.is_complete and event.arguments.isspace()):
             if call.is_complete:
                 raise ValueError(
                     f"the model {self.model!r} yielded more arguments of the tool call {call.id!r}, which was "
                     "complete: yield all arguments before the result, and before text that follows the call"
                 )
             yield from self._add_arguments(call, call.characters.add(event.arguments))
+
+    def _continued_call(self, event: ToolCallEvent) -> CheckedCall | None:
+        """Return the call that an event continues. None: it has to begin one.
+
+        Some servers give several calls one index and mix their parts, or send the id of a call after its name.
+        """
+        current = self._current.get(event.index)
+        if current is not None and event.id in ("", current.own_id):
+            return None if current.is_answered and event.name else current
+        if event.name or not event.id:
+            return None
+        named = [call for call in reversed(self._calls) if call.own_id == event.id]
+        unanswered = next((call for call in named if not call.is_answered), None)
+        if unanswered is None and current is not None and not current.own_id and not current.is_answered:
+            return current
+        return unanswered or next(iter(named), None)
 
     def _begin_call(self, event: ToolCallEvent) -> CheckedCall:
         if not event.name:
@@ -229,7 +255,9 @@ class EventChecker:
                 "begun: the first part needs a name"
             )
         id = whole_characters(event.id)
-        if not id or id in self._used:
+        if id in self._known:
+            self._known.remove(id)  # the client has this call, which the model repeats with its result
+        elif not id or id in self._used:
             id = f"call_{uuid.uuid4().hex}"
         self._used.add(id)
         call = CheckedCall(len(self._calls), id, event.id, event.executed)
@@ -239,7 +267,7 @@ class EventChecker:
 
     def _add_arguments(self, call: CheckedCall, arguments: str) -> Iterator[ChatEvent]:
         if arguments:
-            call.arguments += arguments
+            call.arguments.append(arguments)
             yield ToolCallEvent(call.index, arguments=arguments, executed=call.executed)
 
     def _add_result(self, event: ToolResultEvent) -> Iterator[ChatEvent]:
@@ -322,8 +350,8 @@ async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -
             if part := text.add(event.text):
                 yield TextEvent(part)
             if text.stopped:
-                if (found := await _usage_after_stop(events, usage, parts)) not in (None, usage):
-                    yield found
+                if (latest := await _usage_after_stop(events, usage, parts)) not in (None, usage):
+                    yield latest
                 yield FinishEvent("tool_calls" if asked else "stop")
                 return
 
@@ -331,22 +359,26 @@ async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -
 async def _usage_after_stop(
     events: AsyncIterator[ChatEvent], usage: UsageEvent | None, parts: int
 ) -> UsageEvent | None:
-    """Let a model go on for at most `USAGE_S`, and return its usage. None: it does not count tokens.
+    """Let a model go on until it reports its usage, and return it. None: the model has ended and does not count tokens.
 
-    If the model needs longer, or fails, each part of its text counts as one token.
+    If the model goes on for more than `USAGE_S` or `USAGE_EVENTS`, or fails, the usage is what it has reported before.
+    If it has reported none, each of the `parts` of the text up to the stop string counts as one token.
     """
+    others = 0
     try:
         async with asyncio.timeout(USAGE_S):
             async for event in events:
-                parts += isinstance(event, TextEvent | ReasoningEvent)
                 if isinstance(event, UsageEvent):
-                    usage = event
-                await asyncio.sleep(0)  # a model that never waits must not block the event loop
+                    return event
+                others += not isinstance(event, FinishEvent)
+                if others == USAGE_EVENTS:
+                    break
+            else:
+                return usage
     except Exception as error:  # of the model, whose response is complete, or because the time is over
         if not isinstance(error, TimeoutError):
             logger.warning("a model failed after its text had ended at a stop string: %r", error)
-        return usage or UsageEvent(0, parts)
-    return usage
+    return usage or UsageEvent(0, parts)
 
 
 async def with_known_runners(events: AsyncIterator[ChatEvent]) -> AsyncGenerator[ChatEvent, None]:
@@ -372,6 +404,12 @@ async def with_known_runners(events: AsyncIterator[ChatEvent]) -> AsyncGenerator
                         for part in parts:
                             yield replace(part, executed=False)
             yield event
+
+
+def _without_none(event: ToolCallEvent) -> ToolCallEvent:
+    """Return a part of a call whose texts are not None, as they are in the later deltas of OpenAI's servers."""
+    empty: dict[str, Any] = {name: "" for name in ("id", "name", "arguments") if getattr(event, name) is None}
+    return replace(event, **empty) if empty else event
 
 
 def _is_json(text: str) -> bool:

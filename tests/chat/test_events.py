@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from app_toolkit.chat import (
     UsageEvent,
 )
 from app_toolkit.chat import events as chat_events
+from app_toolkit.chat.ai_sdk.stream import MessageParts
 from app_toolkit.chat.catalog import Catalog
 from app_toolkit.chat.events import Characters, EventChecker, checked, until_stop
 from tests.chat.model_events import EVENTS_AND_ERRORS, checked_events, for_openai, of_model
@@ -150,6 +152,47 @@ async def test_an_agent_may_use_an_id_and_an_index_again_in_its_next_step() -> N
     assert finish == FINISH
 
 
+def arguments_by_id(events: list[ChatEvent]) -> dict[str, str]:
+    """The arguments of each call, by the id that clients get."""
+    ids: dict[int, str] = {}
+    arguments: dict[str, str] = {}
+    for event in parts_of(events, ToolCallEvent):
+        id = ids.setdefault(event.index, event.id)
+        arguments[id] = arguments.get(id, "") + event.arguments
+    return arguments
+
+
+async def test_deltas_of_openai_whose_later_parts_have_none_are_one_call() -> None:
+    later: Any = ToolCallEvent(0, None, None, '{"x":1}')  # type: ignore[arg-type]
+    first: Any = ToolCallEvent(0, "a", "f", None)  # type: ignore[arg-type]
+    assert await of_model([first, later]) == [
+        ToolCallEvent(0, "a", "f"),
+        ToolCallEvent(0, arguments='{"x":1}'),
+        FinishEvent("tool_calls"),
+    ]
+
+
+async def test_a_call_whose_id_comes_after_its_name_keeps_the_id_that_the_client_has() -> None:
+    late = [ToolCallEvent(0, "", "f"), ToolCallEvent(0, "a", "", '{"x"'), ToolCallEvent(0, "a", "", ":1}")]
+    call, *rest, answer, _ = await of_model([*late, ToolResultEvent("a", 1)])
+    assert isinstance(call, ToolCallEvent)
+    assert call.id.startswith("call_")
+    assert rest == [ToolCallEvent(0, arguments='{"x"'), ToolCallEvent(0, arguments=":1}")]
+    assert answer == ToolResultEvent(call.id, 1)
+
+
+async def test_calls_with_one_index_are_told_apart_by_the_ids_of_their_parts() -> None:
+    begun = [ToolCallEvent(0, "a", "f", "[1"), ToolCallEvent(0, "b", "g", "[2")]
+    mixed = [ToolCallEvent(0, "a", "", ",3"), ToolCallEvent(0, "b", "", ",4"), ToolCallEvent(0, "a", "", "]")]
+    events = [*begun, *mixed, ToolCallEvent(0, arguments=" "), ToolCallEvent(0, "b", "", "]")]
+    assert arguments_by_id(await of_model(events)) == {"a": "[1,3] ", "b": "[2,4]"}
+
+
+async def test_more_arguments_of_an_answered_call_name_it_although_another_call_has_begun() -> None:
+    with pytest.raises(ValueError, match="more arguments of the tool call 'c1', which was complete"):
+        await of_model([CALL, RESULT, ToolCallEvent(0, "c2", "g"), ToolCallEvent(0, "c1", "", "{}")])
+
+
 @pytest.mark.parametrize(
     ("events", "why"),
     [
@@ -179,10 +222,38 @@ async def test_space_after_complete_arguments_is_left_out() -> None:
     ]
 
 
+async def test_the_time_for_the_arguments_of_a_call_grows_with_their_length_only() -> None:
+    part = ToolCallEvent(0, arguments="x" * 400)
+    checker, parts = EventChecker("gpt"), MessageParts("m", version=6)
+    begun = time.process_time()
+    for event in [ToolCallEvent(0, "c1", "f"), *[part] * 10_000]:
+        for passed in checker.take(event):
+            parts.translate(passed)
+    assert time.process_time() - begun < 5, "joining all parts each time takes more than 10 s"
+
+
+def test_events_of_a_subclass_are_events() -> None:
+    class Word(TextEvent):
+        pass
+
+    assert checked_events([Word("a")]) == [TextEvent("a"), FINISH]
+
+
 async def test_the_result_of_a_call_in_a_continued_message_is_passed_once() -> None:
     assert await of_model([RESULT], known_calls=["c1"]) == [RESULT, FINISH]
     with pytest.raises(ValueError, match="'c1', which it has not yielded"):
         await of_model([RESULT, RESULT], known_calls=["c1"])
+
+
+async def test_a_call_of_a_continued_message_that_the_model_repeats_keeps_its_id_until_it_has_its_result() -> None:
+    repeated = [CALL, RESULT]
+    *first, second, answer, finish = await of_model([*repeated, *repeated], known_calls=["c1"])
+    assert first == repeated
+    assert isinstance(second, ToolCallEvent)
+    assert second.id.startswith("call_")
+    assert (answer, finish) == (ToolResultEvent(second.id, 1), FINISH)
+    next_step = await of_model([RESULT, CALL], known_calls=["c1"])
+    assert [event.id for event in parts_of(next_step, ToolCallEvent)] != ["c1"]
 
 
 async def test_halves_of_surrogate_pairs_are_joined_over_events_or_replaced() -> None:
@@ -338,11 +409,22 @@ async def test_a_model_that_goes_on_too_long_or_fails_after_a_stop_string_has_on
     monkeypatch.setattr(chat_events, "USAGE_S", 0.01)
     for end in ({"then": asyncio.Event()}, {}):
         events = WORDS if end else [*WORDS, ValueError("it broke")]
-        assert await stopped_at("STOP", *events, **end) == [*WORDS[:2], UsageEvent(0, 5), FINISH]
+        assert await stopped_at("STOP", *events, **end) == [*WORDS[:2], UsageEvent(0, 4), FINISH]
+        assert await stopped_at("STOP", UsageEvent(3, 1), *events, **end) == [UsageEvent(3, 1), *WORDS[:2], FINISH]
 
 
-async def test_a_model_that_never_waits_is_closed_after_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_events, "USAGE_S", 0.01)
+async def test_a_model_goes_on_for_three_events_after_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_events, "USAGE_S", 60)
+    usage, never = UsageEvent(3, 5), asyncio.Event()
+    stop, more = TextEvent("a STOP"), [TextEvent("b")]
+    async with asyncio.timeout(30):
+        assert await stopped_at("STOP", stop, *more * 2, usage, then=never) == [TextEvent("a "), usage, FINISH]
+        estimated = [TextEvent("a "), UsageEvent(0, 1), FINISH]
+        assert await stopped_at("STOP", stop, *more * 3, usage, then=never) == estimated
+        assert await stopped_at("STOP", stop, *more * 2) == [TextEvent("a "), FINISH], "the model does not count"
+
+
+async def test_a_model_that_never_waits_is_closed_after_a_stop_string() -> None:
     closed = False
 
     async def model() -> AsyncIterator[ChatEvent]:

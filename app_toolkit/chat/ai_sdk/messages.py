@@ -131,10 +131,10 @@ def with_results(message: UIMessage, sent: UIMessage) -> UIMessage:
     return message.model_copy(update={"parts": parts})
 
 
-def tool_calls(message: UIMessage | None) -> Iterator[str]:
-    """Yield the ids of the tools that a message has called."""
+def open_calls(message: UIMessage | None) -> Iterator[str]:
+    """Yield the ids of the calls of a message that have no result."""
     for part in [] if message is None else message.parts:
-        if _tool_name(part) is not None:
+        if _tool_name(part) is not None and _result(part) is None:
             yield str(part.get("toolCallId"))
 
 

@@ -62,7 +62,10 @@ class MessageRecord:
                 self._texts.pop(part["id"])["state"] = "done"
             case "tool-input-start":
                 call = {"type": f"tool-{part['toolName']}", "toolCallId": part["toolCallId"]}
-                self._calls[part["toolCallId"]] = self._new(call)
+                if part["toolCallId"] in self._calls:  # of the message that is continued
+                    self._calls[part["toolCallId"]] |= call
+                else:
+                    self._calls[part["toolCallId"]] = self._new(call)
                 self._change_call(part, state="input-streaming")
             case "tool-input-available":
                 self._change_call(part, state="input-available", input=part["input"])

@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from app_toolkit.chat.ai_sdk.messages import UIChat, read_chat, tool_calls
+from app_toolkit.chat.ai_sdk.messages import UIChat, open_calls, read_chat
 from app_toolkit.chat.ai_sdk.record import MessageRecord, ends_of_texts
 from app_toolkit.chat.ai_sdk.stream import MessageParts, Part, encode
 from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
@@ -357,7 +357,7 @@ def _call(chat: UIChat, catalog: Catalog) -> Call:
     The model is not called before its response has begun, which can fail, or wait for the end of another one.
     """
     model, name = catalog.find(chat.model), chat.model or catalog.names[0]
-    return lambda chat: model(chat.request(name), known_calls=tool_calls(chat.continued))
+    return lambda chat: model(chat.request(name), known_calls=open_calls(chat.continued))
 
 
 def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:

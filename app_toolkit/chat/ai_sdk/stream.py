@@ -6,7 +6,7 @@ versions of the AI SDK from 5 on know.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Never
 
 from fastapi.encoders import jsonable_encoder
@@ -57,7 +57,10 @@ class PartialCall:
     name: str
     executed: bool
     """Whether the model runs the tool itself."""
-    arguments: str = ""
+    arguments: list[str] = field(default_factory=list)
+    """In the parts of the model: joining them for each part would take quadratic time."""
+    has_changed: bool = False
+    """Whether arguments were added after they were last read."""
     complete: bool = False
 
     def part(self, kind: str, **fields: Any) -> Part:
@@ -171,7 +174,8 @@ class MessageParts:
             parts.append(call.part("tool-input-start", toolName=call.name))
         call = self._calls[event.index]
         if event.arguments:
-            call.arguments += event.arguments
+            call.arguments.append(event.arguments)
+            call.has_changed = True
             parts.append({"type": "tool-input-delta", "toolCallId": call.id, "inputTextDelta": event.arguments})
         return parts
 
@@ -180,16 +184,17 @@ class MessageParts:
 
     def _complete(self, call: PartialCall, *, force: bool) -> list[Part]:
         """Give the client the arguments of a call. `force`: even if they are not a JSON document."""
-        if call.complete or not (call.arguments or force):
+        if call.complete or not (call.has_changed or force):
             return []
+        arguments, call.has_changed = "".join(call.arguments), False
         try:
-            input = json.loads(call.arguments or "{}", parse_constant=_refuse)
+            input = json.loads(arguments or "{}", parse_constant=_refuse)
         except ValueError:
             if not force:
                 return []
             self._unanswered.discard(call.id)
             error = "the arguments of the tool call are not a JSON document"
-            part = call.part("tool-input-error", toolName=call.name, input=call.arguments, errorText=error)
+            part = call.part("tool-input-error", toolName=call.name, input=arguments, errorText=error)
         else:
             part = call.part("tool-input-available", toolName=call.name, input=input)
         call.complete = True

@@ -16,6 +16,7 @@ from app_toolkit.chat.openai.wire import (
     file_attachment,
     free_text_arguments,
     media_type_of,
+    missing,
     named_function,
     note_ignored,
 )
@@ -279,6 +280,9 @@ def chat_messages(items: Iterable[ResponseItem], first: int = 0) -> list[ChatMes
                 _add_call(messages, item, param)
             case "function_call_output":
                 messages.append(_result(item, param))
+            case "mcp_call" if not item.name:
+                note_ignored("items", "mcp_call")
+                continue
             case "mcp_call" if (result := _own_result(item)) is not None:
                 own = item.model_copy(update={"call_id": item.call_id or item.id or f"call_{uuid.uuid4().hex}"})
                 _add_call(messages, own, param)
@@ -356,7 +360,9 @@ def _result(item: ResponseItem, param: str) -> ChatMessage:
     if item.output is None and is_of_function:
         raise InvalidParameter("a function_call_output needs output", f"{param}.output")
     try:
-        text, attachments = _content(OUTPUT.validate_python(item.output or ""), f"{param}.output")
+        text, attachments = _content(
+            OUTPUT.validate_python("" if item.output is None else item.output), f"{param}.output"
+        )
     except ValidationError:
         if is_of_function:
             raise InvalidParameter("output must be a text or a list of parts", f"{param}.output") from None
@@ -403,6 +409,8 @@ def _tools(body: ResponseRequest) -> tuple[tuple[Tool, ...], str | None]:
         return chosen_tools(tools, choice if tools or not body.tools else None)
     match choice.type:
         case "function":
+            if not choice.name:
+                raise missing("tool_choice.name")
             return chosen_tools(tools, named_function(choice.name, tools))
         case "allowed_tools":
             allowed = {name for each in choice.tools or () if isinstance(name := each.get("name"), str)}

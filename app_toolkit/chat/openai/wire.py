@@ -360,9 +360,9 @@ def chosen_tools(
     return found, choice if found or allowed is None else None
 
 
-def named_function(name: str | None, tools: Iterable[Tool]) -> str:
+def named_function(name: str, tools: Iterable[Tool]) -> str:
     """Return the name of a function that a client has chosen. Raises `InvalidParameter` if it is not in `tools`."""
-    if name is None or name not in {tool.name for tool in tools}:
+    if name not in {tool.name for tool in tools}:
         raise InvalidParameter(f"tool_choice names {name!r}, which is not in tools", "tool_choice")
     return name
 

@@ -88,6 +88,17 @@ def test_a_message_that_is_continued_keeps_its_parts() -> None:
     assert earlier[1]["state"] == "input-available", "the given parts are not changed"
 
 
+def test_a_call_that_is_repeated_in_a_continued_message_is_written_once() -> None:
+    call = {"type": "tool-pay", "toolCallId": "c1", "state": "approval-responded", "input": {"x": 1}}
+    record, parts = MessageRecord([call]), MessageParts("m", version=6)
+    events: list[Any] = [ToolCallEvent(0, "c1", "pay", '{"x": 1}'), ToolResultEvent("c1", 2), FinishEvent("stop")]
+    for event in events:
+        for part in parts.translate(event):
+            record.add(part)
+    calls = [part for part in record.message()["parts"] if "toolCallId" in part]
+    assert [(part["state"], part["input"], part["output"]) for part in calls] == [("output-available", {"x": 1}, 2)]
+
+
 def test_an_empty_record_is_marked() -> None:
     assert MessageRecord([{"type": "text", "text": "earlier"}]).is_empty
 

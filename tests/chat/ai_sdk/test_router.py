@@ -409,6 +409,19 @@ async def test_a_message_of_the_assistant_is_continued_under_its_id(talk: Talk) 
     assert kinds(parts).count("start-step") == 2
 
 
+async def test_a_model_that_repeats_an_open_call_of_a_continued_message_gives_it_its_result(talk: Talk) -> None:
+    done = {"type": "tool-one", "toolCallId": "c0", "state": "output-available", "input": {}, "output": 1}
+    call = {"type": "tool-one", "toolCallId": "c1", "state": "approval-responded", "approval": {"approved": True}}
+    continued = {"id": "m2", "role": "assistant", "parts": [{"type": "step-start"}, done, call]}
+    events = [ToolCallEvent(0, "c0", "one", "{}"), ToolCallEvent(1, "c1", "one", "{}"), ToolResultEvent("c1", 7)]
+    answer = await talk.ask(*events, messages=[*body("go")["messages"], continued])
+    parts = checked(answer.text, known_calls=frozenset({"c1"}))
+    begun = [part["toolCallId"] for part in parts if part["type"] == "tool-input-start"]
+    assert begun[0].startswith("call_"), "the client has the result of c0"
+    assert begun[1:] == ["c1"]
+    assert [part["toolCallId"] for part in parts if part["type"] == "tool-output-available"] == ["c1"]
+
+
 async def test_a_client_that_resumes_after_a_disconnect_gets_each_event_once(talk: Talk) -> None:
     talk.model.allow(2)
     async with talk.follow("POST", "/api/chat", json=body("a b c d", model="slow")) as first:

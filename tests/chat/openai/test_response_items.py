@@ -236,6 +236,24 @@ def test_calls_that_the_model_has_run_itself_are_calls_with_their_results() -> N
     )
 
 
+def test_a_call_that_the_model_has_run_itself_is_ignored_if_it_has_no_name() -> None:
+    nameless = {"type": "mcp_call", "id": "mcp_1", "call_id": "a", "arguments": "{}", "output": "[1]"}
+    assert asked([{"role": "user", "content": "hello"}, nameless]).messages == (ChatMessage("user", "hello"),)
+
+
+@pytest.mark.parametrize(
+    ("output", "text"), [(0, "0"), (False, "false"), ({}, "{}"), (None, ""), ("", ""), ([], "")], ids=repr
+)
+def test_the_output_of_a_tool_of_another_type_is_its_json(output: Any, text: str) -> None:
+    item = {"type": "computer_call_output", "call_id": "a", "output": output}
+    assert asked([item]).messages == (ChatMessage("tool", text, tool_call_id="a"),)
+
+
+def test_the_choice_of_a_function_without_its_name_says_that_the_name_is_missing() -> None:
+    with pytest.raises(InvalidParameter, match=r"the field tool_choice\.name is missing"):
+        asked(tools=[LOOK_UP], tool_choice={"type": "function"})
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -256,6 +274,8 @@ def test_calls_that_the_model_has_run_itself_are_calls_with_their_results() -> N
         ({"input": [{"type": "function_call_output", "output": "f"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "f"}]}, "input[0].output"),
         ({"input": [{"type": "function_call_output", "call_id": "f", "output": {"a": 1}}]}, "input[0].output"),
+        ({"input": [{"type": "function_call_output", "call_id": "f", "output": 0}]}, "input[0].output"),
+        ({"input": [{"type": "function_call_output", "call_id": "f", "output": {}}]}, "input[0].output"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
