@@ -153,7 +153,7 @@ await run({
     second.state.messages = first.messages.slice(0, 1);
     const resuming = second.resumeStream();
     await second.state.until((messages) => begun(messages) && second.text.length > first.text.length);
-    assert.deepEqual(await (await fetch(`${api}/${id}/stop`, { method: "POST" })).json(), { success: true });
+    assert.deepEqual(await (await fetch(`${api}/${id}/stop`, { method: "POST" })).json(), { success: true, stopped: true });
     await resuming;
     await untilStopped(word);
     second.isReady();
