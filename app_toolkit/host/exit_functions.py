@@ -11,12 +11,9 @@ from concurrent.futures import Future, wait
 
 from app_toolkit.replica.signals import Signals
 from app_toolkit.types import ReplicaId
-from app_toolkit.userapp.ending import waited_for
+from app_toolkit.userapp.ending import SAID_AFTER_S, waited_for
 
 logger = logging.getLogger("app_toolkit.replica")
-
-NAMED_S = 1.0
-"""Seconds after which a warning names what the process waits for."""
 
 
 def run_exit_functions(name: ReplicaId, signals: Signals, timeout_s: float) -> None:
@@ -25,9 +22,9 @@ def run_exit_functions(name: ReplicaId, signals: Signals, timeout_s: float) -> N
     The engine then kills the process, even if this is not done. Python prints the errors of these functions.
     """
     done = signals.start_on_main(_end_program)
-    wait((done,), min(NAMED_S, timeout_s))
-    if not done.done() and timeout_s > NAMED_S:
-        left_s = timeout_s - NAMED_S
+    wait((done,), min(SAID_AFTER_S, timeout_s))
+    if not done.done() and timeout_s > SAID_AFTER_S:
+        left_s = timeout_s - SAID_AFTER_S
         logger.warning("%s waits for %s; its process is killed in %.0f s", name, _awaited(done), left_s)
         wait((done,), left_s)
 
