@@ -24,7 +24,7 @@ from tests.patience import PATIENCE_S
         ("examples/chat/static/chat.js", ["browser", "templates", "docs", "examples"]),
         ("app_toolkit/toolkit.py", ["docs", "examples", "typechecks", "projects", "scripts"]),
         ("benchmarks/load.py", ["benchmarks"]),
-        ("app_toolkit/proxy/exchange.py", ["ecosystem", "observability"]),
+        ("app_toolkit/dispatch/exchange.py", ["ecosystem", "observability"]),
         ("app_toolkit/chat/transformers.py", ["browser", "transformers", "clients"]),
         ("tests/streaming/test_logs.py", ["redis"]),
         ("tests/templates/test_react_page.py", ["templates", "projects"]),

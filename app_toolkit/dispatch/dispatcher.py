@@ -31,7 +31,6 @@ from app_toolkit.core.attempts import (
     is_repeatable,
     result_of_refusal,
 )
-from app_toolkit.core.server_timing import server_timing
 from app_toolkit.core.trace import Trace
 from app_toolkit.errors import DeadlineExceeded, NotRead, ReplicaGone, ResponseUnreadable
 from app_toolkit.interfaces import Endpoint
@@ -275,6 +274,11 @@ class Dispatcher(Generic[P]):
             self._queued_s += now - self._waiting_since
             self._waiting_since = None
 
+    def begin(self, permit: P, now: float) -> None:
+        """Begin an attempt with a permit that was acquired elsewhere."""
+        self._enter(Stage.WAITING)
+        self._begin_attempt(permit, now)
+
     def _begin_attempt(self, permit: P, now: float) -> None:
         self._enter(Stage.CONNECTING)
         self._attempt_began = now
@@ -341,10 +345,6 @@ class Dispatcher(Generic[P]):
             None if attempt is None else attempt - began,
             self._failed,
         )
-
-    def server_timing(self, now: float) -> bytes:
-        """Return the value of the Server-Timing field of a response that begins now."""
-        return server_timing(self._queued_s, 0.0 if self._attempt_began is None else now - self._attempt_began)
 
     def explain(self, error: Exception) -> Exception:
         """Return the error of a request that the router has failed, or that its owner fails."""

@@ -21,10 +21,10 @@ from app_toolkit.core.cors import preflight_response, response_fields
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable, route_path
-from app_toolkit.core.server_timing import SERVER_TIMING
 from app_toolkit.core.trace import trace_of
 from app_toolkit.core.traffic import SHARD_KEY, shard_key
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
+from app_toolkit.dispatch.filters.server_timing import SERVER_TIMING, server_timing
 from app_toolkit.engines.local import IN_PROCESS, Local, context_of
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, RequestError, ToolkitError
 from app_toolkit.interfaces import Deployable
@@ -240,7 +240,7 @@ class Ingress(Local):
                 if all(name.lower() != b"x-request-id" for name, _ in headers):
                     headers.append((b"x-request-id", request_id.encode()))
                 if self._server_timing:
-                    headers.append((SERVER_TIMING, dispatcher.server_timing(time.monotonic())))
+                    headers.append((SERVER_TIMING, server_timing(dispatcher, time.monotonic())))
                 message["headers"] = headers
                 if is_stream(scope, headers):
                     chunk_at = 0.0

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from app_toolkit.dispatch import builtin
+from app_toolkit.dispatch.request import DISCARDED_BODY
 from app_toolkit.errors import TooManyConnections
 from app_toolkit.observability.records import NOT_OWNED, Record
-from app_toolkit.proxy import builtin
 from app_toolkit.proxy.protocol import ClientConnection, ServedConnection, ServerState, Timeouts
-from app_toolkit.proxy.request import DISCARDED_BODY
 from app_toolkit.proxy.state import ProxyState
 
 log = logging.getLogger("app_toolkit.proxy")

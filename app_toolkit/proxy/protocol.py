@@ -12,9 +12,11 @@ from typing import Protocol, cast
 from app_toolkit.core import forwarded
 from app_toolkit.core.forwarded import Trust
 from app_toolkit.core.uploads import MinimumRate, Period, measured
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.request import DISCARDED_BODY, KEPT_BODY
 from app_toolkit.errors import RequestTimeout
-from app_toolkit.proxy.exchange import Exchange
-from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, HeadLimits, Request, RequestParser
+from app_toolkit.proxy.request import HeadLimits, Request, RequestParser
+from app_toolkit.proxy.response import ClientResponse
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
 from app_toolkit.transport.corked import CorkedTransport
@@ -317,7 +319,7 @@ class ClientConnection(asyncio.Protocol):
             self._body_period = None
             request = parser.requests.pop(0)
             self.host, self.peers = self._forwarded_client(request) if request.forwarded else (self._host, self._peers)
-            self._exchange = exchange = Exchange(self._proxy, self, request)
+            self._exchange = exchange = Exchange(self._proxy, ClientResponse(request, self), request)
             exchange.begin()
 
     def _forwarded_client(self, request: Request) -> tuple[str, bytes]:

@@ -7,6 +7,8 @@ and the replica cannot interpret a request differently (request smuggling).
 import ipaddress
 import logging
 import re
+from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
@@ -26,6 +28,7 @@ from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
 from app_toolkit.core.traffic import SHARD_KEY as SHARD_KEY_FIELD
 from app_toolkit.core.traffic import shard_key
 from app_toolkit.dispatch.dispatcher import Stage
+from app_toolkit.dispatch.request import KEPT_BODY
 from app_toolkit.errors import (
     BadRequest,
     ContentTooLarge,
@@ -41,12 +44,6 @@ from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, MIRRORED, SH
 from app_toolkit.types import Header, Retry
 
 log = logging.getLogger("app_toolkit.proxy")
-
-KEPT_BODY = 64 * 1024
-"""Bytes of a body that are retained for a retry, and that may be buffered before the proxy pauses reading."""
-
-DISCARDED_BODY = 1024 * 1024
-"""Bytes of an unneeded body that are read and discarded, so that the connection can be reused."""
 
 OVERDUE = {
     Stage.IDLE: "the body of the request did not arrive",
@@ -113,12 +110,12 @@ class Body:
 
     __slots__ = ("_discarding", "_passed", "_pieces", "chunked", "received", "retained", "waiting")
 
-    def __init__(self, chunked: bool) -> None:
+    def __init__(self, chunked: bool, pieces: Iterable[bytes] = ()) -> None:
+        """`pieces`: the bytes of a copied body, with their framing."""
         self.chunked = chunked
-        self.received = 0
-        self.waiting = 0
+        self._pieces: list[bytes] = [*pieces]
+        self.received = self.waiting = sum(map(len, self._pieces))
         self.retained = True
-        self._pieces: list[bytes] = []
         self._passed = 0
         self._discarding = False
 
@@ -252,7 +249,18 @@ class Request:
     def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
         return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
 
-    # For the exchange
+    # For mirrors
+
+    def copied(self) -> "Request | None":
+        pieces = self.body.kept
+        if pieces is None:
+            return None
+        request = copy(self)
+        request.body = Body(chunked=self.body.chunked, pieces=pieces)
+        request.body.received = self.body.received
+        return request
+
+    # For a replica
 
     def head(self, hop: bytes, replaced: Header | None = None, *, mirrored: bool = False) -> bytes:
         """Return the head that is sent to a replica.

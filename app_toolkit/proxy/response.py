@@ -1,29 +1,85 @@
 """The response to one request, as it is sent to the client."""
 
 from collections.abc import Iterable
+from typing import Protocol
 
-from app_toolkit.proxy.builtin import BuiltinResponse
-from app_toolkit.proxy.downstream import Downstream
-from app_toolkit.proxy.request import DISCARDED_BODY, Request
+from app_toolkit.dispatch.builtin import BuiltinResponse
+from app_toolkit.dispatch.request import DISCARDED_BODY
+from app_toolkit.proxy.request import Request
 from app_toolkit.transport.frames import WebSocketFrames, close_frame
 from app_toolkit.transport.pool import ResponseHead
-from app_toolkit.types import Header
+from app_toolkit.types import Header, ReplicaId
 
 SERVICE_RESTART = 1012
 """The close code of a WebSocket that the server ends. The client may connect again."""
 
 
+class Client(Protocol):
+    """The connection of a client, as the response to a request uses it."""
+
+    host: str
+    peers: bytes
+    served: dict[str, tuple[ReplicaId, bool]]
+
+    @property
+    def default_headers(self) -> list[Header]: ...
+
+    @property
+    def closing(self) -> bool:
+        """Whether the connection closes after this response, even if the request allows to keep it open."""
+
+    @property
+    def writable(self) -> bool: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def pass_on(self, data: bytes) -> None:
+        """Write data of a tunnel at once."""
+
+    def regulate(self) -> None:
+        """Pause or resume reading from the client, as the exchange's `wants_body` requires."""
+
+    def finished(self, request: Request, keep: bool) -> None:
+        """Handle the end of a response. `keep`: the connection may serve another request."""
+
+    def cut(self, reset: bool) -> None:
+        """Close the connection because the response cannot be completed. `reset`: with a TCP reset.
+
+        The client must be able to detect the truncation.
+        """
+
+    def part(self, last: bytes = b"") -> None:
+        """Write `last`, and close the connection once all written bytes have been delivered."""
+
+
 class ClientResponse:
-    """Composes the response and writes it to the client, controlled by the exchange."""
+    """The downstream of a request that a client has sent to a proxy: it composes the response, and writes it."""
 
-    __slots__ = ("_client", "_frames", "_head", "_request", "continued", "keep", "response_head", "size")
+    __slots__ = (
+        "_client",
+        "_composed",
+        "_frames",
+        "_request",
+        "continued",
+        "head",
+        "host",
+        "keep",
+        "peers",
+        "regulate",
+        "served",
+        "size",
+    )
 
-    def __init__(self, request: Request, client: Downstream) -> None:
+    def __init__(self, request: Request, client: Client) -> None:
         self._request = request
         self._client = client
+        self.host = client.host
+        self.peers = client.peers
+        self.served = client.served
+        self.regulate = client.regulate
         #: The head of the app's response. None: it has not arrived.
-        self.response_head: ResponseHead | None = None
-        self._head = b""
+        self.head: ResponseHead | None = None
+        self._composed = b""
         #: The WebSocket frames from the replica. None: the exchange is not a tunnel.
         self._frames: WebSocketFrames | None = None
         #: Whether a 100 allowed the client to send the body.
@@ -33,36 +89,39 @@ class ClientResponse:
         #: Bytes of the body that were written.
         self.size = 0
 
+    @property
+    def writable(self) -> bool:
+        return self._client.writable
+
     # Responses of the app
 
-    def inform(self, response_head: ResponseHead) -> None:
-        """Pass on an interim response, if the client may receive it."""
+    def inform(self, head: ResponseHead) -> None:
         request = self._request
         visible = request.version == "1.1"
-        if response_head.status == 100 and not request.websocket:
+        if head.status == 100 and not request.websocket:
             visible = visible and request.expects and not self.continued
             self.continued = True
         if visible:
-            self._client.write(_head(response_head.status_line, (), response_head.fields, b"\r\n"))
+            self._client.write(_head(head.status_line, (), head.fields, b"\r\n"))
 
-    def prepare(self, response_head: ResponseHead) -> bool:
+    def prepare(self, head: ResponseHead) -> bool:
         """Compose the head. Return whether to `start` at once, or else with the first bytes of the body."""
         request, client = self._request, self._client
-        self.response_head = response_head
-        self.keep = self._may_keep(response_head)
-        fields = response_head.fields
+        self.head = head
+        self.keep = self._may_keep(head)
+        fields = head.fields
         if request.version == "1.0":
             fields = [field for field in fields if field[0] != b"transfer-encoding"]
-        end = self._id_line(response_head) if self.keep else b"connection: close\r\n" + self._id_line(response_head)
+        end = self._id_line(head) if self.keep else b"connection: close\r\n" + self._id_line(head)
         # The replica's response to a WebSocket handshake already has a Date field.
         defaults = [] if request.websocket else client.default_headers
-        self._head = _head(response_head.status_line, defaults, fields, end)
-        return response_head.extent != "sized" and response_head.extent != "none"
+        self._composed = _head(head.status_line, defaults, fields, end)
+        return head.extent != "sized" and head.extent != "none"
 
     def start(self) -> None:
         """Write the head. From now on, the request cannot be retried."""
-        head, self._head = self._head, b""
-        self._client.write(head)
+        composed, self._composed = self._composed, b""
+        self._client.write(composed)
 
     def write(self, data: bytes) -> None:
         self.size += len(data)
@@ -74,25 +133,23 @@ class ClientResponse:
 
     def take_back(self) -> None:
         """Drop a response of which no bytes have been sent to the client."""
-        self.response_head = None
-        self._head = b""
+        self.head = None
+        self._composed = b""
 
     def cut(self) -> None:
         """Close the connection because the response has begun and cannot be completed."""
-        assert self.response_head is not None
+        assert self.head is not None
         # A body without framing ends with the connection. After an orderly close, it would look complete.
-        unframed = self._request.version == "1.0" or self.response_head.extent == "until_close"
+        unframed = self._request.version == "1.0" or self.head.extent == "until_close"
         self._client.cut(reset=self._frames is None and unframed)
 
     # Tunnels
 
-    def open_tunnel(self, response_head: ResponseHead) -> None:
-        self.response_head = response_head
+    def open_tunnel(self, head: ResponseHead) -> None:
+        self.head = head
         self._frames = WebSocketFrames()
-        head = _head(
-            response_head.status_line, self._client.default_headers, response_head.fields, self._id_line(response_head)
-        )
-        self._client.write(head)
+        composed = _head(head.status_line, self._client.default_headers, head.fields, self._id_line(head))
+        self._client.write(composed)
 
     def close_tunnel(self, why: str) -> None:
         """Close the tunnel, with a close frame unless the replica has sent one or was lost within a frame."""
@@ -121,14 +178,15 @@ class ClientResponse:
         )
         self._client.write(_head(own.status_line, self._client.default_headers, (), end) + body)
 
-    def _may_keep(self, response_head: ResponseHead | None) -> bool:
+    def finished(self) -> None:
+        self._client.finished(self._request, self.keep)
+
+    def _may_keep(self, head: ResponseHead | None) -> bool:
         """Return whether the connection may serve another request. None for a response of the proxy."""
         request = self._request
         if not request.keep_alive or self._client.closing:
             return False
-        if response_head is not None and (
-            response_head.extent == "until_close" or (response_head.closes and not request.websocket)
-        ):
+        if head is not None and (head.extent == "until_close" or (head.closes and not request.websocket)):
             return False
         if request.complete:
             return True
@@ -137,9 +195,9 @@ class ClientResponse:
         missing = request.missing
         return missing is None or missing <= DISCARDED_BODY
 
-    def _id_line(self, response_head: ResponseHead) -> bytes:
+    def _id_line(self, head: ResponseHead) -> bytes:
         """Return the end of a head, with the request id unless the app's response has one."""
-        for name, _ in response_head.fields:
+        for name, _ in head.fields:
             if name == b"x-request-id":
                 return b"\r\n"
         assert self._request.id is not None

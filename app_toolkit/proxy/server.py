@@ -13,7 +13,6 @@ from typing import Any, Self, cast
 
 import uvicorn
 
-from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.models import HTTPOptions, networks
 from app_toolkit.core.forwarded import Trust
 from app_toolkit.core.traffic import MirrorCounts
@@ -24,7 +23,6 @@ from app_toolkit.observability.loop_lag import LoopLag
 from app_toolkit.observability.metrics import CONNECTIONS, Sample
 from app_toolkit.proxy import tls
 from app_toolkit.proxy.arrival import AcceptedConnection, Capacity, ConnectionLimiter
-from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.protocol import ClientConnection, ServedConnection, ServerState, Timeouts
 from app_toolkit.proxy.request import HeadLimits
 from app_toolkit.proxy.state import ProxyState
@@ -88,11 +86,7 @@ class ProxyServer:
             keep_alive_s=options.keep_alive_timeout_s,
             body=MinimumRate(options.min_body_rate, options.body_grace_s),
         )
-        if options.max_requests_per_client is not None:
-            proxy.clients = Clients(options.max_requests_per_client)
-        if options.tag_source is not None:
-            (proxy.tag_source,) = key_sources(options.tag_source)
-        proxy.server_timing = options.server_timing
+        proxy.configure(options)
         self._trust = Trust(networks(options.forwarded_allow_ips))
         self._drain_timeout_s = drain_timeout_s
         descriptors = raise_descriptors()

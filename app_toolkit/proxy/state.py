@@ -4,11 +4,26 @@ import itertools
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from app_toolkit.config.affinity import KeySource
+from app_toolkit.config.affinity import KeySource, key_sources
+from app_toolkit.config.models import CorsSettings, HTTPOptions
 from app_toolkit.core.reports import Compared, Loads
+from app_toolkit.core.routes import LiveIngress, RequestKind
+from app_toolkit.dispatch import builtin
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.filters import Filters
+from app_toolkit.dispatch.filters.client_limit import ClientLimit
+from app_toolkit.dispatch.filters.mirror import Mirroring
+from app_toolkit.dispatch.filters.server_timing import ServerTiming
+from app_toolkit.dispatch.filters.sessions import SessionAffinity
+from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
+from app_toolkit.dispatch.filters.upload_pacing import UploadPacing
+from app_toolkit.dispatch.ingress_router import IngressRouter
+from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.live_revisions import choose_revision
 from app_toolkit.dispatch.registry import Registry
+from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.interfaces import Join
 from app_toolkit.observability import tracing
 from app_toolkit.observability.access import AccessLog
@@ -23,10 +38,7 @@ from app_toolkit.observability.metrics import (
 from app_toolkit.observability.records import NOT_OWNED, Record, Records
 from app_toolkit.observability.reports import Reports
 from app_toolkit.observability.slow import SlowRequests
-from app_toolkit.proxy.clients import Clients
-from app_toolkit.proxy.ingress_router import IngressRouter
-from app_toolkit.proxy.ingress_state import IngressState
-from app_toolkit.proxy.mirrored import Mirroring
+from app_toolkit.proxy.upstream import PooledUpstreams
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.wait_queue import WaitQueues
@@ -75,16 +87,13 @@ class ProxyState:
         self.registry = Registry(
             lambda name: new_router(name, join, unserved), self.pool, node, closed=self._forget_ingress
         )
-        #: Limits the requests of each client address. None: no limit.
-        self.clients: Clients | None = None
+        self.upstreams = PooledUpstreams(self.pool, self.token, self.wait_queues.redeem)
         #: Where requests name the tag of a live revision. None: nowhere.
         self.tag_source: KeySource | None = None
-        #: Whether responses have a Server-Timing field.
-        self.server_timing = False
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
         self.draw: Callable[[], float] = random.random
         #: The copies of requests that mirrors get.
-        self.mirroring = Mirroring(self.registry, self.pool, self.token, clock)
+        self.mirroring = Mirroring(self.registry, self.upstreams, clock)
         self.draining = False
         self.access = access
         #: The outcomes and latencies of requests.
@@ -100,6 +109,9 @@ class ProxyState:
         if access is not None:
             self.records.subscribe(access.add)
             self.mirroring.records.subscribe(access.add)
+        #: Counts the requests of each client address. None: they are not limited.
+        self.client_limit: ClientLimit | None = None
+        self.configure(HTTPOptions())
         self._compared = ComparedRequests()
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
         self.unowned = IngressState(NOT_OWNED, clock)
@@ -108,6 +120,37 @@ class ProxyState:
         self._removed: dict[str, float] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
+
+    def configure(self, options: HTTPOptions) -> None:
+        """Apply the options of requests. Call this before the first request."""
+        (self.tag_source,) = (None,) if options.tag_source is None else key_sources(options.tag_source)
+        filters: list[object] = [SessionAffinity(self.token), UploadPacing(), self.mirroring]
+        if options.max_requests_per_client is not None:
+            self.client_limit = ClientLimit(options.max_requests_per_client)
+            filters.append(self.client_limit)
+        if options.server_timing:
+            filters.append(ServerTiming())
+        self.filters = Filters(*filters, StreamGaps(self.counters.gaps))
+
+    # For exchanges
+
+    def own_response(self, request: ClientRequest) -> builtin.BuiltinResponse | None:
+        return builtin.endpoint(request, self.registry, self.draining)
+
+    def find(self, exchange: Exchange) -> tuple[str, str]:
+        request = exchange.request
+        kind: RequestKind = "websocket" if request.websocket else "http"
+
+        def choose(able: Sequence[LiveIngress]) -> str:
+            return choose_revision(exchange, able, self.registry.routers, self.tag_source, self.draw)
+
+        return self.registry.find(kind, request.method.decode(), request.path, choose)
+
+    def router(self, ingress: str) -> IngressRouter | None:
+        return self.registry.routers.get(ingress)
+
+    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+        return self.registry.routes.cors(ingress, path)
 
     def ingress_state(self, name: str) -> IngressState:
         """Return the state of the requests of an ingress. It is kept as long as the router of the ingress."""
@@ -177,7 +220,6 @@ class ProxyState:
         """
         self.registry.expire(now)
         self.pool.expire(now)
-        self.mirroring.sweep(now)
         for name in [name for name, removed in self._removed.items() if now - removed >= COUNTED_S]:
             del self._removed[name]
             self.counters.forget(name)

@@ -11,16 +11,16 @@ def test_only_the_innermost_function_of_the_serving_thread_counts() -> None:
     found = shares(
         [
             f"{LOOP} 4",
-            f"{LOOP};Exchange.begin (app_toolkit/proxy/exchange.py:127) 1",
-            f"{LOOP};begin (app_toolkit/proxy/exchange.py:130);take (app_toolkit/router/router.py:9) 3",
-            f"{LOOP};Exchange.begin (app_toolkit/proxy/exchange.py:140) 2",
+            f"{LOOP};Exchange.begin (app_toolkit/dispatch/exchange.py:127) 1",
+            f"{LOOP};begin (app_toolkit/dispatch/exchange.py:130);take (app_toolkit/router/router.py:9) 3",
+            f"{LOOP};Exchange.begin (app_toolkit/dispatch/exchange.py:140) 2",
             "Worker.main_loop (ray/_private/worker.py:1059) 90",
         ]
     )
     assert found["samples"] == 10
     assert found["functions"] == {
         IN_C: 0.4,
-        "Exchange.begin (app_toolkit/proxy/exchange.py)": 0.3,
+        "Exchange.begin (app_toolkit/dispatch/exchange.py)": 0.3,
         "take (app_toolkit/router/router.py)": 0.3,
     }
     assert found["parts"] == {IN_C: 0.4, "app_toolkit/proxy": 0.3, "app_toolkit/router": 0.3}

@@ -12,8 +12,8 @@ from app_toolkit.config.files import read_file
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.diff import Effect, difference, of_part
 from app_toolkit.core.partial import taken_over
+from app_toolkit.dispatch.builtin import HEALTH, READY
 from app_toolkit.planning import plan
-from app_toolkit.proxy.builtin import HEALTH, READY
 
 from .pages import page
 

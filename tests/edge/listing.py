@@ -21,7 +21,7 @@ import uvicorn
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.uploads import PROMPT, PROMPT_S
-from app_toolkit.proxy.exchange import MEASURE_S
+from app_toolkit.dispatch.filters.upload_pacing import MEASURE_S
 from app_toolkit.proxy.protocol import Timeouts
 from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, HeadLimits
 from app_toolkit.proxy.server import SWEEP_S

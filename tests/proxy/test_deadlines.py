@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app_toolkit.proxy.deadlines import Deadlines
+from app_toolkit.dispatch.deadlines import Deadlines
 
 from .wire import ManualLoop
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.observability.records import FailedAttempt
 
 from .wire import Wire
@@ -20,7 +21,7 @@ def wire(new_wire: Callable[..., Wire]) -> Wire:
 
 
 def test_a_request_is_recorded_with_its_time_in_the_queue_and_until_its_response(wire: Wire) -> None:
-    wire.proxy.server_timing = True
+    wire.proxy.configure(HTTPOptions(server_timing=True))
     replica = wire.one(most=1)
     first, second = wire.client(), wire.client()
     first.send(GET)

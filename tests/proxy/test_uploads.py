@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.proxy.exchange import MEASURE_S
+from app_toolkit.dispatch.filters.upload_pacing import MEASURE_S
 from app_toolkit.proxy.request import KEPT_BODY
 from tests import published
 from tests.patience import PATIENCE_S
@@ -201,8 +201,8 @@ def test_a_malformed_chunk_in_a_small_body_is_refused_before_any_user_code_runs(
 
 
 def has_no_clients(world: World) -> bool:
-    clients = world.edge.proxy.clients
-    return clients is None or len(clients) == 0
+    limit = world.edge.proxy.client_limit
+    return limit is None or len(limit) == 0
 
 
 @pytest.fixture

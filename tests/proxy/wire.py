@@ -13,14 +13,12 @@ from typing import Any, Self, TypeVar, cast
 
 from uvicorn.server import ServerState
 
-from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.models import HTTPOptions, networks
 from app_toolkit.core.forwarded import Trust
 from app_toolkit.core.publication import StartBlocked
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.records import Record
 from app_toolkit.proxy.arrival import AcceptedConnection, Capacity, ConnectionLimiter
-from app_toolkit.proxy.clients import Clients
 from app_toolkit.proxy.protocol import ClientConnection, Timeouts
 from app_toolkit.proxy.request import HeadLimits
 from app_toolkit.proxy.server import SWEEP_S
@@ -324,10 +322,7 @@ class Wire:
             )
         )
         self.proxy.records.subscribe(self.records.append)
-        if self.options.max_requests_per_client is not None:
-            self.proxy.clients = Clients(self.options.max_requests_per_client)
-        if self.options.tag_source is not None:
-            (self.proxy.tag_source,) = key_sources(self.options.tag_source)
+        self.proxy.configure(self.options)
         state = cast(Any, ServerState())
         state.default_headers = [(b"server", b"uvicorn")]
         trust = Trust(networks(self.options.forwarded_allow_ips))

@@ -13,8 +13,8 @@ from app_toolkit.core.identity import candidate_of
 from app_toolkit.core.routes import RouteLookup
 from app_toolkit.core.sessions import from_query
 from app_toolkit.dispatch.registry import Registry
+from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.errors import RequestError
-from app_toolkit.proxy.request import Request
 from app_toolkit.types import Header
 
 HEALTH = "/-/healthz"
@@ -44,7 +44,7 @@ def failure(error: RequestError, request_id: str, more_fields: Iterable[Header] 
     return BuiltinResponse(response.status, response.body, response.fields + _lines(fields))
 
 
-def preflight(settings: Sequence[CorsSettings], request: Request) -> BuiltinResponse | None:
+def preflight(settings: Sequence[CorsSettings], request: ClientRequest) -> BuiltinResponse | None:
     """Return the response to a CORS preflight that no replica has answered. None: the request is no preflight."""
     found = preflight_response(settings, request.method.decode(), request.fields)
     if found is None:
@@ -53,7 +53,7 @@ def preflight(settings: Sequence[CorsSettings], request: Request) -> BuiltinResp
     return BuiltinResponse(status, body, _lines([(b"content-type", b"text/plain; charset=utf-8"), *fields]))
 
 
-def endpoint(request: Request, registry: Registry[Any], draining: bool) -> BuiltinResponse | None:
+def endpoint(request: ClientRequest, registry: Registry[Any], draining: bool) -> BuiltinResponse | None:
     """Return the response of one of the proxy's own endpoints. None: the request is for an application."""
     path = request.path
     if not path.startswith("/-/") or request.method not in (b"GET", b"HEAD"):

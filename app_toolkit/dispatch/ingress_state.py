@@ -4,12 +4,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from app_toolkit.core.attempts import RetryBudget
-from app_toolkit.core.identity import main_replica_set
 from app_toolkit.core.recent import Recent
+from app_toolkit.dispatch.deadlines import Deadlines
+from app_toolkit.dispatch.ingress_router import RoutePermit
 from app_toolkit.errors import ReplicaGone, RequestError
-from app_toolkit.proxy.deadlines import Deadlines
-from app_toolkit.proxy.ingress_router import RoutePermit
-from app_toolkit.proxy.sessions import Sessions, sessions_of
 from app_toolkit.types import ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -26,7 +24,6 @@ class IngressState:
         "_deadlines",
         "_logged",
         "_newest",
-        "_sessions",
         "budget",
         "name",
         "responses",
@@ -46,7 +43,6 @@ class IngressState:
         #: The permit of the newest open stream or WebSocket of each client address.
         self._newest: dict[bytes, RoutePermit] = {}
         self._deadlines: Deadlines | None = None
-        self._sessions: Sessions | None = None
         self._logged = float("-inf")
 
     def deadlines(self, timeout: float) -> Deadlines:
@@ -54,12 +50,6 @@ class IngressState:
         if self._deadlines is None or self._deadlines.timeout != timeout:
             self._deadlines = Deadlines(timeout, self._clock)
         return self._deadlines
-
-    def sessions(self, option: str, secret: bytes) -> Sessions:
-        """Return the sessions of this ingress. `option`: its present option `affinity`."""
-        if self._sessions is None or self._sessions.option != option:
-            self._sessions = sessions_of(option, secret, main_replica_set(self.name))
-        return self._sessions
 
     def close(self) -> None:
         if self._deadlines is not None:

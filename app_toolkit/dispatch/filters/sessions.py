@@ -1,11 +1,15 @@
-"""Session affinity at the proxy: reads the affinity key of a request, and pins the session that a response begins."""
+"""The filter for session affinity: reads the affinity key of a request, and pins the session that a response begins."""
 
 from functools import lru_cache
 
 from app_toolkit.config.affinity import KeySource, key_sources
 from app_toolkit.core.affinity import Key, Pinned
+from app_toolkit.core.identity import main_replica_set
 from app_toolkit.core.sessions import Pins, from_cookies, from_query
-from app_toolkit.proxy.request import Request
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.request import ClientRequest
+from app_toolkit.dispatch.upstream import Terms
+from app_toolkit.transport.pool import ResponseHead
 from app_toolkit.types import Header, ReplicaId
 
 COOKIE = "app-toolkit-session-"
@@ -15,18 +19,52 @@ NOTHING = "-"
 """The ID in the proxy's own cookie, which only has a pin."""
 
 
+class SessionAffinity:
+    """Sends the requests of a session to one replica, if their ingress has the option `affinity`.
+
+    `secret`: signs the pins. All proxies of an instance have the same one.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def place(self, exchange: Exchange, ingress: str) -> None:
+        """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
+        sessions = self._sessions(exchange, ingress)
+        if sessions is not exchange.marks.get(self):
+            exchange.marks[self] = sessions
+            request, peers = exchange.request, exchange.downstream.peers
+            exchange.preference = None if sessions is None else sessions.key(request, peers)
+
+    def sending(self, exchange: Exchange, terms: Terms) -> None:
+        sessions = exchange.marks.get(self)
+        if sessions is not None:
+            terms.replaced = sessions.unpinned(exchange.request)
+
+    def response(self, exchange: Exchange, head: ResponseHead) -> None:
+        sessions = exchange.marks.get(self)
+        if sessions is not None and head.status != 304:  # a 304 updates a response that caches may share
+            replica, peers = exchange.dispatcher.replica, exchange.downstream.peers
+            head.fields = sessions.pinned(head.fields, exchange.request, replica, peers)
+
+    def _sessions(self, exchange: Exchange, ingress: str) -> "Sessions | None":
+        """Return the sessions of an ingress. None: it has none."""
+        router = exchange.plane.router(ingress)
+        affinity = None if router is None else router.policy.affinity
+        return None if affinity is None else sessions_of(affinity, self._secret, main_replica_set(ingress))
+
+
 class Sessions:
     """The sessions of one ingress with the option `affinity`."""
 
-    __slots__ = ("_cookie", "_pins", "_sources", "option")
+    __slots__ = ("_cookie", "_pins", "_sources")
 
     def __init__(self, option: str, secret: bytes, ingress: str) -> None:
-        self.option = option
         self._sources = key_sources(option)
         self._pins = Pins(secret, ingress)
         self._cookie = COOKIE + ingress.replace("/", ".")
 
-    def key(self, request: Request, peers: bytes) -> Key | None:
+    def key(self, request: ClientRequest, peers: bytes) -> Key | None:
         """Return the first affinity key that a request has; None: it has none.
 
         `peers`: the client of the request, as encoded by `hop.peers`.
@@ -34,7 +72,7 @@ class Sessions:
         keys = (self._key_at(source, request, peers) for source in self._sources)
         return next((key for key in keys if key is not None), None)
 
-    def _key_at(self, source: KeySource, request: Request, peers: bytes) -> Key | None:
+    def _key_at(self, source: KeySource, request: ClientRequest, peers: bytes) -> Key | None:
         if source.where == "client":
             return peers.partition(b" ")[0].decode("latin-1")
         value = value_at(source, request, self._cookie)
@@ -46,7 +84,7 @@ class Sessions:
         id, replica = pinned
         return Pinned(replica, id if source.where == "header" else value)
 
-    def unpinned(self, request: Request) -> Header | None:
+    def unpinned(self, request: ClientRequest) -> Header | None:
         """Return the field of a request without its pin, so that the app finds the ID that it has issued.
 
         None: no field has a pin.
@@ -57,7 +95,7 @@ class Sessions:
                 return source.name.encode(), pinned[0].encode("latin-1")
         return None
 
-    def pinned(self, fields: list[Header], request: Request, replica: ReplicaId, peers: bytes) -> list[Header]:
+    def pinned(self, fields: list[Header], request: ClientRequest, replica: ReplicaId, peers: bytes) -> list[Header]:
         """Return the fields of a response, with the pin of the replica where clients find the ID of their session.
 
         An ID that the client has chosen gets no pin. A response that caches may store, or that updates a stored one,
@@ -78,7 +116,7 @@ class Sessions:
                 fields = [*fields, (b"set-cookie", cookie.encode())]
         return fields
 
-    def _has_cookie(self, request: Request, replica: ReplicaId) -> bool:
+    def _has_cookie(self, request: ClientRequest, replica: ReplicaId) -> bool:
         return value_at(KeySource("own_cookie"), request, self._cookie) == self._pins.attach(NOTHING, replica)
 
 
@@ -94,7 +132,7 @@ def _is_shared(fields: list[Header]) -> bool:
     return b"public" in control or b"s-maxage" in control
 
 
-def value_at(source: KeySource, request: Request, own_cookie: str = "") -> str | None:
+def value_at(source: KeySource, request: ClientRequest, own_cookie: str = "") -> str | None:
     """Return what a request has in a header, a query or a cookie; None: nothing. `own_cookie`: the proxy's cookie."""
     if source.where == "query":
         return from_query(request.query, source.name)

@@ -1,0 +1,73 @@
+"""The downstream of an exchange: the side that has sent the request, and gets the response."""
+
+from typing import Protocol
+
+from app_toolkit.dispatch.builtin import BuiltinResponse
+from app_toolkit.transport.pool import ResponseHead
+from app_toolkit.types import ReplicaId
+
+
+class Downstream(Protocol):
+    """The client of one request. No method waits: what the client does not read yet is buffered.
+
+    The order of the calls for a response is: `inform` any number of times, `prepare` and `start` once, `write` any
+    number of times, and `finished` or `cut`. `open_tunnel`, `write` and `close_tunnel` are those of a WebSocket. `give`
+    and `finished` are those of a response of the toolkit itself.
+    """
+
+    served: dict[str, tuple[ReplicaId, bool]]
+    """By ingress: the replica of this client's previous request, and whether that response was a stream."""
+
+    head: ResponseHead | None
+    """The head of the app's response. None: it has not arrived."""
+
+    continued: bool
+    """Whether a 100 allowed the client to send the body."""
+
+    size: int
+    """Bytes of the body that were written."""
+
+    @property
+    def host(self) -> str:
+        """The address of the client, without its port. Empty: it has none."""
+
+    @property
+    def peers(self) -> bytes:
+        """Both addresses and the scheme, as encoded by `hop.peers`."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client reads fast enough. Otherwise the exchange pauses the upstream."""
+
+    def regulate(self) -> None:
+        """Pause or resume reading from the client, as the exchange's `wants_body` requires."""
+
+    def inform(self, head: ResponseHead) -> None:
+        """Pass on an interim response, if the client may receive it."""
+
+    def prepare(self, head: ResponseHead) -> bool:
+        """Compose the head. Return whether to `start` at once, or else with the first bytes of the body."""
+
+    def take_back(self) -> None:
+        """Drop a response of which nothing has been sent to the client."""
+
+    def start(self) -> None:
+        """Write the head. From now on, the request cannot be retried."""
+
+    def write(self, data: bytes) -> None:
+        """Write bytes of the body, or of the tunnel."""
+
+    def open_tunnel(self, head: ResponseHead) -> None:
+        """Write the head of an accepted WebSocket."""
+
+    def close_tunnel(self, why: str) -> None:
+        """Close the tunnel, with a close frame if the client may still receive one."""
+
+    def give(self, own: BuiltinResponse) -> None:
+        """Write a complete response of the toolkit itself."""
+
+    def finished(self) -> None:
+        """Handle the end of a complete response: the client may send its next request."""
+
+    def cut(self) -> None:
+        """End a response that has begun and cannot be completed. The client must be able to detect this."""

@@ -1,0 +1,43 @@
+"""The filters of an exchange: each is one feature of requests, in a file of its own.
+
+A filter is an object with some of these methods. The exchange calls them in this order:
+
+| hook | when | may |
+|---|---|---|
+| `arrived(exchange)` | the head of the request is complete | raise a `RequestError` |
+| `place(exchange, ingress)` | an ingress may serve the request | set `exchange.preference` |
+| `request(exchange)` | the ingress is known | raise a `RequestError` |
+| `waits(exchange)` | the request could ask for a permit | return the seconds to wait, `math.inf` for more of the body |
+| `waited(exchange)` | these seconds have passed | note something |
+| `sending(exchange, terms)` | an attempt begins | change the terms |
+| `sent(exchange)` | the request was sent, and whenever more of its body was | note something |
+| `response(exchange, head)` | the head of the response has arrived | change its fields, observe its body |
+| `ended(exchange, status, outcome)` | the exchange has ended | note something |
+
+`exchange.marks` keeps what a filter must remember of a request. `exchange.observers` get the bytes of the body of the
+response.
+"""
+
+from typing import Any
+
+HOOKS = ("arrived", "place", "request", "waits", "waited", "sending", "sent", "response", "ended")
+
+
+class Filters:
+    """The filters of one plane, in their order: the hooks of each are called after those of the ones before."""
+
+    __slots__ = HOOKS
+
+    arrived: tuple[Any, ...]
+    place: tuple[Any, ...]
+    request: tuple[Any, ...]
+    waits: tuple[Any, ...]
+    waited: tuple[Any, ...]
+    sending: tuple[Any, ...]
+    sent: tuple[Any, ...]
+    response: tuple[Any, ...]
+    ended: tuple[Any, ...]
+
+    def __init__(self, *filters: object) -> None:
+        for hook in HOOKS:
+            setattr(self, hook, tuple(getattr(each, hook) for each in filters if hasattr(each, hook)))

@@ -1,0 +1,286 @@
+"""The filter that sends copies of requests to mirrors (`dispatch.mirror`). Nobody gets their responses."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app_toolkit.config.models import CorsSettings
+from app_toolkit.core.attempts import Action, Result
+from app_toolkit.dispatch.builtin import BuiltinResponse
+from app_toolkit.dispatch.deadlines import Deadline
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.filters import Filters
+from app_toolkit.dispatch.ingress_router import IngressRouter, RoutePermit
+from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.mirror import MOST_BODY, MOST_RESPONSE, MirroredRequest, Mirrors, Primary
+from app_toolkit.dispatch.registry import Registry
+from app_toolkit.dispatch.request import ClientRequest
+from app_toolkit.dispatch.upstream import Terms, Upstreams
+from app_toolkit.errors import BadResponse, ReplicaGone, ReplicaLost, RequestError, ResponseUnreadable
+from app_toolkit.observability.records import CUT, MIRRORED, NOT_OWNED, OK, Record, Records
+from app_toolkit.transport.pool import ResponseHead
+from app_toolkit.types import ReplicaId
+
+LONGEST_NAME = 200
+"""Characters of the path in a difference."""
+
+
+@dataclass(slots=True)
+class Original:
+    """A request that was sampled: which mirrors get copies is decided."""
+
+    #: The request as its copies are compared with it. None: there are no copies.
+    primary: Primary | None = None
+
+
+class Mirroring:
+    """The mirrored requests of one proxy."""
+
+    def __init__(self, registry: Registry[IngressRouter], upstreams: Upstreams, clock: Callable[[], float]) -> None:
+        self.mirrors = Mirrors()
+        #: The records of the copies that have ended. Those of clients' requests are elsewhere, so that no subscriber
+        #: counts a copy as a request.
+        self.records: Records[Record] = Records()
+        self.clock = clock
+        #: The copies that have not ended.
+        self.live: set[Copy] = set()
+        self._registry = registry
+        self._upstreams = upstreams
+        self._closed = False
+
+    # Hooks
+
+    def sent(self, exchange: Exchange) -> None:
+        """Send copies of the request to mirrors, once it is complete or its body is too large for that."""
+        if not self._registry.routes.has_mirrors or self in exchange.marks:
+            return
+        request = exchange.request
+        if not request.websocket and (request.complete or (request.length or 0) > MOST_BODY):
+            exchange.marks[self] = Original(self._copy(exchange))
+
+    def response(self, exchange: Exchange, head: ResponseHead) -> None:
+        original: Original | None = exchange.marks.get(self)
+        if original is not None and original.primary is not None:
+            original.primary.response.comparable = head.extent != "chunked"  # the body has its framing
+            exchange.observe(original.primary)
+
+    def ended(self, exchange: Exchange, status: int, outcome: str) -> None:
+        original: Original | None = exchange.marks.get(self)
+        if original is None or original.primary is None:
+            return
+        if outcome == OK:
+            original.primary.end(str(status), self.clock())
+        else:
+            original.primary.abandon()
+
+    def close(self) -> None:
+        """End all copies, and begin no others."""
+        self._closed = True
+        for copy in list(self.live):
+            copy.expire()
+
+    def _copy(self, exchange: Exchange) -> Primary | None:
+        """Send copies of a request, which was sent now, to the mirrors for which it is sampled.
+
+        Return what is told of the response to the client. None: there are no copies.
+        """
+        request, serving = exchange.request, exchange.ingress
+        method = request.method.decode()
+        mirrors = self._registry.routes.mirrors(method, request.path, serving)
+        names = [name for name, share in mirrors if self.mirrors.is_sampled(share)]
+        if not names:
+            return None
+        path = request.raw_path.decode("latin-1")[:LONGEST_NAME]
+        primary = Primary(request.request_id, f"{method} {path}", self.clock())
+        copied = request.copied() if request.complete else None
+        if copied is None:
+            for name in names:
+                self._admit(name, primary, None, serving)
+            return None
+        terms = Terms(None, False, mirrored=True)
+        for hook in exchange.plane.filters.sending:
+            hook(exchange, terms)
+        # An event loop may write the bytes of the client's request only after the callbacks of this iteration.
+        loop = asyncio.get_running_loop()
+        peers = exchange.downstream.peers
+        loop.call_soon(loop.call_soon, self._begin, names, primary, copied, serving, peers, terms)
+        return primary
+
+    def _begin(
+        self,
+        names: Sequence[str],
+        primary: Primary,
+        copied: ClientRequest,
+        serving: str,
+        peers: bytes,
+        terms: Terms,
+    ) -> None:
+        for name in names:
+            mirrored = self._admit(name, primary, copied.body.received, serving)
+            if mirrored is not None:
+                Copy(CopyPlane(self, name, self._upstreams, terms), mirrored, copied, peers).begin()
+                copied.body.rewind()
+
+    def _admit(
+        self, name: str, primary: Primary, size: int | None, serving: str
+    ) -> MirroredRequest[RoutePermit] | None:
+        routers = self._registry.routers
+        if self._closed or name not in routers or serving not in routers:  # removed meanwhile
+            return None
+        return self.mirrors.begin(name, primary, size, routers[name], routers[serving], self.clock())
+
+
+class CopyPlane:
+    """The plane of a copy: it has no filters, and affects no state of the mirror's own requests."""
+
+    def __init__(self, mirroring: Mirroring, mirror: str, upstreams: Upstreams, terms: Terms) -> None:
+        """`terms`: those of the client's request."""
+        self.mirroring = mirroring
+        self.clock = mirroring.clock
+        self.records = mirroring.records
+        self.upstreams = upstreams
+        self.filters = Filters(self)
+        self.state = IngressState(mirror, mirroring.clock)
+        self.unowned = IngressState(NOT_OWNED, mirroring.clock)
+        self._terms = terms
+
+    def sending(self, exchange: Exchange, terms: Terms) -> None:
+        terms.mirrored, terms.replaced = True, self._terms.replaced
+
+    def mint_id(self) -> bytes:
+        raise NotImplementedError("a copy has the ID of its request")
+
+    def own_response(self, request: ClientRequest) -> BuiltinResponse | None:
+        return None
+
+    def find(self, exchange: Exchange) -> tuple[str, str]:
+        return self.state.name, ""
+
+    def router(self, ingress: str) -> IngressRouter | None:
+        return None
+
+    def ingress_state(self, ingress: str) -> IngressState:
+        return self.state
+
+    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+        return ()
+
+
+class Copy(Exchange):
+    """A copy of a request. It never waits for a permit, and is attempted once."""
+
+    __slots__ = ("_mirrored", "_mirroring")
+
+    kind = MIRRORED
+
+    def __init__(
+        self, plane: CopyPlane, mirrored: MirroredRequest[RoutePermit], request: ClientRequest, peers: bytes
+    ) -> None:
+        super().__init__(plane, Nobody(self, mirrored, peers), request)
+        self._mirrored = mirrored
+        self._mirroring = plane.mirroring
+        self._ingress_state = plane.state
+
+    def begin(self) -> None:
+        """Send the request to the replica of the permit that it has."""
+        self._mirroring.live.add(self)
+        mirrored, now = self._mirrored, self.plane.clock()
+        self.dispatcher.assign(mirrored.router, None)
+        self._deadline = Deadline(self, mirrored.deadline, mirrored.deadline - now, None)
+        self.dispatcher.begin(mirrored.permit, now)
+        self._connect(mirrored.permit)
+
+    def cut_short(self) -> None:
+        """Stop reading a response that is too large to be compared. The replica sees a disconnect."""
+        self._drop_upstream()
+        self._cut_off(BadResponse("the response is too large"))
+
+    # Ends
+
+    def fail(self, error: Exception) -> None:
+        self._drop_upstream()
+        if self.downstream.head is not None:
+            self._cut_off(error)
+            return
+        self._mirrored.failed()
+        self._release()
+        self._record(0, error.reason if isinstance(error, RequestError) else ReplicaLost.reason)
+
+    def _cut_off(self, error: Exception) -> None:
+        head = self.downstream.head
+        assert head is not None
+        if isinstance(error, ReplicaGone):
+            self._fail_with(error)
+            return
+        self._mirrored.completed(str(head.status), self.plane.clock(), whole=False)
+        self._release()
+        self._record(head.status, CUT)
+
+    def _attempt_refused(self, word: bytes) -> None:
+        self._mirrored.refused(word.decode("latin-1"))
+        self._release()
+
+    def _attempt_ended(self, step: Action | Exception, now: float, error: ReplicaGone | None = None) -> None:
+        self._fail_with(error)
+
+    def _fail_with(self, error: ReplicaGone | None) -> None:
+        """End the copy, because its replica was lost or its response is not HTTP."""
+        unreadable = isinstance(error, ResponseUnreadable)
+        self._mirrored.failed(Result.UNREADABLE if unreadable else Result.LOST)
+        self._release()
+        self._record(0, BadResponse.reason if unreadable else ReplicaLost.reason)
+
+    def _finish(self) -> None:
+        head = self.downstream.head
+        assert head is not None
+        self._mirrored.completed(str(head.status), self.plane.clock())
+        super()._finish()
+
+    def _release(self) -> None:
+        self._mirroring.live.discard(self)
+        super()._release()
+
+
+class Nobody:
+    """The downstream of a copy. The bytes of the response are compared, and not kept."""
+
+    host = ""
+    continued = False
+    writable = True
+
+    def __init__(self, copy: Copy, mirrored: MirroredRequest[RoutePermit], peers: bytes) -> None:
+        """`peers`: of the client whose request was copied."""
+        self.peers = peers
+        self.served: dict[str, tuple[ReplicaId, bool]] = {}
+        self.head: ResponseHead | None = None
+        self.size = 0
+        self._copy = copy
+        self._response = mirrored.response
+
+    def regulate(self) -> None: ...
+
+    def inform(self, head: ResponseHead) -> None: ...
+
+    def prepare(self, head: ResponseHead) -> bool:
+        self.head = head
+        return True
+
+    def take_back(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        self._response.received(data)
+        if self._response.size > MOST_RESPONSE:
+            self._copy.cut_short()
+
+    def open_tunnel(self, head: ResponseHead) -> None: ...
+
+    def close_tunnel(self, why: str) -> None: ...
+
+    def give(self, own: BuiltinResponse) -> None: ...
+
+    def finished(self) -> None: ...
+
+    def cut(self) -> None: ...

@@ -1,0 +1,45 @@
+"""Chooses the live revision of an application that serves a request, if several can."""
+
+from collections.abc import Callable, Sequence
+
+from app_toolkit.config.affinity import KeySource
+from app_toolkit.core.affinity import hashed
+from app_toolkit.core.routes import LiveIngress
+from app_toolkit.core.traffic import choose
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.filters.sessions import value_at
+from app_toolkit.dispatch.ingress_router import IngressRouter
+
+
+def choose_revision(
+    exchange: Exchange,
+    able: Sequence[LiveIngress],
+    routers: "dict[str, IngressRouter]",
+    tag_source: KeySource | None,
+    draw: Callable[[], float],
+) -> str:
+    """Return the replica set of the live revision that serves the request.
+
+    A tag decides first, then a session that exists, then a key, and then the shares.
+
+    Parameters:
+        exchange: The exchange of the request. Its `preference` is that of the last revision for which it was computed.
+        able: The live revisions that can serve it.
+        routers: The routers of the ingresses.
+        tag_source: Where requests name the tag of a live revision. None: nowhere.
+        draw: Returns a random number, at least 0 and below 1.
+    """
+    request = exchange.request
+    tag = None if tag_source is None else value_at(tag_source, request)
+    if tag is not None and (tagged := next((each for each in able if each.tag == tag), None)):
+        return tagged.replica_set
+    keys = [] if request.shard_key is None else [request.shard_key]
+    for each in able:
+        exchange.place(each.replica_set)
+        if each.share and routers[each.replica_set].has_session(exchange.preference):
+            return each.replica_set
+        if (key := hashed(exchange.preference)) is not None:
+            keys.append(key)
+    shares = {each.revision: each.share for each in able}
+    chosen = choose(shares, keys[0] if keys else None, draw())
+    return next(each.replica_set for each in able if each.revision == chosen)

@@ -1,0 +1,93 @@
+"""The request of a client, as an exchange and its filters see it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from app_toolkit.core.trace import Trace
+from app_toolkit.dispatch.dispatcher import Dispatchable
+from app_toolkit.errors import RequestError
+from app_toolkit.types import Header
+
+KEPT_BODY = 64 * 1024
+"""Bytes of a body that are retained for a retry, and that may be buffered before an exchange stops reading it."""
+
+DISCARDED_BODY = 1024 * 1024
+"""Bytes of an unneeded body that are read and discarded, so that the connection can be reused."""
+
+
+class RequestBody(Protocol):
+    """The body of a request, which arrives piece by piece."""
+
+    received: int
+    """Bytes that have arrived."""
+    waiting: int
+    """Bytes that have arrived and were not taken."""
+
+    def take(self) -> Sequence[bytes]:
+        """Return the pieces that have arrived since the last call."""
+
+    def rewind(self) -> None:
+        """Let the next `take` begin at the first byte again. Allowed only while the body is retained."""
+
+    def forget(self) -> None:
+        """Drop what was taken, because the request will not be sent again."""
+
+
+class ClientRequest(Dispatchable, Protocol):
+    """One request of a client whose head is complete."""
+
+    id: bytes | None
+    """The ID of the request. None: the client has sent none, and the exchange makes one."""
+    method: bytes
+    version: str
+    """`1.1` or `1.0`."""
+    path: str
+    error: RequestError | None
+    """Why the request is refused: it is invalid. None: it is not."""
+    timeout: bytes | None
+    """The unparsed value of `X-Request-Timeout-Seconds`. None: there is none."""
+    shard_key: str | None
+    """The value of `X-SERVE-SHARD-KEY`. None: there is none."""
+    trace: Trace | None
+    """Its place in its trace. None: tracing is off."""
+    forwarded: list[Header]
+    """The forwarded fields, if a trusted proxy sent the request."""
+    length: int | None
+    """The announced size of the body in bytes. None: it is unknown."""
+    complete: bool
+    """Whether the body has arrived, or is none of the exchange's business."""
+    expects: bool
+    """Whether the client waits for a 100 before it sends the body."""
+    websocket: bool
+    """Whether the request is the handshake of a WebSocket."""
+
+    @property
+    def body(self) -> RequestBody: ...
+
+    @property
+    def raw_path(self) -> bytes:
+        """The path as the client has sent it, without the query."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the body waits for a 100 of the replica, because it is too large to be retained for a retry."""
+
+    @property
+    def missing(self) -> int | None:
+        """Bytes of the body that have not arrived. None: unknown."""
+
+    @property
+    def query(self) -> bytes: ...
+
+    @property
+    def fields(self) -> list[Header]:
+        """The fields that replicas receive, except for the internal ones. Names are in lower case."""
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Return the values of a field that replicas receive. `name`: in lower case."""
+
+    def copied(self) -> "ClientRequest | None":
+        """Return a copy of a complete request, with a body of its own. None: the body is not retained."""
+
+    def check_body(self, most: int, name: str) -> None:
+        """Raise `ContentTooLarge` if the announced or received size of the body is more than `most` bytes."""

@@ -1,0 +1,54 @@
+"""The upstreams of a proxy: pooled connections, on which requests are framed for replicas."""
+
+from collections.abc import Callable
+
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.upstream import Terms
+from app_toolkit.errors import ReplicaGone
+from app_toolkit.proxy.request import Request
+from app_toolkit.transport import hop
+from app_toolkit.transport.pool import Pool, PooledConnection
+from app_toolkit.types import Address
+
+SLOW_BODY = b"\r\n%b: 1" % hop.SLOW_BODY
+"""Appended to the value of the hop field of a request whose body arrives slowly."""
+
+
+class PooledUpstreams:
+    """Sends requests on the connections of a pool.
+
+    `token`: authenticates the hop fields. `redeem`: the field with which a request redeems a reservation.
+    """
+
+    def __init__(self, pool: Pool, token: bytes, redeem: bytes) -> None:
+        self._pool = pool
+        self._token = token
+        self._redeem = redeem
+        self.give_back = pool.give_back
+        self.distrust = pool.distrust
+
+    def take(self, address: Address) -> PooledConnection | None:
+        return self._pool.take(address)
+
+    def dial(
+        self, address: Address, reached: Callable[[PooledConnection], None], failed: Callable[[ReplicaGone], None]
+    ) -> None:
+        self._pool.dial(address, reached, failed)
+
+    def send(self, upstream: PooledConnection, exchange: Exchange, terms: Terms) -> None:
+        request = exchange.request
+        assert isinstance(request, Request), "a proxy parses the requests of its clients"
+        assert request.id is not None
+        decode = request.version == "1.0" or terms.mirrored
+        upstream.begin(exchange, head_only=request.method == b"HEAD", decode=decode)
+        version, peers = request.version.encode(), exchange.downstream.peers
+        identity = hop.encode(self._token, request.id, version, peers, terms.timeout_ms)
+        if terms.redeems:
+            identity += self._redeem
+        if terms.slow_body:
+            identity += SLOW_BODY
+        head = request.head(identity, terms.replaced, mirrored=terms.mirrored)
+        if exchange.holding and not terms.mirrored:
+            upstream.write(head)
+        else:
+            upstream.write_all((head, *request.body.take()))
