@@ -52,7 +52,7 @@ class Toolkit(FastAPI):
     and redirects are those of the whole app everywhere.
     """
 
-    is_embedded: ClassVar[bool] = True
+    is_one_process: ClassVar[bool] = True
     """Whether the app applies the limits of its deployments itself when it runs in one process."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Toolkit(FastAPI):
         self._serving: str | None = None
         #: The ingresses whose routes were reached in other ingresses, so that each is logged once.
         self._misdirected: set[str] = set()
-        self._embedded: ASGIApp | None = None
+        self._one_process: ASGIApp | None = None
         # FastAPI's own spans take longer than many an endpoint, also if a request is not sampled.
         telemetry = cast(TelemetryConfig, {"exclude": is_unsampled, **(fastapi.pop("telemetry", None) or {})})
         super().__init__(telemetry=telemetry, **fastapi)
@@ -254,13 +254,13 @@ class Toolkit(FastAPI):
         if self._serving is not None:
             await super().__call__(scope, receive, send)
             return
-        if self._embedded is None:
-            from app_toolkit.engines.embedded import Embedded  # here, so that declarations do not import an engine
+        if self._one_process is None:
+            from app_toolkit.engines.one_process import OneProcess  # here, so that declarations do not import an engine
 
             if len(self._ingresses) > 1:
                 for node in self.router.routes:
                     node.handle = partial(self._observe, self.owner_of(node), node.handle)  # type: ignore[method-assign]
-            self._embedded = Embedded(
+            self._one_process = OneProcess(
                 super().__call__,
                 self._ingresses,
                 self._table,
@@ -268,7 +268,7 @@ class Toolkit(FastAPI):
                 stream_log=self.stream_log or "memory",
                 cors=partial(cors_of, self),
             )
-        await self._embedded(scope, receive, send)
+        await self._one_process(scope, receive, send)
 
 
 def route_table(app: FastAPI, configs: Mapping[str, DeploymentConfig] | None = None) -> Iterator[Route]:

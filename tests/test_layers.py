@@ -32,7 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 MIXED = frozenset({0, 3, 6, 7, 8, 9})
 """Layers whose packages may import each other. Components never do: they use `interfaces`."""
 
-STARTS = {"router.handle": "app_toolkit.engines.local", "toolkit": "app_toolkit.engines.embedded"}
+STARTS = {"router.handle": "app_toolkit.engines.local", "toolkit": "app_toolkit.engines.one_process"}
 """Modules below the engines, each with the engine that one of its functions imports when it starts it. A program that
 only declares its deployments imports no engine.
 """
@@ -182,12 +182,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         ("core.plan", "from app_toolkit.router.router import Router", "upwards"),
         ("core.plan", "from app_toolkit import Toolkit", "from the package itself"),
         ("config.models", "def f():\n    import app_toolkit.core.balance", "upwards"),
-        ("toolkit", "from app_toolkit.engines.embedded import Embedded", "upwards"),
+        ("toolkit", "from app_toolkit.engines.one_process import OneProcess", "upwards"),
         ("deployment", "def f():\n    from app_toolkit.engines.local import IN_PROCESS", "upwards"),
         ("router.router", "from app_toolkit.replica.admission.replica import Replica", "in the same layer"),
         ("proxy.server", "from ..router import router", "relatively"),
         ("attic.box", "", "no layer"),
-        ("engines.embedded", "def f():\n    from ray.util import state", "outside engines.ray"),
+        ("engines.one_process", "def f():\n    from ray.util import state", "outside engines.ray"),
         ("core.plan", "from asyncio import sleep", "must not use"),
         ("core.plan", "from random import choice", "Random"),
         ("cli.main", "import os\nos.environ['A']", "environment"),
@@ -207,7 +207,7 @@ def test_the_check_sees_a_breach(module: str, source: str, said: str) -> None:
         ("engines.ray.actors", "import ray\nfrom app_toolkit.replica.admission.replica import Replica"),
         ("config.settings", "import os\nos.environ['A']"),
         ("router.router", "from app_toolkit.router.targets import Turn"),
-        ("toolkit", "def f():\n    from app_toolkit.engines.embedded import Embedded"),
+        ("toolkit", "def f():\n    from app_toolkit.engines.one_process import OneProcess"),
         ("cli.main", "from app_toolkit.planning import plan\nimport os\nos.getpid()"),
         ("engines.ray.controller", "from app_toolkit.client.commands import Command"),
     ],

@@ -34,7 +34,7 @@ from app_toolkit.config.settings import (
 )
 from app_toolkit.core.redaction import secrets_of
 from app_toolkit.engines.applications import Applications
-from app_toolkit.engines.embedded import embedded
+from app_toolkit.engines.one_process import in_one_process
 from app_toolkit.errors import ConfigError, ToolkitError
 from app_toolkit.host.data_folder import use_data_of_project
 from app_toolkit.observability.log_formats import FORMATTERS
@@ -180,7 +180,7 @@ def app() -> ASGIApp:
             found, _ = load(served.target)
         if isinstance(found, Toolkit) and found.logging_config is not None:
             configure_logging(found.logging_config, str(served.target.app_dir))
-        return embedded(found, routes=route_table)
+        return in_one_process(found, routes=route_table)
     except ToolkitError as error:
         report(error)
         sys.exit(ConfigError.exit_code)
@@ -222,7 +222,7 @@ def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
         plans.append(spec)
         add_secrets(secret for deployment in spec.deployments for secret in secrets_of(deployment))
         take_up(served, spec)
-        apps[file.application(name).options.route_prefix] = embedded(
+        apps[file.application(name).options.route_prefix] = in_one_process(
             served, spec.deployments[0].config, routes=route_table, stream_log=spec.stream_log
         )
     _configure_logging(file, plans)

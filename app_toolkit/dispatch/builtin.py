@@ -24,15 +24,20 @@ ROUTES = "/-/routes"
 
 @dataclass(frozen=True, slots=True)
 class BuiltinResponse:
-    """A complete response, except for its framing and the default fields. `ClientResponse` adds these."""
+    """A complete response, except for its framing and the default fields. The downstream adds these."""
 
     status: int
     body: bytes
-    fields: bytes = b"content-type: application/json\r\n"
+    fields: tuple[Header, ...] = ((b"content-type", b"application/json"),)
 
     @property
     def status_line(self) -> bytes:
         return b"HTTP/1.1 %d %b" % (self.status, HTTPStatus(self.status).phrase.encode())
+
+    @property
+    def lines(self) -> bytes:
+        """The fields as lines of a head."""
+        return b"".join(b"%b: %b\r\n" % field for field in self.fields)
 
 
 def failure(error: RequestError, request_id: str, more_fields: Iterable[Header] = ()) -> BuiltinResponse:
@@ -41,7 +46,7 @@ def failure(error: RequestError, request_id: str, more_fields: Iterable[Header] 
     fields = [*more_fields]
     if error.retry_after_s is not None:
         fields.insert(0, (b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
-    return BuiltinResponse(response.status, response.body, response.fields + _lines(fields))
+    return BuiltinResponse(response.status, response.body, (*response.fields, *fields))
 
 
 def preflight(settings: Sequence[CorsSettings], request: ClientRequest) -> BuiltinResponse | None:
@@ -50,7 +55,7 @@ def preflight(settings: Sequence[CorsSettings], request: ClientRequest) -> Built
     if found is None:
         return None
     status, fields, body = found
-    return BuiltinResponse(status, body, _lines([(b"content-type", b"text/plain; charset=utf-8"), *fields]))
+    return BuiltinResponse(status, body, ((b"content-type", b"text/plain; charset=utf-8"), *fields))
 
 
 def endpoint(request: ClientRequest, registry: Registry[Any], draining: bool) -> BuiltinResponse | None:
@@ -101,10 +106,6 @@ def listing(routes: RouteLookup) -> dict[str, Any]:
         for application in routes.applications
         if candidate_of(application.name) is None
     }
-
-
-def _lines(fields: Iterable[Header]) -> bytes:
-    return b"".join(b"%b: %b\r\n" % field for field in fields)
 
 
 def _json(status: int, content: Any) -> BuiltinResponse:

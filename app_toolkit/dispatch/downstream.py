@@ -69,5 +69,8 @@ class Downstream(Protocol):
     def finished(self) -> None:
         """Handle the end of a complete response: the client may send its next request."""
 
-    def cut(self) -> None:
-        """End a response that has begun and cannot be completed. The client must be able to detect this."""
+    def cut(self, error: Exception) -> None:
+        """End a response that has begun and cannot be completed. The client must be able to detect this.
+
+        `error`: why it cannot be completed.
+        """

@@ -565,7 +565,7 @@ class Exchange:
         self._record(head.status, OK if tunnel else CUT)
         if not tunnel and self.request.error is None:
             log.warning("the response to request %s was cut off: %s", self._id, error)
-        self.downstream.cut()
+        self.downstream.cut(error)
 
     def _respond(self, own: builtin.BuiltinResponse, outcome: str) -> None:
         """Send a response of the toolkit itself."""

@@ -1,18 +1,33 @@
 """The request of a client, as an exchange and its filters see it."""
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from app_toolkit.core.attempts import is_repeatable
 from app_toolkit.core.trace import Trace
-from app_toolkit.dispatch.dispatcher import Dispatchable
-from app_toolkit.errors import RequestError
-from app_toolkit.types import Header
+from app_toolkit.dispatch.dispatcher import Dispatchable, Stage
+from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, RequestError
+from app_toolkit.types import Header, Retry
 
 KEPT_BODY = 64 * 1024
 """Bytes of a body that are retained for a retry, and that may be buffered before an exchange stops reading it."""
 
 DISCARDED_BODY = 1024 * 1024
 """Bytes of an unneeded body that are read and discarded, so that the connection can be reused."""
+
+
+OVERDUE = {
+    Stage.IDLE: "the body of the request did not arrive",
+    Stage.WAITING: "no replica took the request",
+    Stage.RESPONDING: "the request was not answered in full",
+}
+"""What has not happened when the deadline of a request passes, by its stage."""
+
+IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
+
+REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""Request ids that are safe in a file name, a log line, a shell command and a URL."""
 
 
 class RequestBody(Protocol):
@@ -91,3 +106,41 @@ class ClientRequest(Dispatchable, Protocol):
 
     def check_body(self, most: int, name: str) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body is more than `most` bytes."""
+
+
+class HTTPRequest:
+    """What the requests of HTTP clients have in common, whoever has parsed them."""
+
+    __slots__ = ()
+
+    id: bytes | None
+    method: bytes
+    websocket: bool
+    length: int | None
+
+    @property
+    def name(self) -> str:
+        return f"this {self.method.decode()}"
+
+    @property
+    def request_id(self) -> str:
+        return (self.id or b"").decode()
+
+    @property
+    def received(self) -> int:
+        """Bytes of the body that have arrived."""
+        raise NotImplementedError
+
+    def is_repeatable(self, policy: Retry) -> bool:
+        return not self.websocket and is_repeatable(policy, self.method in IDEMPOTENT)
+
+    def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
+        if self.websocket:
+            return DeadlineExceeded(f"the WebSocket was not accepted within its {timeout:g} s")
+        return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
+
+    def check_body(self, most: int, name: str) -> None:
+        received = self.received
+        if max(self.length or 0, received) > most:
+            has = f"{self.length} bytes" if self.length is not None else f"{received} bytes or more"
+            raise ContentTooLarge(f"the body has {has}, the max_body_size of {name} is {most}")

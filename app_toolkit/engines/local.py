@@ -57,6 +57,9 @@ from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Sco
 
 logger = logging.getLogger("app_toolkit.replica")
 
+LOCAL = "local:"
+"""The beginning of the address of a replica in this process. The name of its deployment follows."""
+
 CALLER = "embedded"
 """The name of the only caller in the wait queues of this process."""
 
@@ -100,7 +103,7 @@ class Local:
         )
         self.router = Router(name, self._join, policy=config.policy)
         limits = config.max_ongoing_requests, config.max_open_streams
-        self.router.update([Endpoint(ReplicaId(name), Address("local:"), *limits)])
+        self.router.update([Endpoint(ReplicaId(name), Address(LOCAL + name), *limits)])
 
     def _join(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:
         loop = asyncio.get_running_loop()

@@ -205,7 +205,7 @@ class RefusedConnection(asyncio.Protocol):
         own = builtin.failure(error, id.decode())
         lines = [own.status_line, *(b"%b: %b" % field for field in self._limiter.state.default_headers)]
         end = b"%bcontent-length: %d\r\nx-request-id: %b\r\nconnection: close\r\n\r\n"
-        return b"\r\n".join((*lines, end % (own.fields, len(own.body), id) + own.body))
+        return b"\r\n".join((*lines, end % (own.lines, len(own.body), id) + own.body))
 
     def data_received(self, data: bytes) -> None:
         # Read and discard input, because closing a socket with unread input resets the connection, and the client may

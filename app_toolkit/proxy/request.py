@@ -22,17 +22,13 @@ from httptools import (
 )
 
 from app_toolkit.core import forwarded
-from app_toolkit.core.attempts import is_repeatable
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
 from app_toolkit.core.traffic import SHARD_KEY as SHARD_KEY_FIELD
 from app_toolkit.core.traffic import shard_key
-from app_toolkit.dispatch.dispatcher import Stage
-from app_toolkit.dispatch.request import KEPT_BODY
+from app_toolkit.dispatch.request import IDEMPOTENT, KEPT_BODY, REQUEST_ID_GRAMMAR, HTTPRequest
 from app_toolkit.errors import (
     BadRequest,
-    ContentTooLarge,
-    DeadlineExceeded,
     HeadTooLarge,
     NotSupported,
     RequestError,
@@ -41,18 +37,10 @@ from app_toolkit.errors import (
 )
 from app_toolkit.observability import tracing
 from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, MIRRORED, SHARD_KEY, TRACE, encode_key
-from app_toolkit.types import Header, Retry
+from app_toolkit.types import Header
 
 log = logging.getLogger("app_toolkit.proxy")
 
-OVERDUE = {
-    Stage.IDLE: "the body of the request did not arrive",
-    Stage.WAITING: "no replica took the request",
-    Stage.RESPONDING: "the request was not answered in full",
-}
-"""What has not happened when the deadline of a request passes, by its stage."""
-
-IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))
 METHODS = IDEMPOTENT | {b"POST", b"PATCH", b"QUERY"}
 
 # Fields that need special handling. All others are copied.
@@ -80,8 +68,6 @@ LOOK: dict[bytes, int] = {
     **dict.fromkeys(forwarded.FIELDS, FORWARDED),
 }
 
-REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Request ids that are safe in a file name, a log line, a shell command and a URL."""
 HOST_GRAMMAR = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(?::([0-9]{0,5}))?")
 """A name or an IPv6 address in brackets, and a port. `_is_host` checks the two groups further."""
 
@@ -166,7 +152,7 @@ class Body:
         self._passed = self.waiting = 0
 
 
-class Request:
+class Request(HTTPRequest):
     """One request whose head is complete. Its body continues to arrive until `complete` is true."""
 
     __slots__ = (
@@ -232,22 +218,12 @@ class Request:
     # For the dispatcher
 
     @property
-    def name(self) -> str:
-        return f"this {self.method.decode()}"
-
-    @property
-    def request_id(self) -> str:
-        return (self.id or b"").decode()
-
-    @property
     def body_retained(self) -> bool:
         return self.body.retained
 
-    def is_repeatable(self, policy: Retry) -> bool:
-        return not self.websocket and is_repeatable(policy, self.method in IDEMPOTENT)
-
-    def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
+    @property
+    def received(self) -> int:
+        return self.body.received
 
     # For mirrors
 
@@ -397,12 +373,6 @@ class Request:
             self.expects = False
         if self.expects:
             self._fields.append(b"expect: 100-continue\r\n")
-
-    def check_body(self, most: int, name: str) -> None:
-        """Raise `ContentTooLarge` if the announced or received size of the body is more than `most` bytes."""
-        if max(self.length or 0, self.body.received) > most:
-            has = f"{self.length} bytes" if self.length is not None else f"{self.body.received} bytes or more"
-            raise ContentTooLarge(f"the body has {has}, the max_body_size of {name} is {most}")
 
     def become_websocket(self) -> None:
         """Mark the request as a WebSocket handshake. All bytes after the head belong to the tunnel."""

@@ -136,7 +136,7 @@ class ClientResponse:
         self.head = None
         self._composed = b""
 
-    def cut(self) -> None:
+    def cut(self, error: Exception) -> None:
         """Close the connection because the response has begun and cannot be completed."""
         assert self.head is not None
         # A body without framing ends with the connection. After an orderly close, it would look complete.
@@ -171,7 +171,7 @@ class ClientResponse:
         body = b"" if request.method == b"HEAD" else own.body
         self.size = len(body)
         end = b"%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n" % (
-            own.fields,
+            own.lines,
             len(own.body),
             request.id,
             b"" if self.keep else b"connection: close\r\n",

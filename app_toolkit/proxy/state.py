@@ -130,7 +130,7 @@ class ProxyState:
             filters.append(self.client_limit)
         if options.server_timing:
             filters.append(ServerTiming())
-        self.filters = Filters(*filters, StreamGaps(self.counters.gaps))
+        self.filters = Filters(*filters, StreamGaps(lambda ingress: self.counters.gaps(ingress).observe))
 
     # For exchanges
 

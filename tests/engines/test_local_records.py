@@ -14,12 +14,12 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
-from app_toolkit.engines.embedded import Embedded, embedded
 from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.engines.one_process import OneProcess, in_one_process
 from app_toolkit.errors import QueueFull
 from app_toolkit.observability.records import Record
 from app_toolkit.toolkit import route_table
-from app_toolkit.types import Scope
+from app_toolkit.types import Message, Scope
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
@@ -125,14 +125,14 @@ async def test_the_record_of_a_request_has_the_times_of_its_stages(records: list
         entered.set()
         await proceed.wait()
 
-    served = embedded(app, DeploymentConfig(name="web", max_ongoing_requests=1))
-    assert isinstance(served, Embedded)
+    served = in_one_process(app, DeploymentConfig(name="web", max_ongoing_requests=1))
+    assert isinstance(served, OneProcess)
     transport = httpx.ASGITransport(served)
     async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
         first = asyncio.create_task(http.get("/first"))
         await entered.wait()
         second = asyncio.create_task(http.get("/second"))
-        router = served.ingresses_by_loop[asyncio.get_running_loop()]["web"].router
+        router = served.planes[asyncio.get_running_loop()].ingresses["web"].router
         await until(lambda: router.waiting == 1)
         proceed.set()
         await asyncio.gather(first, second)
@@ -149,7 +149,7 @@ async def test_record_of_an_app_without_ingresses_has_the_route(records: list[Re
     async def item(name: str) -> str:
         return name
 
-    transport = httpx.ASGITransport(embedded(app, DeploymentConfig(name="web"), routes=route_table))
+    transport = httpx.ASGITransport(in_one_process(app, DeploymentConfig(name="web"), routes=route_table))
     async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
         for path in ("/items/tea", "/none"):
             await http.get(path)
@@ -170,14 +170,21 @@ def test_a_websocket_is_recorded_when_it_ends(
     assert (record.replica, record.tries) == ("web", 1)
 
 
-async def test_a_websocket_that_is_not_accepted_is_recorded_with_the_500_of_the_server(records: list[Record]) -> None:
+async def test_a_websocket_that_is_not_accepted_gets_a_500(records: list[Record]) -> None:
     scope: Scope = {"type": "websocket", "path": "/silent", "query_string": b"", "headers": [], "subprotocols": []}
 
-    async def nothing(*_: object) -> Any:
-        raise AssertionError("the handler neither receives nor sends")
+    sent: list[Message] = []
 
-    await app()(scope, nothing, nothing)
+    async def receive() -> Any:
+        raise AssertionError("the handler does not receive")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app()(scope, receive, send)
     (record,) = records
+    assert [message["type"] for message in sent] == ["websocket.http.response.start", "websocket.http.response.body"]
+    assert sent[0]["status"] == 500
     assert (record.kind, record.status, record.outcome) == ("http", 500, "ok")
 
 
@@ -214,7 +221,7 @@ async def test_response_is_complete_even_if_its_background_task_is_refused(recor
         tasks.add_task(refused)
         return "word"
 
-    transport = httpx.ASGITransport(embedded(plain), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(in_one_process(plain), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
         await http.get("/word")
     assert [(each.status, each.outcome) for each in records] == [(200, "ok")]

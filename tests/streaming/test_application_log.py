@@ -15,7 +15,7 @@ from app_toolkit import ConfigError, DeploymentConfig, Toolkit
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ai_sdk_router, openai_router, websocket_router
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.engines.embedded import embedded
+from app_toolkit.engines.one_process import in_one_process
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.planning import plan, shared_logs, stream_log_warnings
 from app_toolkit.streaming import (
@@ -227,7 +227,7 @@ async def test_streams_are_kept_in_redis_if_the_application_says_so(
     else:
         plain = FastAPI()
         plain.include_router(ai_sdk_router(echo), prefix="/api/chat")
-        app = embedded(plain, stream_log=server.url)
+        app = in_one_process(plain, stream_log=server.url)
     answer = await sent(app)
     assert (answer.status_code, '"hello"' in answer.text) == (200, True)
     with redis.Redis.from_url(server.url) as client:

@@ -3,36 +3,35 @@
 from collections.abc import Callable
 
 from app_toolkit.dispatch.exchange import Exchange
-from app_toolkit.observability.counts import Histogram
 from app_toolkit.transport.pool import ResponseHead
 
 
 class StreamGaps:
     """Observes the chunks of each stream.
 
-    `gaps`: returns the histogram of a deployment.
+    `counter`: returns the function that counts a gap in seconds of the responses of an ingress.
     """
 
-    def __init__(self, gaps: Callable[[str], Histogram]) -> None:
-        self._gaps = gaps
+    def __init__(self, counter: Callable[[str], Callable[[float], None]]) -> None:
+        self._counter = counter
 
     def response(self, exchange: Exchange, head: ResponseHead) -> None:
         if head.stream is not None:
-            exchange.observe(Chunks(self._gaps(exchange.ingress), exchange.plane.clock))
+            exchange.observe(Chunks(self._counter(exchange.ingress), exchange.plane.clock))
 
 
 class Chunks:
     """The chunks of one stream."""
 
-    __slots__ = ("_at", "_clock", "_gaps")
+    __slots__ = ("_at", "_clock", "_count")
 
-    def __init__(self, gaps: Histogram, clock: Callable[[], float]) -> None:
-        self._gaps = gaps
+    def __init__(self, count: Callable[[float], None], clock: Callable[[], float]) -> None:
+        self._count = count
         self._clock = clock
         self._at = 0.0  # when the last chunk arrived
 
     def received(self, data: bytes) -> None:
         now, before = self._clock(), self._at
         if before:
-            self._gaps.observe(now - before)
+            self._count(now - before)
         self._at = now

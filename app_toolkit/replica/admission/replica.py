@@ -269,6 +269,24 @@ class Replica:
 
     # Within one process
 
+    async def serve(
+        self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
+    ) -> Refusal | None:
+        """Run one request of an exchange in this process. Return why it is refused; None: it has run.
+
+        The parameters are those of `admit`. The exchange enforces the deadline: here, it ends the handler. Raises
+        whatever the app raises.
+        """
+        kind = scope["type"]
+        refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller)
+        if refusal is not None:
+            return refusal
+        with AdmittedRequest(self.live, scope, receive, send) as request:
+            if timeout is not None:
+                request.bound(timeout)
+            await request.serve(self.app)
+        return None
+
     async def admit(
         self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
     ) -> RequestError | None:

@@ -135,9 +135,9 @@ class InOneProcess(_Here):
 
     async def _load(self) -> Load:
         # One process has no controller that could be asked.
-        assert self._app._embedded is not None
+        assert self._app._one_process is not None
         classes = [deployed for deployed in IN_PROCESS.deployed.values() if deployed.loop is self._loop]
-        return _load_of([*self._app._embedded.ingresses_by_loop.get(self._loop, {}).values(), *classes])
+        return _load_of([*self._app._one_process.planes[self._loop].ingresses.values(), *classes])
 
     async def outcomes(self, ingress: str) -> dict[str, int]:
         return IN_PROCESS.counters.copy().get(ingress, Counts()).outcomes
