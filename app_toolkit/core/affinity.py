@@ -68,9 +68,11 @@ Key = str | Pinned
 """An affinity key."""
 
 
-def hashed(key: Key | None) -> str | None:
+def hashed(key: "Preference | None") -> str | None:
     """Return the part of a key that is hashed. None: there is none."""
-    return (key.id if isinstance(key, Pinned) else key) or None
+    if isinstance(key, Pinned):
+        key = key.id
+    return key if isinstance(key, str) and key else None
 
 
 Outcome = Literal["kept", "spilled", "gone"]

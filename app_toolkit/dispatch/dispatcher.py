@@ -14,7 +14,6 @@ It does no I/O. Its owner does what the dispatcher asks for, and reports what ha
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -28,10 +27,8 @@ from app_toolkit.core.attempts import (
     Result,
     RetryBudget,
     failure,
-    is_repeatable,
     result_of_refusal,
 )
-from app_toolkit.core.trace import Trace
 from app_toolkit.errors import DeadlineExceeded, NotRead, ReplicaGone, ResponseUnreadable
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.observability.records import FailedAttempt
@@ -154,30 +151,6 @@ class Dispatchable(Protocol):
         """Return the error for a deadline that passes in this stage, `timeout` seconds after the request began."""
 
 
-@dataclass(eq=False, slots=True)
-class RetainedRequest:
-    """A call, or a request within this process: all that is sent is kept until the end."""
-
-    name: str
-    request_id: str
-    #: The template of the error for a deadline that has passed.
-    late_message: str
-    #: Returns whether it may run twice by itself. Read after a loss: the methods may not be known when the call begins.
-    idempotent: Callable[[], bool] = lambda: False
-    #: What the call allows itself. None: the policy of its deployment applies.
-    retry: Retry | None = None
-
-    @property
-    def body_retained(self) -> bool:
-        return True
-
-    def is_repeatable(self, policy: Retry) -> bool:
-        return is_repeatable(self.retry or policy, self.idempotent())
-
-    def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
-        return DeadlineExceeded(self.late_message.format(request=self.name, deployment=deployment))
-
-
 StageTimes = tuple[float, float | None, float | None, tuple[FailedAttempt, ...]]
 """The last fields of a `Record`: `queued_s`, `first_byte_s`, `attempt_s` and `failed`."""
 
@@ -208,7 +181,6 @@ class Dispatcher(Generic[P]):
         "request",
         "router",
         "stage",
-        "trace",
     )
 
     def __init__(self, request: Dispatchable, now: float, deadline: float | None = None) -> None:
@@ -226,8 +198,6 @@ class Dispatcher(Generic[P]):
         #: The router and the retry budget of the deployment. Set by `assign`.
         self.router: Router
         self.budget: RetryBudget | None = None
-        #: Its place in its trace. None: tracing is off.
-        self.trace: Trace | None = None
         # The times of the stages.
         self._queued_s = 0.0
         self._waiting_since: float | None = None

@@ -1,6 +1,6 @@
 """The downstream of an exchange: the side that has sent the request, and gets the response."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.transport.pool import ResponseHead
@@ -54,8 +54,8 @@ class Downstream(Protocol):
     def start(self) -> None:
         """Write the head. From now on, the request cannot be retried."""
 
-    def write(self, data: bytes) -> None:
-        """Write bytes of the body, or of the tunnel."""
+    def write(self, data: Any) -> None:
+        """Write bytes of the body, or of the tunnel, or a result of a call."""
 
     def open_tunnel(self, head: ResponseHead) -> None:
         """Write the head of an accepted WebSocket."""

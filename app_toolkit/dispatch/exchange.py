@@ -5,7 +5,7 @@ import logging
 from functools import partial
 from typing import Any, Protocol
 
-from app_toolkit.core.affinity import Key
+from app_toolkit.core.affinity import Preference
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.cors import response_fields
 from app_toolkit.core.deadlines import timeout_s
@@ -83,7 +83,7 @@ class Exchange:
         self.request = request
         self.dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, plane.clock())
         #: What is known of the replica that should serve the request. None: any may.
-        self.preference: Key | None = None
+        self.preference: Preference | None = None
         #: What filters remember, by filter.
         self.marks: dict[Any, Any] = {}
         self._observers: list[Observer] | None = None
@@ -423,7 +423,7 @@ class Exchange:
             self.fail(step)
             return
         if step is Action.RETRY:
-            log.warning("request %s is retried: %s", self._id, error)
+            self._ingress_state.log_retry(self._id, error)
         self._refusal = None
         self._holding = False
         self.request.body.rewind()
@@ -462,7 +462,8 @@ class Exchange:
                 self._forget_deadline()
             self._start()
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: Any) -> None:
+        """Pass on bytes of the body, or a result of a call."""
         if self._refusal is not None:
             return
         if self.dispatcher.stage is Stage.SENT:

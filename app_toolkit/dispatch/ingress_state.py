@@ -87,6 +87,9 @@ class IngressState:
         if newest is not None and newest is permit:
             del self._newest[address]
 
+    def log_retry(self, request_id: str, error: ReplicaGone | None) -> None:
+        log.warning("request %s is retried: %s", request_id, error)
+
     def log_failure(self, request_id: str, error: RequestError, now: float) -> None:
         """Log a server error. Refusals under load are logged at most once in `LOG_INTERVAL_S`."""
         if error.frequent:

@@ -38,7 +38,7 @@ class RequestBody(Protocol):
     waiting: int
     """Bytes that have arrived and were not taken."""
 
-    def take(self) -> Sequence[bytes]:
+    def take(self) -> Sequence[bytes | memoryview]:
         """Return the pieces that have arrived since the last call."""
 
     def rewind(self) -> None:

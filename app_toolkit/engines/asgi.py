@@ -19,7 +19,7 @@ from app_toolkit.dispatch.dispatcher import Stage
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.request import REQUEST_ID_GRAMMAR, ClientRequest, HTTPRequest
 from app_toolkit.dispatch.upstream import Terms
-from app_toolkit.engines.local import CALLER
+from app_toolkit.engines.local_calls import CALLER
 from app_toolkit.errors import ReplicaGone, RequestError
 from app_toolkit.observability import tracing
 from app_toolkit.observability.context import REPLICA, ReplicaContext

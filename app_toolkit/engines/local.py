@@ -6,9 +6,8 @@ import logging
 import random
 import sys
 import threading
-import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,15 +17,13 @@ import uvloop
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfig
-from app_toolkit.core import deadlines
-from app_toolkit.core.trace import Trace
-from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
-from app_toolkit.dispatch.mirror import MirroredRequest
-from app_toolkit.dispatch.recorded_call import RecordedCall
-from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, RequestError, StartupError
+from app_toolkit.dispatch.call_request import CallRequest
+from app_toolkit.dispatch.caller import CallPlane
+from app_toolkit.engines.local_calls import CALLER, LocalCaller, LocalCalls
+from app_toolkit.errors import ConfigError, ReplicaBusy, StartupError
 from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, Endpoint, QueuePosition
 from app_toolkit.observability import tracing
-from app_toolkit.observability.context import DEADLINE, REQUEST_ID, ReplicaContext
+from app_toolkit.observability.context import REQUEST_ID, ReplicaContext
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.logs import attach_fields
 from app_toolkit.observability.metrics import (
@@ -45,26 +42,17 @@ from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.admission.wait_queue import Position
 from app_toolkit.replica.objects.batching import BATCH_COUNTS
-from app_toolkit.replica.objects.calls import Calls, ResultReceiver
+from app_toolkit.replica.objects.calls import Calls
 from app_toolkit.replica.objects.hosted_object import HostedObject
-from app_toolkit.router.mirrored import OK, MirroredCalls
+from app_toolkit.router.mirrored import MirroredCalls
 from app_toolkit.router.router import Router
 from app_toolkit.router.split import member_of
-from app_toolkit.router.targets import Permit
-from app_toolkit.transport import hop
-from app_toolkit.transport.calls import Piece
-from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope
+from app_toolkit.types import Address, ASGIApp, ReplicaId
 
 logger = logging.getLogger("app_toolkit.replica")
 
 LOCAL = "local:"
 """The beginning of the address of a replica in this process. The name of its deployment follows."""
-
-CALLER = "embedded"
-"""The name of the only caller in the wait queues of this process."""
-
-LATE = "{request} of {deployment} did not complete before its deadline"
-"""The error of a call whose deadline has passed."""
 
 APPLICATION = "default"
 """The default name of an application, as on Ray."""
@@ -124,133 +112,6 @@ class Local:
         yield Sample(OPEN_STREAMS, (self.router.name,), [self.router.opened])
         yield Sample(OPEN_WEBSOCKETS, (self.router.name,), [self.replica.statistics().websockets])
 
-    async def dispatch(
-        self,
-        dispatcher: Dispatcher[Permit],
-        scope: Scope,
-        receive: Receive,
-        send: Callable[[Permit, Message], Awaitable[None]],
-        *,
-        name: str,
-        affinity: str | None = None,
-        yields: bool = False,
-    ) -> RequestError | None:
-        """Run a request or call with a permit, and return what `Replica.admit` returns.
-
-        Return None if the client disconnects before it runs. Raise a `RequestError` if it cannot run.
-
-        `send`: takes the messages of the response, with the permit. `name`: names the request in warnings. `yields`:
-        whether it is a call of a method that yields items.
-        """
-        dispatcher.assign(self.router, None)
-        now = dispatcher.began
-        try:
-            while True:
-                permit = dispatcher.acquire(now, affinity=affinity)
-                if permit is None:
-                    permit, receive = await self._wait(dispatcher, receive, affinity)
-                    if permit is None:
-                        return None
-                    dispatcher.granted(permit, time.monotonic())
-                permit.request, permit.yields = name, yields
-                deadline = dispatcher.attempts.deadline
-                left = None if deadline is None else deadline - time.monotonic()
-                caller = CALLER if permit.redeem() else None
-                dispatcher.sent()
-                try:
-                    return await self.replica.admit(scope, receive, partial(send, permit), left, caller=caller)
-                except ReplicaBusy:
-                    now = time.monotonic()
-                    step = dispatcher.refused("busy", now)
-                if isinstance(step, Exception):
-                    raise step
-        finally:
-            dispatcher.end()
-
-    async def _wait(
-        self, dispatcher: Dispatcher[Permit], receive: Receive, affinity: str | None
-    ) -> tuple[Permit | None, Receive]:
-        """Wait for a permit. Return None as the permit if the client disconnects first."""
-        attempts = dispatcher.attempts
-        return await self.router.acquire(attempts.since, affinity=affinity, again=attempts.count > 0), receive
-
-
-class LocalResult:
-    """The outcome of a call: one value, an error, or items that the caller reads one by one."""
-
-    def __init__(self) -> None:
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self.over = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._item: list[Any] = []
-        self._news = asyncio.Event()
-
-    # For the replica
-
-    def value(self, value: Any) -> None:
-        self._value = value
-
-    def error(self, error: BaseException) -> None:
-        self._error = error
-
-    async def item(self, item: Any) -> None:
-        """Put an item. Waits until the caller has taken the one before: the method is at most one item ahead."""
-        await self._room.wait()
-        self._room.clear()
-        self._item.append(item)
-        self._news.set()
-
-    def end(self) -> None:
-        pass
-
-    # For the caller
-
-    def result(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def close(self) -> None:
-        """Mark the end: the replica puts no more items."""
-        self.over.set()
-        self._news.set()
-
-    async def items(self) -> AsyncGenerator[Any, None]:
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            if self._item:
-                item = self._item.pop()
-                self._room.set()
-                yield item
-            if self.over.is_set() and not self._item:
-                return
-
-
-class DiscardedResult:
-    """The outcome of a copy of a call, which nobody gets."""
-
-    def __init__(self) -> None:
-        #: `OK`, or the class of the error. Empty: the method has not ended.
-        self.status = ""
-        #: Whether it has yielded an item.
-        self.begun = False
-
-    def value(self, value: Any) -> None:
-        self.status = OK
-
-    def error(self, error: BaseException) -> None:
-        self.status = type(error).__name__
-
-    async def item(self, item: Any) -> None:
-        self.begun = True
-        await asyncio.sleep(0)  # a method that always has another item would keep the event loop
-
-    def end(self) -> None:
-        self.status = OK
-
 
 class Deployed(Local):
     """The deployment of one class, which handles call. Its object is constructed when it is first needed."""
@@ -268,6 +129,8 @@ class Deployed(Local):
         self._starting: asyncio.Task[None] | None = None
         self.loop = loop
         super().__init__(deployment.name, Calls(self.hosted), config)
+        self.upstreams = LocalCalls(self)
+        self.plane = CallPlane(deployment.name, self.router, self.upstreams, IN_PROCESS.records)
 
     async def start(self) -> None:
         """Construct the object, once for all callers. Raises `StartupError`; the next call then tries again."""
@@ -297,82 +160,41 @@ class Deployed(Local):
     def replica_set(self) -> str:
         return self.router.name
 
+    @property
+    def ready(self) -> bool:
+        """Whether the object is constructed, or its construction has failed."""
+        return self._starting is not None and self._starting.done()
+
     async def call(self, call: Call) -> Any:
         await self._started()
-        dispatcher, result = self._dispatcher(call), LocalResult()
-        with RecordedCall(IN_PROCESS.records, dispatcher, self.router.name):
-            await self._run(call, dispatcher, result)
-            return result.result()
+        with self._caller(call) as caller:
+            await caller.serve()
+            return (await caller.next()).open()
 
     fetch = call  # a result that is passed on is not serialized
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         await self._started()
-        dispatcher = self._dispatcher(call)
-        with RecordedCall(IN_PROCESS.records, dispatcher, self.router.name):
-            result = LocalResult()
-            running = self.loop.create_task(self._run(call, dispatcher, result))
-            running.add_done_callback(lambda _: result.close())
-            items = result.items()
+        with self._caller(call) as caller:
+            running = self.loop.create_task(caller.serve())
+            running.add_done_callback(caller.fail_with)
             try:
-                async for item in items:
-                    yield item
+                while (result := await caller.next()).kind == "item":
+                    yield result.value
                 await running
-                result.result()
+                result.open()
             finally:
-                await items.aclose()
                 running.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await running
 
-    async def copy(self, call: Call, body: Sequence[Piece] | None, mirrored: MirroredRequest[Permit]) -> None:
-        """As of `MirrorClient`. The arguments are the objects that the caller has passed."""
-        if self._starting is None or not self._starting.done():  # no copy starts a replica
-            mirrored.refused("busy")
-            return
-        result, response = DiscardedResult(), _ReplicaResponse(self.router)
-        scope, permit = _scope(call, mirrored.primary.id, result), mirrored.permit
-        left = mirrored.deadline - self.loop.time()
-        try:
-            async with asyncio.timeout_at(mirrored.deadline):
-                await self.replica.admit(scope, _receive_nothing, partial(response.send, permit), left)
-        except ReplicaBusy:
-            mirrored.refused("busy")
-        except (TimeoutError, DeadlineExceeded):
-            if result.begun:
-                mirrored.completed(OK, self.loop.time(), whole=False)
-        else:
-            if response.status == 200 and result.status:
-                mirrored.completed(result.status, self.loop.time())
-
     async def _started(self) -> None:
-        if self._starting is None or not self._starting.done():
+        if not self.ready:
             await self.start()
 
-    def _dispatcher(self, call: Call) -> Dispatcher[Permit]:
-        since = time.monotonic()
-        until = deadlines.until(since, (call.timeout_s, self.router.policy.request_timeout_s), DEADLINE.get())
-        request = RetainedRequest(call.method, REQUEST_ID.get() or uuid.uuid4().hex, LATE)
-        dispatcher: Dispatcher[Permit] = Dispatcher(request, since, until)
-        if tracing.current is not None:
-            dispatcher.trace = tracing.current.begin_call()
-        return dispatcher
-
-    async def _run(self, call: Call, dispatcher: Dispatcher[Permit], result: LocalResult) -> None:
-        """Run a call with a permit. Raises a `RequestError` if the call did not run to its end."""
-        until = dispatcher.attempts.deadline
-        response = _ReplicaResponse(self.router, dispatcher)
-        scope = _scope(call, dispatcher.request.request_id, result, dispatcher.trace)
-        options: Any = {"name": call.method, "affinity": call.affinity, "yields": call.yields}
-        try:
-            async with asyncio.timeout_at(until):
-                await self.dispatch(dispatcher, scope, _receive_nothing, response.send, **options)
-        except TimeoutError:
-            raise dispatcher.late() from None
-        if response.status == DeadlineExceeded.status:
-            raise dispatcher.late()
-        if response.status != 200:
-            raise ReplicaLost(f"{self.replica.name} answered {call.method} with status {response.status}")
+    def _caller(self, call: Call) -> LocalCaller:
+        request = CallRequest(call, REQUEST_ID.get() or uuid.uuid4().hex)
+        return LocalCaller(self.plane, request)
 
 
 def _unapplied(config: DeploymentConfig, cls: type | None = None) -> str:
@@ -536,7 +358,7 @@ class InProcess:
             mine = [each for each in self.deployed.values() if each.loop is loop]
             self.deployed = {key: each for key, each in self.deployed.items() if each.loop is not loop}
         if mirrored is not None:
-            await mirrored.aclose()
+            mirrored.close()
         for each in reversed(mine):
             await each.aclose()
 
@@ -575,44 +397,3 @@ class OwnLoop:
 #: The only one of this process.
 IN_PROCESS = InProcess()
 atexit.register(IN_PROCESS.close)
-
-
-class _ReplicaResponse:
-    """Keeps the status that the replica sends if it has no result, and tells the router what it reports."""
-
-    status = 200
-
-    def __init__(self, router: Router, dispatcher: Dispatcher[Permit] | None = None) -> None:
-        """`dispatcher`: that of the call. None: a copy of a call has none."""
-        self._router = router
-        self._dispatcher = dispatcher
-
-    async def send(self, permit: Permit, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            if self._dispatcher is not None:
-                self._dispatcher.response_started(time.monotonic())
-            self.status = message["status"]
-            for name, value in message["headers"]:
-                if name == hop.STREAM:
-                    self._router.stream(permit, value)
-                elif name == hop.HOLDINGS:
-                    self._router.report(permit, value)
-
-
-async def _receive_nothing() -> Message:
-    """Receive no message: a caller in this process cancels the call, and does not disconnect."""
-    await asyncio.get_running_loop().create_future()
-    return {"type": "http.disconnect"}
-
-
-def _scope(call: Call, request_id: str, result: ResultReceiver, trace: Trace | None = None) -> Scope:
-    ours = {"request_id": request_id, "call": call, "result": result, "shard_key": call.shard_key}
-    if trace is not None:
-        ours["trace"] = trace.forwarded
-    return {
-        "type": "http",
-        "method": "POST",
-        "path": f"/{call.method}",
-        "headers": [],
-        "extensions": {"app_toolkit": ours},
-    }

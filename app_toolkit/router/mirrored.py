@@ -1,25 +1,24 @@
 """Sends copies of calls to mirrors (`dispatch.mirror`), and throws the results away."""
 
 import asyncio
-import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
-from app_toolkit.dispatch.mirror import MOST_RESPONSE, MirroredRequest, Mirrors, ObservedResponse, Primary
+from app_toolkit.dispatch.call_request import CallRequest
+from app_toolkit.dispatch.caller import HERE
+from app_toolkit.dispatch.filters.mirror import Copy, CopyPlane, Nobody
+from app_toolkit.dispatch.ingress_router import RoutePermit
+from app_toolkit.dispatch.mirror import MirroredRequest, Mirrors, ObservedResponse, Primary
+from app_toolkit.dispatch.upstream import Terms, Upstreams
 from app_toolkit.interfaces import Call, DeploymentClient
 from app_toolkit.observability.context import REQUEST_ID
+from app_toolkit.observability.records import Record, Records
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Permit
-from app_toolkit.transport.calls import EncodedValue, Frame, Piece
-from app_toolkit.transport.pool import Pool, PooledConnection
-from app_toolkit.transport.sent import Sent
-
-logger = logging.getLogger("app_toolkit.router")
+from app_toolkit.transport.calls import EncodedValue, Frame, Piece, decode_error
 
 OK = "ok"
 """The status of a call that raised nothing. That of another call is the class of the exception."""
@@ -36,14 +35,8 @@ class MirrorClient(DeploymentClient, Protocol):
         """The name of the deployment among the mirrors of this process."""
         ...
 
-    async def copy(self, call: Call, body: Sequence[Piece] | None, mirrored: MirroredRequest[Permit]) -> None:
-        """Send a copy of a call, once, and throw its result away.
-
-        Report to `mirrored` how it has ended. Without a report, it has failed.
-
-        `body`: the encoded arguments. None: they are not encoded.
-        """
-        ...
+    @property
+    def upstreams(self) -> Upstreams: ...
 
 
 class MirroredCalls:
@@ -51,9 +44,12 @@ class MirroredCalls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.mirrors = Mirrors()
-        self._loop = loop
+        self.clock = loop.time
+        #: The records of the copies, for which nobody asks.
+        self.records: Records[Record] = Records()
         #: The copies that have not ended. `Mirrors` bounds their number.
-        self._copies: set[asyncio.Task[None]] = set()
+        self.live: set[Copy] = set()
+        self._loop = loop
         self._closed = False
 
     def client(
@@ -73,7 +69,7 @@ class MirroredCalls:
     def begin(
         self,
         call: Call,
-        body: Sequence[Piece] | None,
+        pieces: Sequence[Piece],
         primary: Primary,
         client: MirrorClient,
         mirrors: Sequence[MirrorClient],
@@ -82,43 +78,47 @@ class MirroredCalls:
 
         Parameters:
             call: The call.
-            body: Its encoded arguments. None: they are not encoded.
+            pieces: Its encoded arguments. Empty: they are not encoded.
             primary: The call that the caller waits for.
             client: That of the member that serves the caller.
             mirrors: Those of the mirrors.
         """
-        size = 0 if body is None else sum(map(len, body))
+        size = sum(map(len, pieces))
         for mirror in mirrors:
             if self._closed:
                 return
-            mirrored: MirroredRequest[Permit] | None = self.mirrors.begin(
-                mirror.replica_set, primary, size, mirror.router, client.router, self._loop.time()
+            mirrored: MirroredRequest[RoutePermit] | None = self.mirrors.begin(
+                mirror.replica_set, primary, size, mirror.router, client.router, self.clock()
             )
             if mirrored is not None:
-                copy = self._loop.create_task(self._send(mirror, call, body, mirrored))
-                self._copies.add(copy)
-                copy.add_done_callback(partial(self._ended, mirrored))
+                request = CallRequest(replace(call, sent=None), primary.id, traced=False)
+                request.pieces = pieces
+                plane = CopyPlane(self, mirror.replica_set, mirror.upstreams, Terms(None, False, mirrored=True))
+                Copy(plane, mirrored, request, NobodyCalls(mirrored, HERE)).begin()
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """End all mirrored calls, and begin no others."""
         self._closed = True
-        copies = list(self._copies)
-        for each in copies:
-            each.cancel()
-        await asyncio.gather(*copies, return_exceptions=True)
+        for copy in list(self.live):
+            copy.expire()
 
-    async def _send(
-        self, mirror: MirrorClient, call: Call, body: Sequence[Piece] | None, mirrored: MirroredRequest[Permit]
-    ) -> None:
-        try:
-            await mirror.copy(call, body, mirrored)
-        except Exception:  # nobody else learns of it
-            logger.exception("a mirrored call of %s failed", mirror.replica_set)
 
-    def _ended(self, mirrored: MirroredRequest[Permit], copy: "asyncio.Task[None]") -> None:
-        """End a copy also if its task was cancelled before it ran."""
-        self._copies.discard(copy)
-        mirrored.failed()  # no effect if it has ended
+class NobodyCalls(Nobody):
+    """The downstream of a copy of a call. What its mirror returns is compared, and not kept."""
+
+    _status = OK
+
+    @property
+    def status(self) -> str:
+        return self._status
+
+    def write(self, data: Any) -> None:
+        """Note a frame, or an object of this process, which is not compared."""
+        is_frame = isinstance(data, Frame)
+        if data.kind == "error":
+            self._status = type(decode_error(data) if is_frame else data.value).__name__
+        elif data.kind == "value" and is_frame:
+            compare_result(self._response, data)
 
 
 class MirroredClient:
@@ -156,12 +156,12 @@ class MirroredClient:
         primary = Primary(REQUEST_ID.get() or uuid.uuid4().hex, call.method, self.loop.time())
         context, soon, was_sent = copy_context(), self.loop.call_soon, False
 
-        def sent(body: Sequence[Piece] | None) -> None:
+        def sent(pieces: Sequence[Piece]) -> None:
             nonlocal was_sent
             if not was_sent:  # not again if it is retried
                 was_sent = True
                 # An event loop may write the bytes of the call only after the callbacks of this iteration.
-                copied = (self._calls.begin, call, body, primary, self._primary, self._mirrors)
+                copied = (self._calls.begin, call, pieces, primary, self._primary, self._mirrors)
                 soon(soon, *copied, context=context)
 
         try:
@@ -174,27 +174,6 @@ class MirroredClient:
             raise
         else:
             primary.end(OK, self.loop.time())
-
-
-class TooLong(Exception):
-    """The result of a mirror has more than `MOST_RESPONSE` bytes."""
-
-
-class DiscardedResponse(Sent):
-    """One copy of a call in flight, and its response, which is cut if it is too long."""
-
-    __slots__ = ("_size",)
-
-    def __init__(self, pool: Pool, connection: PooledConnection, pieces: Sequence[Piece]) -> None:
-        self._size = 0
-        super().__init__(pool, connection, pieces)
-
-    def received(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size > MOST_RESPONSE:
-            self.fail(TooLong())
-        else:
-            super().received(data)
 
 
 def compare_result(response: ObservedResponse, frame: Frame) -> None:

@@ -1,79 +1,46 @@
-"""Calls over the wire: one router for each deployment that this process calls, and the attempts of each call."""
+"""Calls over the wire: one router for each deployment that this process calls, and the client that calls it."""
 
 import asyncio
 import itertools
-import logging
-import math
 import random
 import secrets
 import threading
-import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from app_toolkit.core import deadlines
 from app_toolkit.core.affinity import Preference
-from app_toolkit.core.attempts import Result, RetryBudget
 from app_toolkit.core.identity import ReplicaSetKey, split_name
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.traffic import MirrorCounts
-from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest, Stage
-from app_toolkit.dispatch.mirror import MirroredRequest
-from app_toolkit.dispatch.recorded_call import RecordedCall
+from app_toolkit.dispatch.call_request import CallRequest
+from app_toolkit.dispatch.caller import Caller, CallPlane
 from app_toolkit.dispatch.registry import Registry
-from app_toolkit.errors import (
-    NOT_TAKEN,
-    ConfigError,
-    DeadlineExceeded,
-    NoReplica,
-    ReplicaGone,
-    ReplicaLost,
-    ResponseUnreadable,
-)
-from app_toolkit.interfaces import (
-    REPLICAS,
-    SPLITS,
-    Call,
-    Callee,
-    DeploymentClient,
-    Payloads,
-    Watch,
-)
+from app_toolkit.errors import ConfigError, NoReplica
+from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Callee, DeploymentClient, Payloads, Watch
 from app_toolkit.observability import tracing
-from app_toolkit.observability.context import DEADLINE, REQUEST_ID, TRACE
+from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.metrics import CALL_STREAMS, CALLS_ONGOING, CALLS_QUEUED, Sample
 from app_toolkit.observability.records import Records
 from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.observability.slow import SlowRequests
+from app_toolkit.router.framed import FramedUpstreams
 from app_toolkit.router.handle import ENDED
-from app_toolkit.router.mirrored import OK, DiscardedResponse, MirroredCalls, TooLong, compare_result
+from app_toolkit.router.mirrored import MirroredCalls
 from app_toolkit.router.router import Router
 from app_toolkit.router.routing import RoutingPolicy, routing_policy
 from app_toolkit.router.split import UnpublishedSplit, member_of
-from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
-from app_toolkit.transport.calls import EncodedValue, Frame, Piece
-from app_toolkit.transport.pool import Pool, PooledConnection
-from app_toolkit.transport.sent import Refused, Sent
+from app_toolkit.transport.calls import EncodedValue, Frame
+from app_toolkit.transport.pool import Pool
 from app_toolkit.transport.wait_queue import WaitQueues
-from app_toolkit.types import Address, NodeId, ReplicaId
-
-logger = logging.getLogger("app_toolkit.router")
+from app_toolkit.types import NodeId
 
 SWEEP_S = 0.5
 """Seconds between two checks for idle connections that have expired."""
-
-LATE = "{request} of {deployment} did not respond before its deadline"
-"""The error of a call whose deadline has passed."""
-
-HERE = hop.peers(None, None, "http")
-
-EXPECT = b"%b: 1\r\nexpect: 100-continue\r\n" % hop.EXPECT
-"""Header fields that make the replica send a 100 when it waits for the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +189,10 @@ class RemoteDataPlane:
     async def aclose(self) -> None:
         """Fail the calls that wait, end the mirrored calls, and close the connections."""
         self._closed = True
-        await self.mirrored.aclose()
+        self.mirrored.close()
         self.registry.close()
+        for client in self._clients.values():
+            client.plane.close()
         self.wait_queues.close()
         await self.pool.aclose()
 
@@ -271,8 +240,9 @@ class RemoteDataPlane:
 class RemoteDeploymentClient:
     """Sends calls to the replicas of one deployment.
 
-    * A dispatcher decides the next step after an attempt without a response. A call may run twice if the call, or
-      else its deployment, has `retry="all"`, or has `retry="idempotent"` and the method is marked as idempotent.
+    * An exchange (`dispatch.caller`) is one call. Its dispatcher decides the next step after an attempt without a
+      response. A call may run twice if the call, or else its deployment, has `retry="all"`, or has `retry="idempotent"`
+      and the method is marked as idempotent.
     * One deadline applies to waiting and all attempts. It is the earliest of those of the call, of its deployment, and
       of the request in which the call is made.
     """
@@ -285,8 +255,15 @@ class RemoteDeploymentClient:
         self.loop = data_plane.loop
         self.replica_set = name
         self._data_plane = data_plane
-        self._pool = data_plane.pool
-        self._budget = RetryBudget()
+        self.upstreams = FramedUpstreams(
+            self.router,
+            data_plane.pool,
+            lambda: data_plane.token,
+            data_plane.wait_queues.redeem,
+            data_plane.payloads,
+            data_plane.mint_id,
+        )
+        self.plane = CallPlane(name, self.router, self.upstreams, data_plane.records)
         #: The routing policy, and the option that names it. None: no call has needed one.
         self._routing: tuple[str, RoutingPolicy] | None = None
 
@@ -295,286 +272,44 @@ class RemoteDeploymentClient:
         return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.replica_set)
 
     async def call(self, call: Call) -> Any:
-        dispatcher = self._dispatcher(call)
-        with RecordedCall(self._data_plane.records, dispatcher, self.replica_set):
-            return _outcome(await self._only_frame(call, dispatcher))
+        with self._caller(call) as caller:
+            return _outcome(await self._first(caller))
 
     async def fetch(self, call: Call) -> Any:
-        dispatcher = self._dispatcher(call)
-        with RecordedCall(self._data_plane.records, dispatcher, self.replica_set):
-            frame = await self._only_frame(call, dispatcher)
+        with self._caller(call) as caller:
+            frame = await self._first(caller)
             return EncodedValue(frame) if frame.kind == "value" else _outcome(frame)
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
-        dispatcher = self._dispatcher(call)
-        with RecordedCall(self._data_plane.records, dispatcher, self.replica_set):
-            sent, frame = await self._first_in_time(call, dispatcher)
-            until, replica = dispatcher.attempts.deadline, dispatcher.replica
-            late = DeadlineExceeded(f"{call.method} of {self.name} did not end before its deadline")
-            timer = None if until is None else self.loop.call_at(until, sent.fail, late)
-            try:
-                while frame.kind == "item":
-                    yield _outcome(frame)
-                    frame = await sent.frame()
-                    if frame.kind == "out_of_band":
-                        frame = await self._frame_out_of_band(sent, replica, until)
-                if frame.kind != "end":
-                    _outcome(frame)  # an error
-            except ReplicaGone as gone:
-                raise ReplicaLost(f"{self.name} was lost while it answered {call.method}") from gone
-            finally:
-                if timer is not None:
-                    timer.cancel()
-                sent.abandon()
-                dispatcher.end()
+        with self._caller(call) as caller:
+            frame = await self._first(caller)
+            while frame.kind == "item":
+                yield _outcome(frame)
+                frame = await caller.next()
+            if frame.kind != "end":
+                _outcome(frame)  # an error
 
-    async def copy(self, call: Call, body: Sequence[Piece] | None, mirrored: MirroredRequest[Permit]) -> None:
-        """As of `MirrorClient`. The result arrives over the socket, whatever its size, until it is cut."""
-        assert body is not None, "calls over the wire are encoded"
-        permit = mirrored.permit
-        address = permit.endpoint.address
-        sent: DiscardedResponse | None = None
-        begun = False
-        try:
-            async with asyncio.timeout_at(mirrored.deadline):
-                connection = self._pool.take(address) or await self._dial(address)
-                head = self._head(
-                    call, permit, mirrored.primary.id, mirrored.deadline, "", TRACE.get(), sum(map(len, body))
-                )
-                sent = DiscardedResponse(self._pool, connection, (head, *body))
-                frame = await sent.frame()
-                begun = True
-                if sent.stream is not None:
-                    self.router.stream(permit, sent.stream)
-                while frame.kind == "item":
-                    frame = await sent.frame()
-        except Refused as refused:
-            mirrored.refused(str(refused))
-        except TooLong:
-            mirrored.completed(OK, self.loop.time(), whole=False)
-        except (TimeoutError, DeadlineExceeded):
-            if begun:
-                mirrored.completed(OK, self.loop.time(), whole=False)
-        except ReplicaLost:
-            mirrored.failed(Result.UNREADABLE)
-        except ReplicaGone as gone:
-            readable = not isinstance(gone, ResponseUnreadable)
-            if sent is not None and readable:
-                self._pool.distrust(address)
-            mirrored.failed(Result.UNREACHED if sent is None else Result.LOST if readable else Result.UNREADABLE)
-        else:
-            if frame.kind == "value":
-                compare_result(mirrored.response, frame)
-            status = type(calls.decode_error(frame)).__name__ if frame.kind == "error" else OK
-            mirrored.completed(status, self.loop.time())
-        finally:
-            if sent is not None:
-                sent.abandon()
-
-    def _dispatcher(self, call: Call) -> Dispatcher[Permit]:
+    def _caller(self, call: Call) -> Caller:
         request_id = REQUEST_ID.get() or self._data_plane.mint_id()
-        idempotent = partial(self._is_idempotent, call.method)
-        request = RetainedRequest(call.method, request_id, LATE, idempotent, call.retry)
-        now = time.monotonic()
-        allowed = call.timeout_s, self.router.policy.request_timeout_s
-        dispatcher: Dispatcher[Permit] = Dispatcher(request, now, deadlines.until(now, allowed, DEADLINE.get()))
-        if tracing.current is not None:
-            dispatcher.trace = tracing.current.begin_call()
-        return dispatcher
+        return Caller(self.plane, CallRequest(call, request_id, partial(self._is_idempotent, call.method)))
 
-    async def _only_frame(self, call: Call, dispatcher: Dispatcher[Permit]) -> Frame:
-        sent, frame = await self._first_in_time(call, dispatcher)
-        sent.abandon()
-        dispatcher.end()
+    async def _first(self, caller: Caller) -> Frame:
+        """Encode the arguments, begin the call, and return the first frame of its result."""
+        request, option = caller.request, self.router.policy.routing_policy
+        call = request.call
+        request.pieces = calls.encode_call(call)
+        request.held = self._data_plane.payloads is not None and calls.is_out_of_band(request.pieces)
+        if option is not None and call.affinity is None:
+            assert caller.exchange is not None
+            caller.exchange.preference = self._routed(call, option)
+        frame: Frame = await caller.first()
         return frame
-
-    async def _first_in_time(self, call: Call, dispatcher: Dispatcher[Permit]) -> tuple[Sent, Frame]:
-        """Return the result of `_first`, unless the deadline of the call passes before."""
-        until = dispatcher.attempts.deadline
-        if until is None:
-            return await self._first(call, dispatcher)
-        try:
-            async with asyncio.timeout_at(until):
-                return await self._first(call, dispatcher)
-        except TimeoutError:
-            raise DeadlineExceeded(LATE.format(request=call.method, deployment=self.name)) from None
-
-    async def _first(self, call: Call, dispatcher: Dispatcher[Permit]) -> tuple[Sent, Frame]:
-        """Make attempts until there is a response. Return the exchange and the first frame."""
-        body = calls.encode_call(call)
-        request_id, until = dispatcher.request.request_id, dispatcher.attempts.deadline
-        dispatcher.assign(self.router, self._budget)
-        policy = self.router.policy.routing_policy
-        affinity = call.affinity if policy is None or call.affinity is not None else self._routed(call, policy)
-        now = dispatcher.began
-        try:
-            while True:
-                permit = await self._permit(call, dispatcher, affinity, now)
-                address = permit.endpoint.address
-                try:
-                    connection = self._pool.take(address) or await self._dial(address)
-                    dispatcher.sent()
-                    trace = TRACE.get() if dispatcher.trace is None else dispatcher.trace.forwarded
-                    sent, frame = await self._send(call, permit, connection, request_id, until, body, trace)
-                except Refused as refused:
-                    if refused.holdings is not None:
-                        self.router.report(permit, refused.holdings, moved=True)
-                    now = time.monotonic()
-                    step = dispatcher.refused(str(refused), now)
-                except ReplicaGone as gone:
-                    if dispatcher.stage is Stage.SENT:
-                        self._pool.distrust(address)
-                    now = time.monotonic()
-                    step = dispatcher.lost(gone, now)
-                else:
-                    dispatcher.response_started(time.monotonic())
-                    if sent.stream is not None:
-                        self.router.stream(permit, sent.stream)
-                    if sent.holdings is not None:
-                        self.router.report(permit, sent.holdings)
-                    return sent, frame
-                if isinstance(step, Exception):
-                    raise step
-        except BaseException:
-            dispatcher.end()
-            raise
 
     def _routed(self, call: Call, option: str) -> Preference | None:
         """Begin to route a call by the policy that the option names."""
         if self._routing is None or self._routing[0] != option:
             self._routing = option, routing_policy(option, self.name)
         return self._routing[1].routed(call)
-
-    async def _permit(
-        self, call: Call, dispatcher: Dispatcher[Permit], affinity: Preference | None, now: float
-    ) -> Permit:
-        permit, attempts = dispatcher.acquire(now, affinity=affinity), dispatcher.attempts
-        if permit is None:
-            try:
-                permit = await self.router.acquire(
-                    attempts.since, avoid=attempts.avoid, affinity=affinity, again=attempts.count > 0
-                )
-            except NOT_TAKEN as error:
-                raise dispatcher.explain(error) from None
-            dispatcher.granted(permit, time.monotonic())
-        permit.request, permit.yields = call.method, call.yields
-        return permit
-
-    async def _send(
-        self,
-        call: Call,
-        permit: Permit,
-        connection: PooledConnection,
-        request_id: str,
-        until: float | None,
-        body: Sequence[Piece],
-        trace: str | None,
-    ) -> tuple[Sent, Frame]:
-        """Send the call. Return the exchange, and the first frame of its result."""
-        payloads = self._data_plane.payloads
-        key = "" if payloads is None else self._data_plane.mint_id()
-        out_of_band = payloads is not None and calls.is_out_of_band(body)
-        length = None if out_of_band else sum(map(len, body))
-        head = self._head(call, permit, request_id, until, key, trace, length)
-        sent = Sent(self._pool, connection, (head,) if out_of_band else (head, *body), key)
-        if call.sent is not None:
-            call.sent(body)
-        try:
-            frame = await (self._frame_after_put(sent, permit, body) if out_of_band else sent.frame())
-            if frame.kind == "out_of_band":
-                frame = await self._frame_out_of_band(sent, permit.endpoint.id)
-        except BaseException:
-            sent.abandon()
-            raise
-        return sent, frame
-
-    async def _frame_after_put(self, sent: Sent, permit: Permit, body: Sequence[Piece]) -> Frame:
-        """Send the arguments out-of-band, and return the first frame of the result."""
-        assert self._data_plane.payloads is not None, "arguments go out-of-band only where there is a way"
-        await sent.invited()
-        put = self.loop.create_task(self._data_plane.payloads.put(permit.endpoint.id, sent.key, body))
-        put.add_done_callback(partial(_fail, sent))
-        try:
-            return await sent.frame()
-        finally:
-            put.cancel()
-
-    async def _frame_out_of_band(self, sent: Sent, replica: ReplicaId, until: float | None = None) -> Frame:
-        """Get the frame that the replica keeps for this exchange.
-
-        Raises `DeadlineExceeded` if the frame does not arrive by the deadline `until`.
-        """
-        assert self._data_plane.payloads is not None, "arguments go out-of-band only where there is a way"
-        try:
-            async with asyncio.timeout_at(until):
-                return calls.frame_of(await self._data_plane.payloads.get(replica, sent.key))
-        except TimeoutError:
-            raise DeadlineExceeded(f"the result of {self.name} did not arrive before the deadline") from None
-        except ValueError as error:
-            raise ReplicaLost(
-                f"the data that replica {replica} kept for a call is not a valid frame: {error}"
-            ) from None
-
-    async def _dial(self, address: Address) -> PooledConnection:
-        reached: asyncio.Future[PooledConnection] = self.loop.create_future()
-
-        def take(connection: PooledConnection) -> None:
-            if reached.done():  # the waiting task was cancelled
-                self._pool.give_back(connection)
-            else:
-                reached.set_result(connection)
-
-        def fail(gone: ReplicaGone) -> None:
-            if not reached.done():
-                reached.set_exception(gone)
-
-        self._pool.dial(address, take, fail)
-        try:
-            connection = await reached
-        except asyncio.CancelledError:
-            if reached.done() and not reached.cancelled() and reached.exception() is None:  # connected before that
-                self._pool.give_back(reached.result())
-            raise
-        if not connection.usable:  # lost after it was connected and before this task resumed
-            connection.abort()
-            raise ReplicaGone(f"the connection to {address} was lost immediately after it was opened")
-        return connection
-
-    def _head(
-        self,
-        call: Call,
-        permit: Permit,
-        request_id: str,
-        until: float | None,
-        key: str,
-        trace: str | None,
-        length: int | None,
-    ) -> bytes:
-        """Return the head of a call.
-
-        `trace`: in the format of `core.trace`. `length`: that of the body. None: the arguments are sent out-of-band.
-        """
-        left = None if until is None else max(math.ceil((until - self.loop.time()) * 1_000), 1)
-        identity = hop.encode(self._data_plane.token, request_id.encode("latin-1", "replace"), b"1.1", HERE, left)
-        if permit.redeem():
-            identity += self._data_plane.wait_queues.redeem
-        return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%b%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
-            hop.HOP,
-            identity,
-            hop.CALL,
-            hop.encode_call(call.method, key, out_of_band=length is None),
-            (b"" if trace is None else b"%b: %b\r\n" % (hop.TRACE, trace.encode()))
-            + (b"%b: %b\r\n" % (hop.SHARD_KEY, hop.encode_key(call.shard_key)) if call.shard_key else b"")
-            + (b"%b: %b\r\n" % (hop.AFFINITY, hop.encode_key(call.affinity)) if call.affinity and permit.held else b""),
-            EXPECT if length is None else b"",
-            length or 0,
-        )
-
-
-def _fail(sent: Sent, put: "asyncio.Task[None]") -> None:
-    """Fail the exchange if its arguments could not be sent out-of-band."""
-    if not put.cancelled() and isinstance(error := put.exception(), Exception):
-        sent.fail(error)
 
 
 def _outcome(frame: Frame) -> Any:

@@ -554,7 +554,7 @@ class Router:
             if before is None:
                 self._assign_when_due()
 
-    def has_session(self, key: Key | None) -> bool:
+    def has_session(self, key: Preference | None) -> bool:
         """Return whether a replica of this deployment has the session of a request."""
         return key is not None and self._home(key) is not None
 

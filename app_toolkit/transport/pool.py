@@ -181,7 +181,7 @@ class PooledConnection(asyncio.Protocol):
             self._parser = None
         self._framing.renew()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self.transport is not None:
             self._count(len(data))
             self.transport.write(data)
@@ -192,7 +192,7 @@ class PooledConnection(asyncio.Protocol):
             self._count(len(data))
             self.transport.write_through(data)
 
-    def write_all(self, pieces: Sequence[bytes]) -> None:
+    def write_all(self, pieces: Sequence[bytes | memoryview]) -> None:
         for piece in pieces:
             self.write(piece)
 

@@ -13,7 +13,8 @@ from app_toolkit.config.models import Policy
 from app_toolkit.core.affinity import Outcome
 from app_toolkit.core.attempts import FLOOR_PER_S, Action, Result, RetryBudget
 from app_toolkit.core.recent import WINDOW_S
-from app_toolkit.dispatch.dispatcher import TRANSITIONS, Dispatcher, IllegalStage, RetainedRequest, Stage
+from app_toolkit.dispatch.call_request import CallRequest
+from app_toolkit.dispatch.dispatcher import TRANSITIONS, Dispatcher, IllegalStage, Stage
 from app_toolkit.errors import (
     BadResponse,
     DeadlineExceeded,
@@ -25,7 +26,7 @@ from app_toolkit.errors import (
     ResponseUnreadable,
     TooManyWebSockets,
 )
-from app_toolkit.interfaces import Endpoint
+from app_toolkit.interfaces import Call, Endpoint
 from app_toolkit.observability.records import FailedAttempt
 from app_toolkit.types import Address, ReplicaId
 
@@ -75,9 +76,8 @@ class Router:
         return QueueTimeout("the queue is too slow")
 
 
-def request(idempotent: bool = False, **options: Any) -> RetainedRequest:
-    late = "{request} of {deployment} is late"
-    return RetainedRequest("this GET", "id-1", late, idempotent=lambda: idempotent, **options)
+def request(idempotent: bool = False, **options: Any) -> CallRequest:
+    return CallRequest(Call("this GET", (), {}, **options), "id-1", lambda: idempotent)
 
 
 def dispatcher(
@@ -203,9 +203,19 @@ def lose(each: Dispatcher[Permit]) -> Action | Exception:
     ("event", "options", "error", "message"),
     [
         (lose, {"idempotent": False}, ReplicaLost, "replica a was lost; the outcome of this GET is unknown"),
-        (lose, {"deadline": 1.0, "retry": "all"}, DeadlineExceeded, "this GET of shop/web is late"),
+        (
+            lose,
+            {"deadline": 1.0, "retry": "all"},
+            DeadlineExceeded,
+            "this GET of shop/web did not respond before",
+        ),
         (lambda each: each.lost(ResponseUnreadable("!"), 1.0), {}, BadResponse, "the response of the app in replica a"),
-        (lambda each: each.refused("busy", 1.0), {"deadline": 0.5}, DeadlineExceeded, "this GET of shop/web is late"),
+        (
+            lambda each: each.refused("busy", 1.0),
+            {"deadline": 0.5},
+            DeadlineExceeded,
+            "this GET of shop/web did not respond before",
+        ),
         (lambda each: each.refused("busy", 10.0), {}, QueueTimeout, "the queue is too slow"),
         (lambda each: each.refused("slow_bodies", 10.0), {}, QueueTimeout, "the body of this GET arrives slowly"),
         (

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.attempts import Action, Result
@@ -118,7 +119,7 @@ class Mirroring:
         for name in names:
             mirrored = self._admit(name, primary, copied.body.received, serving)
             if mirrored is not None:
-                Copy(CopyPlane(self, name, self._upstreams, terms), mirrored, copied, peers).begin()
+                Copy(CopyPlane(self, name, self._upstreams, terms), mirrored, copied, Nobody(mirrored, peers)).begin()
                 copied.body.rewind()
 
     def _admit(
@@ -130,10 +131,19 @@ class Mirroring:
         return self.mirrors.begin(name, primary, size, routers[name], routers[serving], self.clock())
 
 
+class Copies(Protocol):
+    """The copies of one process, or of one event loop."""
+
+    clock: Callable[[], float]
+    records: Records[Record]
+    live: set["Copy"]
+    """Those that have not ended."""
+
+
 class CopyPlane:
     """The plane of a copy: it has no filters, and affects no state of the mirror's own requests."""
 
-    def __init__(self, mirroring: Mirroring, mirror: str, upstreams: Upstreams, terms: Terms) -> None:
+    def __init__(self, mirroring: Copies, mirror: str, upstreams: Upstreams, terms: Terms) -> None:
         """`terms`: those of the client's request."""
         self.mirroring = mirroring
         self.clock = mirroring.clock
@@ -167,16 +177,19 @@ class CopyPlane:
 
 
 class Copy(Exchange):
-    """A copy of a request. It never waits for a permit, and is attempted once."""
+    """A copy of a request or call. It never waits for a permit, and is attempted once."""
 
     __slots__ = ("_mirrored", "_mirroring")
 
     kind = MIRRORED
 
+    downstream: "Nobody"
+
     def __init__(
-        self, plane: CopyPlane, mirrored: MirroredRequest[RoutePermit], request: ClientRequest, peers: bytes
+        self, plane: CopyPlane, mirrored: MirroredRequest[RoutePermit], request: ClientRequest, nobody: "Nobody"
     ) -> None:
-        super().__init__(plane, Nobody(self, mirrored, peers), request)
+        super().__init__(plane, nobody, request)
+        nobody.copy = self
         self._mirrored = mirrored
         self._mirroring = plane.mirroring
         self._ingress_state = plane.state
@@ -199,7 +212,7 @@ class Copy(Exchange):
 
     def fail(self, error: Exception) -> None:
         self._drop_upstream()
-        if self.downstream.head is not None:
+        if self.downstream.head is not None and not isinstance(error, ReplicaLost):
             self._cut_off(error)
             return
         self._mirrored.failed()
@@ -212,7 +225,7 @@ class Copy(Exchange):
         if isinstance(error, ReplicaGone):
             self._fail_with(error)
             return
-        self._mirrored.completed(str(head.status), self.plane.clock(), whole=False)
+        self._mirrored.completed(self.downstream.status, self.plane.clock(), whole=False)
         self._release()
         self._record(head.status, CUT)
 
@@ -231,9 +244,7 @@ class Copy(Exchange):
         self._record(0, BadResponse.reason if unreadable else ReplicaLost.reason)
 
     def _finish(self) -> None:
-        head = self.downstream.head
-        assert head is not None
-        self._mirrored.completed(str(head.status), self.plane.clock())
+        self._mirrored.completed(self.downstream.status, self.plane.clock())
         super()._finish()
 
     def _release(self) -> None:
@@ -248,14 +259,21 @@ class Nobody:
     continued = False
     writable = True
 
-    def __init__(self, copy: Copy, mirrored: MirroredRequest[RoutePermit], peers: bytes) -> None:
+    copy: Copy
+
+    def __init__(self, mirrored: MirroredRequest[RoutePermit], peers: bytes) -> None:
         """`peers`: of the client whose request was copied."""
         self.peers = peers
         self.served: dict[str, tuple[ReplicaId, bool]] = {}
         self.head: ResponseHead | None = None
         self.size = 0
-        self._copy = copy
         self._response = mirrored.response
+
+    @property
+    def status(self) -> str:
+        """The status of the response, as it is compared."""
+        assert self.head is not None
+        return str(self.head.status)
 
     def regulate(self) -> None: ...
 
@@ -269,11 +287,11 @@ class Nobody:
 
     def start(self) -> None: ...
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Any) -> None:
         self.size += len(data)
         self._response.received(data)
         if self._response.size > MOST_RESPONSE:
-            self._copy.cut_short()
+            self.copy.cut_short()
 
     def open_tunnel(self, head: ResponseHead) -> None: ...
 

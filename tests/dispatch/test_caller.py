@@ -1,14 +1,18 @@
-"""The record of a call has its outcome."""
+"""The outcome of a call is recorded when its caller ends."""
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
-from app_toolkit.dispatch.recorded_call import RecordedCall
+from app_toolkit.dispatch.call_request import CallRequest
+from app_toolkit.dispatch.caller import Caller, CallPlane
 from app_toolkit.errors import DeadlineExceeded, QueueFull
+from app_toolkit.interfaces import Call
 from app_toolkit.observability.records import Record, Records
+
+NONE: Any = None
 
 
 @pytest.mark.parametrize(
@@ -24,8 +28,8 @@ from app_toolkit.observability.records import Record, Records
 )
 def test_call_is_recorded_when_it_ends(error: BaseException | None, outcome: str, status: int) -> None:
     found: list[Record] = []
-    dispatcher: Dispatcher[None] = Dispatcher(RetainedRequest("write", "it", ""), 0.0)
-    with suppress(BaseException), RecordedCall(Records(found.append), dispatcher, "shop/writer"):
+    plane = CallPlane("shop/writer", NONE, NONE, Records(found.append))
+    with suppress(BaseException), Caller(plane, CallRequest(Call("write", (), {}), "it")):
         if error is not None:
             raise error
     (record,) = found

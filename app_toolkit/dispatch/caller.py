@@ -1,0 +1,273 @@
+"""The downstream of a call: the task that awaits its result. And the exchange and the plane of calls."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from app_toolkit.config.models import CorsSettings
+from app_toolkit.core import deadlines
+from app_toolkit.dispatch.builtin import BuiltinResponse
+from app_toolkit.dispatch.call_request import CallRequest
+from app_toolkit.dispatch.deadlines import Deadline
+from app_toolkit.dispatch.dispatcher import Stage
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.filters import Filters
+from app_toolkit.dispatch.ingress_router import IngressRouter, RoutePermit
+from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.request import ClientRequest
+from app_toolkit.dispatch.upstream import Upstreams
+from app_toolkit.errors import ReplicaGone, ReplicaLost, RequestError
+from app_toolkit.observability.records import OK, Record, Records
+from app_toolkit.transport import hop
+from app_toolkit.transport.pool import ResponseHead
+from app_toolkit.types import ReplicaId
+
+FAILED = 500
+"""The status of a call whose method raised an exception."""
+
+HELD = 1024 * 1024
+"""Bytes of results that arrive before the caller has taken them. Then reading pauses (backpressure)."""
+
+HERE = hop.peers(None, None, "http")
+
+
+class Result(Protocol):
+    """One result of a call: an item, or the last one. A frame of the wire, or an object of this process."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps."""
+
+
+class Caller:
+    """The caller of a call, until the end of the `with` block. `next` returns the results one by one.
+
+    The block ends the exchange. An exception in it is the outcome of the call, as it is recorded. An exception of the
+    user's method is a complete response, so that its outcome is `OK`.
+    """
+
+    __slots__ = ("_ahead", "_error", "_paused", "_results", "_waiter", "exchange", "head", "request")
+
+    host = ""
+    peers = HERE
+    continued = False
+    size = 0
+    served: dict[str, tuple[ReplicaId, bool]] = {}  # noqa: RUF012  # a call prefers no replica by its caller
+
+    def __init__(self, plane: "CallPlane", request: CallRequest) -> None:
+        self.request = request
+        self.exchange: CallExchange | None = CallExchange(plane, self, request)
+        self.head: ResponseHead | None = None
+        self._results: deque[Any] = deque()
+        self._ahead = 0
+        self._paused = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def first(self) -> Any:
+        """Begin the call, and return its first result. Raises as `next` does."""
+        assert self.exchange is not None
+        self.exchange.begin()
+        return await self.next()
+
+    async def next(self) -> Any:
+        """Return the next `Result`. Raises the error of the call, once all results that arrived before are taken."""
+        result = await self._arrived()
+        if result.kind == "out_of_band":
+            result.fetch()
+            result = await self._arrived()
+        self._ahead -= result.size
+        if self._paused and self.writable and self.exchange is not None:
+            self._paused = False
+            self.exchange.client_paused(False)
+        return result
+
+    async def _arrived(self) -> Any:
+        while not self._results:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._results.popleft()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        exchange, self.exchange = self.exchange, None  # no reference cycle keeps the arguments
+        assert exchange is not None
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            exchange.client_gone()
+        elif not exchange.done:
+            exchange.taken(error)
+
+    # For the exchange
+
+    @property
+    def writable(self) -> bool:
+        return self._ahead < HELD
+
+    def write(self, data: Any) -> None:
+        """Keep a `Result` until the caller takes it."""
+        self._results.append(data)
+        self._ahead += data.size
+        if not self._paused and not self.writable and self.exchange is not None:
+            self._paused = True
+            self.exchange.client_paused(True)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def prepare(self, head: ResponseHead) -> bool:
+        self.head = head
+        return True
+
+    def take_back(self) -> None:
+        self.head = None
+
+    def regulate(self) -> None: ...
+
+    def inform(self, head: ResponseHead) -> None: ...
+
+    def start(self) -> None: ...
+
+    def open_tunnel(self, head: ResponseHead) -> None: ...
+
+    def close_tunnel(self, why: str) -> None: ...
+
+    def give(self, own: BuiltinResponse) -> None: ...
+
+    def finished(self) -> None: ...
+
+    def cut(self, error: Exception) -> None: ...
+
+
+class CallExchange(Exchange):
+    """The exchange of a call. It ends when the caller has taken the result, and not when the result has arrived."""
+
+    __slots__ = ()
+
+    kind = "call"
+    downstream: Caller
+    request: CallRequest
+
+    def __init__(self, plane: "CallPlane", caller: Caller, request: CallRequest) -> None:
+        super().__init__(plane, caller, request)
+        self.preference = request.call.affinity
+
+    def taken(self, error: BaseException | None) -> None:
+        """End the exchange, because the caller needs nothing more. `error`: the exception that the caller gets."""
+        self._drop_upstream()
+        self._release()
+        if isinstance(error, RequestError):
+            self._record(error.status, error.reason)
+        else:
+            self._record(200 if error is None else FAILED, OK)
+
+    def fail(self, error: Exception) -> None:
+        caller, error = self.downstream, self.dispatcher.explain(error)
+        self.taken(error)
+        caller.fail(error)
+
+    def _cut_off(self, error: Exception) -> None:
+        if isinstance(error, ReplicaGone):
+            lost = ReplicaLost(f"{self.dispatcher.router.name} was lost while it answered {self.request.name}")
+            lost.__cause__ = error
+            error = lost
+        self.fail(error)
+
+    def _finish(self) -> None:
+        self._forget_deadline()
+        self.downstream.finished()
+
+    def _set_deadline(self) -> None:
+        dispatcher, request = self.dispatcher, self.request
+        usual, began = dispatcher.router.policy.request_timeout_s, dispatcher.began
+        at = deadlines.until(began, (request.call.timeout_s, usual), request.outer)
+        if at is not None:
+            shared = self._ingress_state.deadlines(usual) if usual is not None and at == began + usual else None
+            self._deadline = Deadline(self, at, at - began, shared)
+            dispatcher.attempts.deadline = at
+
+    def _wait_for_permit(self) -> None:
+        super()._wait_for_permit()
+        dispatcher = self.dispatcher
+        if dispatcher.stage is Stage.WAITING:
+            left = dispatcher.attempts.since + dispatcher.router.policy.max_queue_wait_s - self.plane.clock()
+            self._arriving = asyncio.get_running_loop().call_later(max(left, 0.0), self._waited_too_long)
+
+    def _waited_too_long(self) -> None:
+        self.fail(self.dispatcher.router.waited_too_long())
+
+    def _granted(self, permit: RoutePermit) -> None:
+        self._forget_arrival()
+        super()._granted(permit)
+
+
+class CallState(IngressState):
+    """The calls of one deployment. Their replicas do not depend on who calls, and their failures are not logged."""
+
+    __slots__ = ()
+
+    def preferred(self, *args: object, **options: object) -> tuple[None, bool, bool]:
+        return None, False, False
+
+    def opened(self, *args: object, **options: object) -> None: ...
+
+    def closed(self, *args: object) -> None: ...
+
+    def log_failure(self, *args: object) -> None: ...
+
+    def log_retry(self, *args: object) -> None: ...
+
+
+class CallPlane:
+    """The plane of the calls of one deployment from one event loop."""
+
+    def __init__(self, replica_set: str, router: IngressRouter, upstreams: Upstreams, records: Records[Record]) -> None:
+        self.clock = time.monotonic
+        self.filters = Filters()
+        self.records = records
+        self.upstreams = upstreams
+        self.state = CallState(replica_set, self.clock)
+        self.unowned: IngressState = self.state
+        self._router = router
+        self._found = replica_set, ""
+
+    def mint_id(self) -> bytes:
+        raise NotImplementedError("a call has an ID when it begins")
+
+    def own_response(self, request: ClientRequest) -> BuiltinResponse | None:
+        return None
+
+    def find(self, exchange: Exchange) -> tuple[str, str]:
+        return self._found
+
+    def router(self, ingress: str) -> IngressRouter:
+        return self._router
+
+    def ingress_state(self, ingress: str) -> IngressState:
+        return self.state
+
+    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+        return ()
+
+    def close(self) -> None:
+        self.state.close()

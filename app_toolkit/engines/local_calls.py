@@ -1,0 +1,268 @@
+"""The upstreams of calls in one process: the method runs in the task of the caller, and its results stay objects."""
+
+import asyncio
+from typing import Any, Protocol
+
+from app_toolkit.dispatch.call_request import CallRequest
+from app_toolkit.dispatch.caller import HELD, Caller, CallPlane
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.upstream import Terms
+from app_toolkit.errors import DeadlineExceeded, ReplicaLost
+from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.router.router import Router
+from app_toolkit.router.targets import Permit
+from app_toolkit.transport import hop
+from app_toolkit.transport.pool import ResponseHead
+from app_toolkit.types import Address, Message, Scope
+
+CALLER = "embedded"
+"""The name of the only caller in the wait queues of this process."""
+
+
+class Given:
+    """A result of a call that is an object of this process."""
+
+    __slots__ = ("kind", "value")
+
+    size = HELD  # the method is at most one item ahead of its caller
+
+    def __init__(self, kind: str, value: Any = None) -> None:
+        """`kind`: that of a frame."""
+        self.kind = kind
+        self.value = value
+
+    def open(self) -> Any:
+        """Return the value, or raise it if it is an error."""
+        if self.kind == "error":
+            raise self.value
+        return self.value
+
+
+class LocalCaller(Caller):
+    """The caller of a call in this process. Its task, or one that it has made, runs the method in `serve`."""
+
+    __slots__ = ("_complete", "_next", "_turn")
+
+    def __init__(self, plane: CallPlane, request: CallRequest) -> None:
+        super().__init__(plane, request)
+        #: The attempt that is to run. None: there is none yet.
+        self._next: LocalCall | None = None
+        self._complete = False
+        self._turn: asyncio.Future[None] | None = None
+
+    async def serve(self) -> None:
+        """Begin the call, and run its attempts until it has ended."""
+        exchange = self.exchange
+        assert exchange is not None
+        exchange.begin()
+        while not (self._complete or exchange.done):
+            attempt, self._next = self._next, None
+            if attempt is not None:
+                await attempt.run()
+            else:
+                self._turn = asyncio.get_running_loop().create_future()
+                await self._turn
+
+    def fail_with(self, serving: "asyncio.Task[None]") -> None:
+        """Fail the call if the task of `serve` has failed."""
+        error = None if serving.cancelled() else serving.exception()
+        if isinstance(error, Exception):
+            self.fail(error)
+
+    def run_next(self, attempt: "LocalCall") -> None:
+        self._next = attempt
+        self._go_on()
+
+    def fail(self, error: Exception) -> None:
+        super().fail(error)
+        self._go_on()
+
+    def finished(self) -> None:
+        self._complete = True
+
+    def _go_on(self) -> None:
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+
+
+class Serving(Protocol):
+    """A deployment of this process."""
+
+    replica: Replica
+    router: Router
+
+    @property
+    def ready(self) -> bool:
+        """Whether its object is constructed."""
+
+
+class LocalCall:
+    """One attempt of a call: an upstream of its exchange, and the receiver of its results."""
+
+    __slots__ = ("_deployed", "_exchange", "_gone", "_last", "_room", "_task", "_terms")
+
+    def __init__(self, deployed: Serving) -> None:
+        self._deployed = deployed
+        self._exchange: Exchange
+        self._terms: Terms
+        #: What ends the response. None: the method has not ended.
+        self._last: Given | None = None
+        #: Whether the exchange has ended the attempt, or the attempt the exchange.
+        self._gone = False
+        #: The task in which the method runs. None: it does not run.
+        self._task: asyncio.Task[Any] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def begin(self, exchange: Exchange, terms: Terms) -> None:
+        """Let the caller run the method, or a new task if there is no caller, as for a copy."""
+        self._exchange = exchange
+        self._terms = terms
+        if isinstance(exchange.downstream, LocalCaller):
+            exchange.downstream.run_next(self)
+        elif self._deployed.ready:
+            self._task = asyncio.get_running_loop().create_task(self.run())
+        else:  # no copy starts a replica
+            self._refuse("busy")
+
+    # For the exchange
+
+    def write_all(self, pieces: Any) -> None: ...
+
+    def pass_on(self, data: bytes) -> None: ...
+
+    def pause_reading(self) -> None:
+        self._room.clear()
+
+    def resume_reading(self) -> None:
+        self._room.set()
+
+    def abort(self) -> None:
+        """Cancel the method, and drop its results."""
+        self._gone = True
+        if self._task is not None:
+            self._task.cancel()
+
+    close = abort
+
+    # The method
+
+    async def run(self) -> None:
+        """Run the method to its end. Returns when the exchange has cancelled it."""
+        if self._gone:
+            return
+        terms, replica = self._terms, self._deployed.replica
+        timeout_s = None if terms.timeout_ms is None else terms.timeout_ms / 1_000
+        caller = CALLER if terms.redeems else None
+        task = self._task = asyncio.current_task()
+        try:
+            refusal = await replica.serve(self._scope(), _receive_nothing, self.send, timeout_s, caller=caller)
+        except asyncio.CancelledError:
+            # `abort` has cancelled only this method. Any other cancellation is that of the task.
+            if not self._gone or task is None or task.uncancel() > 0:
+                raise
+            return
+        finally:
+            self._task = None
+        if refusal is not None and not self._gone:
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: str) -> None:
+        self._gone = True
+        self._exchange.response_started(ResponseHead(503, b"", [], "none", refusal.encode(), True))
+        self._exchange.ended(True)
+
+    def _scope(self) -> Scope:
+        request = self._exchange.request
+        assert isinstance(request, CallRequest)
+        call, trace = request.call, request.trace
+        ours = {"request_id": request.request_id, "call": call, "result": self, "shard_key": call.shard_key}
+        if trace is not None:
+            ours["trace"] = trace.forwarded
+        return {
+            "type": "http",
+            "method": "POST",
+            "path": f"/{call.method}",
+            "headers": [],
+            "extensions": {"app_toolkit": ours},
+        }
+
+    async def send(self, message: Message) -> None:
+        """Take a message of the replica. The first one has what the replica reports, and the last one ends the call."""
+        exchange = self._exchange
+        if self._gone:
+            return
+        if message["type"] == "http.response.start":
+            status, fields = message["status"], dict(message["headers"])
+            if status == 200:
+                exchange.response_started(
+                    ResponseHead(200, b"", [], "none", None, True, fields.get(hop.STREAM), fields.get(hop.HOLDINGS))
+                )
+                self._report(fields.get(hop.HOLDINGS))
+            else:
+                self._gone, self._task = True, None
+                exchange.fail(self._error(status))
+        elif self._last is not None and not message.get("more_body", False):
+            self._gone = True
+            exchange.received(self._last)
+            exchange.ended(True)
+
+    def _report(self, holdings: bytes | None) -> None:
+        permit = self._exchange.dispatcher.permit
+        if holdings is not None and isinstance(permit, Permit):
+            self._deployed.router.report(permit, holdings)
+
+    def _error(self, status: int) -> Exception:
+        dispatcher = self._exchange.dispatcher
+        if status == DeadlineExceeded.status:
+            return dispatcher.late()
+        return ReplicaLost(f"{self._deployed.replica.name} answered {dispatcher.request.name} with status {status}")
+
+    # The results of the method
+
+    def value(self, value: Any) -> None:
+        self._last = Given("value", value)
+
+    def error(self, error: Exception) -> None:
+        self._last = Given("error", error)
+
+    def end(self) -> None:
+        self._last = Given("end")
+
+    async def item(self, item: Any) -> None:
+        """Give an item to the exchange. Waits until the caller has taken the one before."""
+        await self._room.wait()
+        if not self._gone:
+            self._exchange.received(Given("item", item))
+        if self._room.is_set():
+            await asyncio.sleep(0)  # a method that always has another item would keep the event loop
+
+
+class LocalCalls:
+    """The calls of one deployment of this process."""
+
+    def __init__(self, deployed: Serving) -> None:
+        self._deployed = deployed
+
+    def take(self, address: Address) -> LocalCall:
+        return LocalCall(self._deployed)
+
+    def dial(self, address: Address, reached: Any, failed: Any) -> None:
+        reached(self.take(address))
+
+    def send(self, upstream: LocalCall, exchange: Exchange, terms: Terms) -> None:
+        request, permit = exchange.request, exchange.dispatcher.permit
+        assert isinstance(request, CallRequest)
+        assert isinstance(permit, Permit)
+        permit.yields = request.call.yields
+        upstream.begin(exchange, terms)
+
+    def give_back(self, upstream: LocalCall) -> None: ...
+
+    def distrust(self, address: Address) -> None: ...
+
+
+async def _receive_nothing() -> Message:
+    """Receive no message: a caller in this process cancels the call, and does not disconnect."""
+    await asyncio.get_running_loop().create_future()
+    return {"type": "http.disconnect"}
