@@ -228,9 +228,13 @@ class ReplicaProcess(ControlledProcess):
         return self.server.live
 
     def start(self, spec: ReplicaSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
-        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
+        return self.run_as(replica_set, template_hash, epoch, lambda: self._serve(self._prepare(spec), secret))
 
-    def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+    def _prepare(self, spec: ReplicaSpec) -> ReplicaSpec:
+        """Set up the process for the app: variables, folders, logs, files. Return the spec with the unpacked folders.
+
+        The app is not imported yet: modules may ask for the running event loop, for handles and for signal handlers.
+        """
         settings.hide_admin_token()  # user code has no need of it
         settings.set_variables(spec.variables)
         if spec.artifact or is_installed(Path(spec.app_dir)):
@@ -241,25 +245,27 @@ class ReplicaProcess(ControlledProcess):
         context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         begin_logs(self.services.log_folder, context, user_code=True)
         begin_tracing(context)
-        folder, store = self.services.folder.path, self.services.store
-        # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
-        file = folder / sha256(spec.id.encode()).hexdigest()[:16]
         breakpoints.install()
-        here = self._with_files(spec)
-        if here.sources:
-            sources.use(here.app_dir, sources.read(here.sources, packed(store, here.sources)))
+        spec = self._with_files(spec)
+        if spec.sources:
+            sources.use(spec.app_dir, sources.read(spec.sources, packed(self.services.store, spec.sources)))
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
-            os.chdir(here.working_dir or os.curdir)
-        if here.logging_config is not None:
-            configure_logging(here.logging_config, here.app_dir)
-            propagate_uvicorn_loggers(here.logging_config.get("loggers", {}))
+            os.chdir(spec.working_dir or os.curdir)
+        if spec.logging_config is not None:
+            configure_logging(spec.logging_config, spec.app_dir)
+            propagate_uvicorn_loggers(spec.logging_config.get("loggers", {}))
+        return spec
+
+    def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+        """Import the app and serve it, on a thread with an event loop. `spec`: that of `_prepare`."""
+        # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
+        file = self.services.folder.path / sha256(spec.id.encode()).hexdigest()[:16]
         # On a cluster with one node, no port is opened.
         remote_host = self.services.address if len(self.services.nodes()) > 1 else None
-        around = partial(_calling, here, secret, self.services)
+        around = partial(_calling, spec, secret, self.services)
         try:
-            local = self.server.start(
-                here, secret, Address(f"unix:{file}.sock"), remote_host, around, packed_code(store, here.code)
-            )
+            code = packed_code(self.services.store, spec.code)
+            local = self.server.start(spec, secret, Address(f"unix:{file}.sock"), remote_host, around, code)
         except BaseException:  # which is raised again
             self._run_exit_functions(STOP_S)
             raise
