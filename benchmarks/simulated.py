@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from app_toolkit.admin.app import create_app
-from app_toolkit.admin.server import AdminThread
+from app_toolkit.admin.server import AdminServer
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
 from app_toolkit.clock import SystemClock
@@ -242,7 +242,7 @@ def served(client: SimulatedClient, token: str | None = None, port: int = 0) -> 
     """The admin process of a simulated instance in this process. Yields its URL."""
     options = AdminOptions(admin_port=port)
     app = create_app(client, Traffic(client), options, token)
-    server = AdminThread(app, options, port)
+    server = AdminServer(app, options, port)
     address = server.start()
     try:
         yield f"http://{address.partition(':')[2]}"

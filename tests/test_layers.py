@@ -15,7 +15,7 @@ from tests.docs.pages import page
 PACKAGE = Path(__file__).parent.parent / "app_toolkit"
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"types", "errors", "interfaces", "clock", "private"}),
+    frozenset({"types", "errors", "interfaces", "clock", "private", "thread"}),
     frozenset({"config"}),
     frozenset({"core"}),
     frozenset({"transport", "observability", "userapp"}),

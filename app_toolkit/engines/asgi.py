@@ -25,7 +25,7 @@ from app_toolkit.observability import tracing
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.admission.admitted_request import BODYLESS
 from app_toolkit.replica.admission.client import HANG_UPS, ClientMessages
-from app_toolkit.replica.admission.replica import SERVER_ERROR, TEXT, Replica
+from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import INTERNAL_PREFIX
 from app_toolkit.transport.pool import Extent, ResponseHead
@@ -49,14 +49,14 @@ class ASGIRequest(HTTPRequest):
         "_changed",
         "_complete",
         "_error",
-        "_flushing",
         "_kind",
         "_next",
         "_runs",
-        "_send",
         "_trace_fields",
         "body",
         "client",
+        "deliver",
+        "flushing",
         "has_id",
         "head",
         "id",
@@ -92,7 +92,8 @@ class ASGIRequest(HTTPRequest):
     def __init__(self, scope: Scope, receive: Receive, send: Send, served: dict[str, tuple[ReplicaId, bool]]) -> None:
         self.scope = scope
         self.receive = receive
-        self._send = send
+        #: Sends a message to the server.
+        self.deliver = send
         self.served = served
         self.websocket = scope["type"] == "websocket"
         self.method: bytes = scope.get("method", "GET").encode()
@@ -125,7 +126,7 @@ class ASGIRequest(HTTPRequest):
         self._next: ASGIUpstream | None = None
         self._runs = False
         self._changed: asyncio.Event | None = None
-        self._flushing: asyncio.Task[None] | None = None
+        self.flushing: asyncio.Task[None] | None = None
 
     def _read_fields(self, fields: list[Header]) -> None:
         """Read the fields that concern the toolkit, and drop internal ones."""
@@ -287,7 +288,7 @@ class ASGIRequest(HTTPRequest):
                             raise
                     finally:
                         self._runs = False
-                if self.pending or self._flushing is not None:
+                if self.pending or self.flushing is not None:
                     await self.flush()
                 if exchange.done:
                     break
@@ -296,7 +297,7 @@ class ASGIRequest(HTTPRequest):
         finally:
             if not exchange.done:  # the server has cancelled its task
                 exchange.client_gone()
-            flushing, self._flushing = self._flushing, None
+            flushing, self.flushing = self.flushing, None
             if flushing is not None:
                 flushing.cancel()
         if self._error is not None:
@@ -310,18 +311,14 @@ class ASGIRequest(HTTPRequest):
 
     async def flush(self) -> None:
         """Send the pending messages, in order."""
-        if self._flushing is not None:
-            await asyncio.wait((self._flushing,))
-            self._flushing = None
+        if self.flushing is not None:
+            await asyncio.wait((self.flushing,))
+            self.flushing = None
         await self._flush()
 
     async def _flush(self) -> None:
         while self.pending:
-            await self._send(self.pending.pop(0))
-
-    async def send(self, message: Message) -> None:
-        """Send a message of an open WebSocket."""
-        await self._send(message)
+            await self.deliver(self.pending.pop(0))
 
     def _log(self, exchange: Exchange) -> None:
         # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
@@ -331,7 +328,7 @@ class ASGIRequest(HTTPRequest):
     def _wake(self) -> None:
         """Send what is pending while the app runs, or let the task of the server do so."""
         if self._runs:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+            self.flushing = asyncio.get_running_loop().create_task(self._flush())
         elif self._changed is not None:
             self._changed.set()
 
@@ -468,10 +465,9 @@ class ASGIUpstream:
             exchange.lost(ReplicaGone("the app ended before its response did"))
             return
         request.take_back()
-        fields = [*TEXT, (b"content-length", b"%d" % len(SERVER_ERROR))]
-        exchange.response_started(ResponseHead(500, b"", fields, "sized", None, True))
-        exchange.received(SERVER_ERROR)
+        exchange.response_started(ResponseHead(500, b"", [], "none", None, True))
         exchange.ended(True)
+        request.pending.clear()  # the server responds
 
     async def receive(self) -> Message:
         if self._gone:
@@ -524,7 +520,7 @@ class ASGIUpstream:
                 fields.append((b"sec-websocket-protocol", protocol.encode()))
             exchange.response_started(ResponseHead(101, b"", fields, "none", None, False))
         elif exchange.tunnels:
-            await request.send(message)
+            await request.deliver(message)
             if kind == "websocket.close":
                 self._gone = True
                 exchange.lost(ReplicaGone("the app has closed the WebSocket"))
@@ -533,8 +529,10 @@ class ASGIUpstream:
             request.refusal = message
             exchange.response_started(ResponseHead(FORBIDDEN, b"", [], "none", None, True))
             exchange.ended(True)
-        if request.pending or request._flushing is not None:
+        if request.flushing is not None:
             await request.flush()
+        while request.pending:
+            await request.deliver(request.pending.pop(0))
 
     def _head(self, message: Message) -> ResponseHead:
         fields: list[Header] = message["headers"]

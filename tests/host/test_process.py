@@ -1,6 +1,7 @@
 """A replica or proxy process, without an engine that starts it."""
 
 import asyncio
+import inspect
 import json
 import os
 import stat
@@ -16,7 +17,7 @@ import pytest
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import StaleEpoch
 from app_toolkit.host import process
-from app_toolkit.host.process import ProxyProcess
+from app_toolkit.host.process import AdminProcess, ProxyProcess, ReplicaProcess
 from app_toolkit.host.services import Services
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
@@ -57,6 +58,12 @@ def proxy() -> ProxyProcess:
 
 def start(proxy: ProxyProcess, epoch: int) -> Any:
     return proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", epoch)
+
+
+@pytest.mark.parametrize("kind", [ReplicaProcess, ProxyProcess, AdminProcess])
+def test_no_method_is_a_coroutine(kind: type) -> None:
+    """Ray would run all methods on one event loop, and not on the main thread."""
+    assert not inspect.getmembers(kind, inspect.iscoroutinefunction)
 
 
 def test_a_stale_order_to_start_changes_nothing() -> None:
