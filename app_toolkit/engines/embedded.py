@@ -19,6 +19,7 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import CorsSettings, DeploymentConfig, Route
 from app_toolkit.core.cors import preflight_response, response_fields
 from app_toolkit.core.deadlines import TIMEOUT_FIELD, timeout_s
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.recent import Recent, retry_after_s
 from app_toolkit.core.routes import RouteTable, route_path
 from app_toolkit.core.server_timing import SERVER_TIMING
@@ -391,7 +392,7 @@ class Ingress(Local):
             self.router.release(permit)  # background tasks hold no permit
 
     async def _wait(
-        self, dispatcher: Dispatcher[Permit], receive: Receive, affinity: str | None
+        self, dispatcher: Dispatcher[Permit], receive: Receive, preference: Preference
     ) -> tuple[Permit | None, Receive]:
         """Wait for a permit. Return None as the permit if the client disconnects first."""
         client, attempts = ClientMessages(receive), dispatcher.attempts

@@ -2,8 +2,9 @@
 
 from typing import Protocol
 
+from app_toolkit.core.preference import Preference
 from app_toolkit.proxy.request import Request
-from app_toolkit.types import Header, ReplicaId
+from app_toolkit.types import Header
 
 
 class Downstream(Protocol):
@@ -12,8 +13,8 @@ class Downstream(Protocol):
     host: str
     peers: bytes
 
-    served: dict[str, tuple[ReplicaId, bool]]
-    """By ingress: the replica of this connection's previous request, and whether that response was a stream."""
+    served: dict[str, Preference]
+    """By ingress: the preference for the replica of this connection's previous request."""
 
     @property
     def default_headers(self) -> list[Header]: ...

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from app_toolkit.core.affinity import Key, hashed
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.cors import response_fields
 from app_toolkit.core.deadlines import timeout_s
+from app_toolkit.core.preference import NO_PREFERENCE, Preference, served_by
 from app_toolkit.core.recent import retry_after_s
 from app_toolkit.core.routes import LiveIngress, RequestKind
 from app_toolkit.core.server_timing import SERVER_TIMING
@@ -100,9 +100,9 @@ class Exchange:
         self._ingress_state = proxy.unowned
         self._route = ""  # the path template of its route
         self._max_body: int | None = None
-        #: The sessions of the ingress, and the affinity key of the request. None: there are no sessions, or no key.
+        #: The sessions of the ingress, and what the request prefers by its key. None: there are no sessions, or no key.
         self._sessions: Sessions | None = None
-        self._affinity: Key | None = None
+        self._affinity: Preference | None = None
         self._response = ClientResponse(request, client)
         # Other resources, released in `_release`.
         self._waiter: object | None = None
@@ -279,8 +279,8 @@ class Exchange:
             self._read_key(each.replica_set)
             if each.share and routers[each.replica_set].has_session(self._affinity):
                 return each.replica_set
-            if (key := hashed(self._affinity)) is not None:
-                keys.append(key)
+            if self._affinity is not None and self._affinity.key:
+                keys.append(self._affinity.key)
         shares = {each.revision: each.share for each in able}
         chosen = choose(shares, keys[0] if keys else None, self._proxy.draw())
         return next(each.replica_set for each in able if each.revision == chosen)
@@ -293,7 +293,7 @@ class Exchange:
             return
         sessions = self._proxy.ingress_state(ingress).sessions(affinity, self._proxy.token)
         if sessions is not self._sessions:
-            self._sessions, self._affinity = sessions, sessions.key(self.request, self._client.peers)
+            self._sessions, self._affinity = sessions, sessions.preference(self.request, self._client.peers)
 
     def _check_body(self) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""
@@ -344,11 +344,12 @@ class Exchange:
 
     def _ask(self, now: float) -> None:
         """Acquire a permit, or wait for one."""
-        client, dispatcher = self._client, self._dispatcher
-        shared = bool(self.request.forwarded)
-        sessions = self._sessions is not None
-        preferred = self._ingress_state.preferred(client.served, client.peers, shared=shared, sessions=sessions)
-        permit = dispatcher.acquire(now, *preferred, self._affinity)
+        client, dispatcher, preference = self._client, self._dispatcher, self._affinity
+        if preference is None:
+            shared = bool(self.request.forwarded)
+            sessions = self._sessions is not None
+            preference = self._ingress_state.preferred(client.served, client.peers, shared=shared, sessions=sessions)
+        permit = dispatcher.acquire(now, preference)
         if permit is not None:
             self._connect(permit)
         else:
@@ -363,7 +364,7 @@ class Exchange:
                 self._granted,
                 attempts.since,
                 avoid=attempts.avoid,
-                affinity=self._affinity,
+                preference=self._affinity or NO_PREFERENCE,
                 again=attempts.count > 0,
                 failed=self.fail,
             )
@@ -379,7 +380,7 @@ class Exchange:
             self._read_key(self._ingress_state.name)
             if self._affinity is not None:
                 router.release(permit)
-                permit = router.try_acquire(self._dispatcher.attempts.avoid, None, False, False, self._affinity)
+                permit = router.try_acquire(self._dispatcher.attempts.avoid, self._affinity)
                 if permit is None:
                     self._wait_for_permit()
                     return
@@ -566,7 +567,7 @@ class Exchange:
         if self._primary is not None:
             self._primary.end(str(head.status), self._proxy.clock())
         self._release()
-        self._client.served[self._ingress_state.name] = self._dispatcher.replica, head.stream is not None
+        self._client.served[self._ingress_state.name] = served_by(self._dispatcher.replica, head.stream is not None)
         self._record(head.status, OK)
         self._client.finished(self.request, self._response.keep)
 
