@@ -40,7 +40,7 @@ class Sessions:
         value = value_at(source, request, self._cookie)
         pinned = None if value is None else self._pins.split(value)
         if source.where == "own_cookie":
-            return None if pinned is None else Preference(session=pinned[1])
+            return None if pinned is None else Preference(session=pinned[1], stays=True)
         if value is None:
             return None
         if pinned is None:
