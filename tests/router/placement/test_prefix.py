@@ -179,6 +179,19 @@ def test_a_conversation_moves_if_its_replica_is_full_or_clearly_busier_or_gone()
     assert outcome(router, turn("hello", "again")) == ("c", None)
 
 
+def test_a_conversation_does_not_move_because_of_a_replica_that_is_full() -> None:
+    router = router_of("a", "b", "c", policy="prefix")
+    home, _ = outcome(router, turn("hello"))
+    full, busy = (ReplicaId(name) for name in "abc" if name != home)
+    room = {home: 100, full: 1, busy: 100}
+    router.update(Endpoint(ReplicaId(name), Address(f"unix:/{name}"), most) for name, most in room.items())
+    for other, load in ((full, 1), (busy, 8)):
+        for _ in range(load):
+            assert router.try_acquire({ReplicaId(name) for name in room if name != other}) is not None
+    for number in range(8 + SPARE_REQUESTS):
+        assert begin(router, turn("hello", str(number))).endpoint.id == home
+
+
 def test_open_streams_count_as_load_of_a_conversation_s_replica() -> None:
     router = router_of("a", "b", policy="prefix")
     home, _ = outcome(router, turn("hello"))
