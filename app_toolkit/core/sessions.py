@@ -1,6 +1,7 @@
 """Session affinity: the affinity key of a request, and the pin that names the replica of a session.
 
-If the client chooses the ID of a session, the ID is hashed, and all proxies choose the same replica (`core.affinity`).
+If the client chooses the ID of a session, the ID is hashed, and all proxies choose the same replica
+(`router.placement.hashed`).
 
 An ID that the app issues is known by one replica only. Such an ID carries a *pin*, `ID~PIN`, which names the replica
 and proves that this instance has made it. So every proxy finds the replica, also after a restart, and no process has a

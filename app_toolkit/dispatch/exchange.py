@@ -5,10 +5,10 @@ import logging
 from functools import partial
 from typing import Any, Protocol
 
-from app_toolkit.core.affinity import Key
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.cors import response_fields
 from app_toolkit.core.deadlines import timeout_s
+from app_toolkit.core.preference import NO_PREFERENCE, Preference, served_by
 from app_toolkit.core.recent import retry_after_s
 from app_toolkit.dispatch import builtin
 from app_toolkit.dispatch.deadlines import Deadline
@@ -82,8 +82,8 @@ class Exchange:
         self.downstream = downstream
         self.request = request
         self.dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, plane.clock())
-        #: What is known of the replica that should serve the request. None: any may.
-        self.preference: Key | None = None
+        #: The replica that the request prefers by its key. None: it has none, and prefers that of its client.
+        self.preference: Preference | None = None
         #: What filters remember, by filter.
         self.marks: dict[Any, Any] = {}
         self._observers: list[Observer] | None = None
@@ -325,11 +325,13 @@ class Exchange:
 
     def _ask(self, now: float) -> None:
         """Acquire a permit, or wait for one."""
-        downstream, dispatcher = self.downstream, self.dispatcher
-        shared = bool(self.request.forwarded)
-        sessions = dispatcher.router.policy.affinity is not None
-        preferred = self._ingress_state.preferred(downstream.served, downstream.peers, shared=shared, sessions=sessions)
-        permit = dispatcher.acquire(now, *preferred, self.preference)
+        downstream, dispatcher, preference = self.downstream, self.dispatcher, self.preference
+        if preference is None:
+            shared = bool(self.request.forwarded)
+            sessions = dispatcher.router.policy.affinity is not None
+            served, peers = downstream.served, downstream.peers
+            preference = self._ingress_state.preferred(served, peers, shared=shared, sessions=sessions)
+        permit = dispatcher.acquire(now, preference)
         if permit is not None:
             self._connect(permit)
         else:
@@ -344,7 +346,7 @@ class Exchange:
                 self._granted,
                 attempts.since,
                 avoid=attempts.avoid,
-                affinity=self.preference,
+                preference=self.preference or NO_PREFERENCE,
                 again=attempts.count > 0,
                 failed=self.fail,
             )
@@ -360,7 +362,7 @@ class Exchange:
             if self.preference is not None:
                 router = self.dispatcher.router
                 router.release(permit)
-                permit = router.try_acquire(self.dispatcher.attempts.avoid, None, False, False, self.preference)
+                permit = router.try_acquire(self.dispatcher.attempts.avoid, self.preference)
                 if permit is None:
                     self._wait_for_permit()
                     return
@@ -523,7 +525,7 @@ class Exchange:
         head = self.downstream.head
         assert head is not None
         self._release()
-        self.downstream.served[self.ingress] = self.dispatcher.replica, head.stream is not None
+        self.downstream.served[self.ingress] = served_by(self.dispatcher.replica, head.stream is not None)
         self._record(head.status, OK)
         self.downstream.finished()
 

@@ -19,6 +19,7 @@ import uvloop
 from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfig
 from app_toolkit.core import deadlines
+from app_toolkit.core.preference import NO_PREFERENCE, Preference, keyed
 from app_toolkit.core.trace import Trace
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.dispatch.mirror import MirroredRequest
@@ -132,7 +133,7 @@ class Local:
         send: Callable[[Permit, Message], Awaitable[None]],
         *,
         name: str,
-        affinity: str | None = None,
+        preference: Preference = NO_PREFERENCE,
         yields: bool = False,
     ) -> RequestError | None:
         """Run a request or call with a permit, and return what `Replica.admit` returns.
@@ -146,9 +147,9 @@ class Local:
         now = dispatcher.began
         try:
             while True:
-                permit = dispatcher.acquire(now, affinity=affinity)
+                permit = dispatcher.acquire(now, preference)
                 if permit is None:
-                    permit, receive = await self._wait(dispatcher, receive, affinity)
+                    permit, receive = await self._wait(dispatcher, receive, preference)
                     if permit is None:
                         return None
                     dispatcher.granted(permit, time.monotonic())
@@ -168,11 +169,11 @@ class Local:
             dispatcher.end()
 
     async def _wait(
-        self, dispatcher: Dispatcher[Permit], receive: Receive, affinity: str | None
+        self, dispatcher: Dispatcher[Permit], receive: Receive, preference: Preference
     ) -> tuple[Permit | None, Receive]:
         """Wait for a permit. Return None as the permit if the client disconnects first."""
         attempts = dispatcher.attempts
-        return await self.router.acquire(attempts.since, affinity=affinity, again=attempts.count > 0), receive
+        return await self.router.acquire(attempts.since, preference=preference, again=attempts.count > 0), receive
 
 
 class LocalResult:
@@ -363,7 +364,7 @@ class Deployed(Local):
         until = dispatcher.attempts.deadline
         response = _ReplicaResponse(self.router, dispatcher)
         scope = _scope(call, dispatcher.request.request_id, result, dispatcher.trace)
-        options: Any = {"name": call.method, "affinity": call.affinity, "yields": call.yields}
+        options: Any = {"name": call.method, "preference": keyed(call.affinity), "yields": call.yields}
         try:
             async with asyncio.timeout_at(until):
                 await self.dispatch(dispatcher, scope, _receive_nothing, response.send, **options)

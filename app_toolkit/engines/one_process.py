@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import CorsSettings, DeploymentConfig, Route
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.routes import RequestKind, RouteTable, route_path
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.exchange import Exchange
@@ -31,7 +32,7 @@ from app_toolkit.observability.records import NOT_OWNED
 from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.router import Router
-from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
+from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
 from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.graph import find
 
@@ -140,8 +141,8 @@ class LocalPlane:
         timing = (ServerTiming(),) if settings.server_timing() else ()
         self.filters = Filters(*timing, StreamGaps(lambda ingress: partial(IN_PROCESS.count_gap, ingress)))
         self.unowned = IngressState(NOT_OWNED, self.clock)
-        #: By ingress: its replica, and whether its last response was a stream. All clients have the same replica.
-        self.served: dict[str, tuple[ReplicaId, bool]] = {}
+        #: By ingress: the preference for its replica. All clients have the same replica.
+        self.served: dict[str, Preference] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 

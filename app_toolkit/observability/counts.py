@@ -74,7 +74,7 @@ class Counts:
     """Their number in each bucket. WebSockets are in none of them."""
     latency_sum_s: float = 0.0
     affinity: dict[str, int] = field(default_factory=dict)
-    """The number of those with an affinity key, by what became of it (`core.affinity.Outcome`)."""
+    """The number of those with an affinity key, by what became of it (`core.preference.Outcome`)."""
 
 
 class _Route:

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from app_toolkit.core import deadlines
-from app_toolkit.core.affinity import Preference
 from app_toolkit.core.attempts import Result, RetryBudget
 from app_toolkit.core.identity import ReplicaSetKey, split_name
 from app_toolkit.core.methods import MANY
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest, Stage
@@ -52,7 +52,6 @@ from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.mirrored import OK, DiscardedResponse, MirroredCalls, TooLong, compare_result
 from app_toolkit.router.router import Router
-from app_toolkit.router.routing import RoutingPolicy, routing_policy
 from app_toolkit.router.split import UnpublishedSplit, member_of
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
@@ -287,8 +286,6 @@ class RemoteDeploymentClient:
         self._data_plane = data_plane
         self._pool = data_plane.pool
         self._budget = RetryBudget()
-        #: The routing policy, and the option that names it. None: no call has needed one.
-        self._routing: tuple[str, RoutingPolicy] | None = None
 
     def _is_idempotent(self, method: str) -> bool:
         """Return whether the method is marked as idempotent."""
@@ -404,12 +401,11 @@ class RemoteDeploymentClient:
         body = calls.encode_call(call)
         request_id, until = dispatcher.request.request_id, dispatcher.attempts.deadline
         dispatcher.assign(self.router, self._budget)
-        policy = self.router.policy.routing_policy
-        affinity = call.affinity if policy is None or call.affinity is not None else self._routed(call, policy)
+        preference = self.router.preference(call)
         now = dispatcher.began
         try:
             while True:
-                permit = await self._permit(call, dispatcher, affinity, now)
+                permit = await self._permit(call, dispatcher, preference, now)
                 address = permit.endpoint.address
                 try:
                     connection = self._pool.take(address) or await self._dial(address)
@@ -439,20 +435,12 @@ class RemoteDeploymentClient:
             dispatcher.end()
             raise
 
-    def _routed(self, call: Call, option: str) -> Preference | None:
-        """Begin to route a call by the policy that the option names."""
-        if self._routing is None or self._routing[0] != option:
-            self._routing = option, routing_policy(option, self.name)
-        return self._routing[1].routed(call)
-
-    async def _permit(
-        self, call: Call, dispatcher: Dispatcher[Permit], affinity: Preference | None, now: float
-    ) -> Permit:
-        permit, attempts = dispatcher.acquire(now, affinity=affinity), dispatcher.attempts
+    async def _permit(self, call: Call, dispatcher: Dispatcher[Permit], preference: Preference, now: float) -> Permit:
+        permit, attempts = dispatcher.acquire(now, preference), dispatcher.attempts
         if permit is None:
             try:
                 permit = await self.router.acquire(
-                    attempts.since, avoid=attempts.avoid, affinity=affinity, again=attempts.count > 0
+                    attempts.since, avoid=attempts.avoid, preference=preference, again=attempts.count > 0
                 )
             except NOT_TAKEN as error:
                 raise dispatcher.explain(error) from None

@@ -10,6 +10,7 @@ from websockets.sync.client import connect
 
 from app_toolkit.config.models import Route
 from app_toolkit.core.canary import Requests
+from app_toolkit.core.preference import NO_PREFERENCE
 from app_toolkit.interfaces import REPLICAS, ROUTES, Snapshot, Version
 from app_toolkit.observability.records import Record
 from app_toolkit.proxy.state import ProxyState
@@ -50,7 +51,7 @@ async def test_the_proxy_reports_loads_and_requests_that_wait_for_the_first_repl
     granted: list[Any] = []
     for _ in range(3):
         chat.wait(granted.append, 0.0, avoid=(), again=False)
-    permit = shop.try_acquire((), None, False, False)
+    permit = shop.try_acquire((), NO_PREFERENCE)
     assert permit is not None
     assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0, 0)}, ["shop/chat"] * 3)
     proxy.registry.update({f"{REPLICAS}shop/chat": snapshots(4, reported=True, replicas=1)})

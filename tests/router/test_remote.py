@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.core.affinity import PIECE, most_preferred
 from app_toolkit.errors import NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
+from app_toolkit.router.placement.hashed import most_preferred
+from app_toolkit.router.placement.prefix import PIECE
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymentClient
 from app_toolkit.transport.pool import PooledConnection, connect
 from app_toolkit.types import Address, ReplicaId

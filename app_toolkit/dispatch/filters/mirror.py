@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.attempts import Action, Result
+from app_toolkit.core.preference import Preference
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.deadlines import Deadline
 from app_toolkit.dispatch.exchange import Exchange
@@ -19,7 +20,6 @@ from app_toolkit.dispatch.upstream import Terms, Upstreams
 from app_toolkit.errors import BadResponse, ReplicaGone, ReplicaLost, RequestError, ResponseUnreadable
 from app_toolkit.observability.records import CUT, MIRRORED, NOT_OWNED, OK, Record, Records
 from app_toolkit.transport.pool import ResponseHead
-from app_toolkit.types import ReplicaId
 
 LONGEST_NAME = 200
 """Characters of the path in a difference."""
@@ -251,7 +251,7 @@ class Nobody:
     def __init__(self, copy: Copy, mirrored: MirroredRequest[RoutePermit], peers: bytes) -> None:
         """`peers`: of the client whose request was copied."""
         self.peers = peers
-        self.served: dict[str, tuple[ReplicaId, bool]] = {}
+        self.served: dict[str, Preference] = {}
         self.head: ResponseHead | None = None
         self.size = 0
         self._copy = copy

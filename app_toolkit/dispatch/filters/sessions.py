@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from app_toolkit.config.affinity import KeySource, key_sources
-from app_toolkit.core.affinity import Key, Pinned
 from app_toolkit.core.identity import main_replica_set
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.sessions import Pins, from_cookies, from_query
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.request import ClientRequest
@@ -34,7 +34,7 @@ class SessionAffinity:
         if sessions is not exchange.marks.get(self):
             exchange.marks[self] = sessions
             request, peers = exchange.request, exchange.downstream.peers
-            exchange.preference = None if sessions is None else sessions.key(request, peers)
+            exchange.preference = None if sessions is None else sessions.preference(request, peers)
 
     def sending(self, exchange: Exchange, terms: Terms) -> None:
         sessions = exchange.marks.get(self)
@@ -64,25 +64,27 @@ class Sessions:
         self._pins = Pins(secret, ingress)
         self._cookie = COOKIE + ingress.replace("/", ".")
 
-    def key(self, request: ClientRequest, peers: bytes) -> Key | None:
-        """Return the first affinity key that a request has; None: it has none.
+    def preference(self, request: ClientRequest, peers: bytes) -> Preference | None:
+        """Return the preference of the session or the first affinity key that a request has; None: it has none.
 
         `peers`: the client of the request, as encoded by `hop.peers`.
         """
-        keys = (self._key_at(source, request, peers) for source in self._sources)
-        return next((key for key in keys if key is not None), None)
+        preferences = (self._preference_at(source, request, peers) for source in self._sources)
+        return next((preference for preference in preferences if preference is not None), None)
 
-    def _key_at(self, source: KeySource, request: ClientRequest, peers: bytes) -> Key | None:
+    def _preference_at(self, source: KeySource, request: ClientRequest, peers: bytes) -> Preference | None:
         if source.where == "client":
-            return peers.partition(b" ")[0].decode("latin-1")
+            return Preference(key=peers.partition(b" ")[0].decode("latin-1"))
         value = value_at(source, request, self._cookie)
         pinned = None if value is None else self._pins.split(value)
         if source.where == "own_cookie":
-            return None if pinned is None else Pinned(pinned[1], "")
-        if value is None or pinned is None:
-            return value
-        id, replica = pinned
-        return Pinned(replica, id if source.where == "header" else value)
+            return None if pinned is None else Preference(session=pinned[1], stays=True)
+        if value is None:
+            return None
+        if pinned is None:
+            return Preference(key=value)
+        id, session = pinned
+        return Preference(session=session, key=id if source.where == "header" else value)
 
     def unpinned(self, request: ClientRequest) -> Header | None:
         """Return the field of a request without its pin, so that the app finds the ID that it has issued.
