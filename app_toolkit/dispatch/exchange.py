@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from app_toolkit.errors import (
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import ResponseHead
+from app_toolkit.types import Header
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -71,6 +73,7 @@ class Exchange:
         "_waiter",
         "dispatcher",
         "downstream",
+        "fields",
         "marks",
         "plane",
         "preference",
@@ -86,6 +89,8 @@ class Exchange:
         self.preference: Preference | None = None
         #: What filters remember, by filter.
         self.marks: dict[Any, Any] = {}
+        #: Fields that filters add to the response, whoever gives it.
+        self.fields: list[Header] = []
         self._observers: list[Observer] | None = None
         self._ingress_state = plane.unowned
         self._route = ""  # the path template of its route
@@ -141,6 +146,11 @@ class Exchange:
         """Tell an observer of the body of the response."""
         self._observers = [*(self._observers or ()), observer]
 
+    def proceed(self) -> None:
+        """Ask for a permit, if no filter lets the request wait any more."""
+        if self.dispatcher.stage is Stage.IDLE and self._may_ask():
+            self._ask_now()
+
     # For the downstream
 
     def begin(self) -> None:
@@ -175,8 +185,7 @@ class Exchange:
             self.fail(error)
             return
         if self.dispatcher.stage is Stage.IDLE:
-            if self._may_ask():
-                self._ask_now()
+            self.proceed()
         elif self._upstream is not None and not self._holding:
             pieces = self.request.body.take()
             if pieces:
@@ -455,6 +464,8 @@ class Exchange:
             return
         for hook in self.plane.filters.response:
             hook(self, head)
+        if self.fields:
+            head.fields = [*head.fields, *self.fields]
         if head.status == 101:
             self._open_tunnel(head)
         elif self.downstream.prepare(head):
@@ -571,6 +582,8 @@ class Exchange:
 
     def _respond(self, own: builtin.BuiltinResponse, outcome: str) -> None:
         """Send a response of the toolkit itself."""
+        if self.fields:
+            own = replace(own, fields=(*own.fields, *self.fields))
         self.downstream.give(own)
         self._record(own.status, outcome)
         self.downstream.finished()

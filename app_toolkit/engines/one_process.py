@@ -20,8 +20,7 @@ from app_toolkit.core.routes import RequestKind, RouteTable, route_path
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
-from app_toolkit.dispatch.filters.server_timing import ServerTiming
-from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
+from app_toolkit.dispatch.filters.ingress import ingress_filters
 from app_toolkit.dispatch.ingress_state import IngressState
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.engines.asgi import ASGIRequest, ASGIUpstreams
@@ -138,8 +137,12 @@ class LocalPlane:
         }
         self.upstreams = ASGIUpstreams(self._at)
         self.records = IN_PROCESS.records
-        timing = (ServerTiming(),) if settings.server_timing() else ()
-        self.filters = Filters(*timing, StreamGaps(lambda ingress: partial(IN_PROCESS.count_gap, ingress)))
+        self.filters = Filters(
+            *ingress_filters(
+                count_gap=lambda ingress: partial(IN_PROCESS.count_gap, ingress),
+                server_timing=settings.server_timing(),
+            )
+        )
         self.unowned = IngressState(NOT_OWNED, self.clock)
         #: By ingress: the preference for its replica. All clients have the same replica.
         self.served: dict[str, Preference] = {}

@@ -14,10 +14,9 @@ from app_toolkit.dispatch import builtin
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.filters.client_limit import ClientLimit
+from app_toolkit.dispatch.filters.ingress import ingress_filters
 from app_toolkit.dispatch.filters.mirror import Mirroring
-from app_toolkit.dispatch.filters.server_timing import ServerTiming
 from app_toolkit.dispatch.filters.sessions import SessionAffinity
-from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
 from app_toolkit.dispatch.filters.upload_pacing import UploadPacing
 from app_toolkit.dispatch.ingress_router import IngressRouter
 from app_toolkit.dispatch.ingress_state import IngressState
@@ -128,9 +127,10 @@ class ProxyState:
         if options.max_requests_per_client is not None:
             self.client_limit = ClientLimit(options.max_requests_per_client)
             filters.append(self.client_limit)
-        if options.server_timing:
-            filters.append(ServerTiming())
-        self.filters = Filters(*filters, StreamGaps(lambda ingress: self.counters.gaps(ingress).observe))
+        own = ingress_filters(
+            count_gap=lambda ingress: self.counters.gaps(ingress).observe, server_timing=options.server_timing
+        )
+        self.filters = Filters(*filters, *own)
 
     # For exchanges
 
@@ -197,7 +197,7 @@ class ProxyState:
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of all metrics of this proxy. Thread-safe."""
         yield from self.counters.samples()
-        yield from self.mirroring.mirrors.samples("request")
+        yield from self.filters.samples()
         for name, router in list(self.registry.routers.items()):
             yield Sample(REQUESTS_QUEUED, (name,), [router.waiting])
             yield Sample(REQUESTS_ONGOING, (name,), [router.ongoing])

@@ -1,7 +1,7 @@
 """The filter that sends copies of requests to mirrors (`dispatch.mirror`). Nobody gets their responses."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app_toolkit.config.models import CorsSettings
@@ -18,6 +18,7 @@ from app_toolkit.dispatch.registry import Registry
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.dispatch.upstream import Terms, Upstreams
 from app_toolkit.errors import BadResponse, ReplicaGone, ReplicaLost, RequestError, ResponseUnreadable
+from app_toolkit.observability.metrics import Sample
 from app_toolkit.observability.records import CUT, MIRRORED, NOT_OWNED, OK, Record, Records
 from app_toolkit.transport.pool import ResponseHead
 
@@ -72,6 +73,10 @@ class Mirroring:
             original.primary.end(str(status), self.clock())
         else:
             original.primary.abandon()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of the metrics of mirrors. Thread-safe."""
+        return self.mirrors.samples("request")
 
     def close(self) -> None:
         """End all copies, and begin no others."""
