@@ -70,7 +70,7 @@ class EventLog:
         found = [
             entry
             for entry in islice(self._entries, known, None)
-            if (subject is None or subject in (entry.subject, application_of(entry.subject)))
+            if (subject is None or subject in (entry.subject, str(application_of(entry.subject))))
             and (replica is None or entry.replica == replica)
         ]
         return found if last is None else found[max(0, len(found) - last) :]

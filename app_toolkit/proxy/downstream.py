@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.proxy.request import Request
 from app_toolkit.types import Header, ReplicaId
 
@@ -12,7 +13,7 @@ class Downstream(Protocol):
     host: str
     peers: bytes
 
-    served: dict[str, tuple[ReplicaId, bool]]
+    served: dict[ReplicaSetKey, tuple[ReplicaId, bool]]
     """By ingress: the replica of this connection's previous request, and whether that response was a stream."""
 
     @property

@@ -9,6 +9,7 @@ from app_toolkit.core.affinity import Key, hashed
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.cors import response_fields
 from app_toolkit.core.deadlines import timeout_s
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.recent import retry_after_s
 from app_toolkit.core.routes import LiveIngress, RequestKind
 from app_toolkit.core.server_timing import SERVER_TIMING
@@ -248,7 +249,7 @@ class Exchange:
     def _error_response(self, error: RequestError) -> builtin.BuiltinResponse:
         """Return the response for an error, as pages of other origins may read it."""
         request = self.request
-        settings = self._proxy.registry.routes.cors(self._ingress_state.name, request.path)
+        settings = self._proxy.registry.routes.cors(self._ingress_state.key, request.path)
         if not settings or request.websocket:
             return builtin.failure(error, self._id)
         preflight = builtin.preflight(settings, request)
@@ -260,15 +261,15 @@ class Exchange:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         request, proxy = self.request, self._proxy
         kind: RequestKind = "websocket" if request.websocket else "http"
-        name, self._route = proxy.registry.find(kind, request.method.decode(), request.path, self._choose_revision)
-        router = proxy.registry.routers[name]
-        self._ingress_state = proxy.ingress_state(name)
+        key, self._route = proxy.registry.find(kind, request.method.decode(), request.path, self._choose_revision)
+        router = proxy.registry.routers[key]
+        self._ingress_state = proxy.ingress_state(key)
         self._dispatcher.assign(router, self._ingress_state.budget)
         self._max_body = None if request.websocket else router.policy.max_body_size
         self._check_body()
-        self._read_key(name)
+        self._read_key(key)
 
-    def _choose_revision(self, able: Sequence[LiveIngress]) -> str:
+    def _choose_revision(self, able: Sequence[LiveIngress]) -> ReplicaSetKey:
         """Return the replica set of the live revision that serves the request."""
         routers, source = self._proxy.registry.routers, self._proxy.tag_source
         tag = None if source is None else value_at(source, self.request)
@@ -285,7 +286,7 @@ class Exchange:
         chosen = choose(shares, keys[0] if keys else None, self._proxy.draw())
         return next(each.replica_set for each in able if each.revision == chosen)
 
-    def _read_key(self, ingress: str) -> None:
+    def _read_key(self, ingress: ReplicaSetKey) -> None:
         """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
         affinity = self._proxy.registry.routers[ingress].policy.affinity
         if affinity is None:
@@ -334,7 +335,7 @@ class Exchange:
         if dispatcher.attempts.count == 0:
             dispatcher.attempts.since = now
         # Its ingress may have been removed while the body arrived.
-        if dispatcher.router is not self._proxy.registry.routers.get(self._ingress_state.name):
+        if dispatcher.router is not self._proxy.registry.routers.get(self._ingress_state.key):
             try:
                 self._find_ingress()
             except RequestError as error:
@@ -376,7 +377,7 @@ class Exchange:
         router = self._dispatcher.router
         if self._sessions is None and router.policy.affinity is not None:
             # The options of the ingress have arrived while the request waited: its session may be at another replica.
-            self._read_key(self._ingress_state.name)
+            self._read_key(self._ingress_state.key)
             if self._affinity is not None:
                 router.release(permit)
                 permit = router.try_acquire(self._dispatcher.attempts.avoid, None, False, False, self._affinity)
@@ -440,7 +441,7 @@ class Exchange:
             return
         self._sampled = True
         unpinned = None if self._sessions is None else self._sessions.unpinned(request)
-        self._primary = self._proxy.mirroring.copy(request, self._ingress_state.name, self._client.peers, unpinned)
+        self._primary = self._proxy.mirroring.copy(request, self._ingress_state.key, self._client.peers, unpinned)
 
     def _release_body(self) -> None:
         if self._holding:
@@ -566,7 +567,7 @@ class Exchange:
         if self._primary is not None:
             self._primary.end(str(head.status), self._proxy.clock())
         self._release()
-        self._client.served[self._ingress_state.name] = self._dispatcher.replica, head.stream is not None
+        self._client.served[self._ingress_state.key] = self._dispatcher.replica, head.stream is not None
         self._record(head.status, OK)
         self._client.finished(self.request, self._response.keep)
 

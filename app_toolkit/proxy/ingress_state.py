@@ -4,15 +4,19 @@ import logging
 from collections.abc import Callable, Mapping
 
 from app_toolkit.core.attempts import RetryBudget
-from app_toolkit.core.identity import main_replica_set
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.recent import Recent
 from app_toolkit.errors import ReplicaGone, RequestError
+from app_toolkit.observability.records import NOT_OWNED
 from app_toolkit.proxy.deadlines import Deadlines
 from app_toolkit.proxy.ingress_router import RoutePermit
 from app_toolkit.proxy.sessions import Sessions, sessions_of
 from app_toolkit.types import ReplicaId
 
 log = logging.getLogger("app_toolkit.proxy")
+
+UNOWNED = ReplicaSetKey("", "")
+"""The key of the requests that no ingress owns."""
 
 LOG_INTERVAL_S = 1.0
 """The least seconds between two log messages about requests refused under load, because there may be thousands."""
@@ -28,14 +32,17 @@ class IngressState:
         "_newest",
         "_sessions",
         "budget",
+        "key",
         "name",
         "responses",
         "streams",
         "websockets",
     )
 
-    def __init__(self, name: str, clock: Callable[[], float]) -> None:
-        self.name = name
+    def __init__(self, key: ReplicaSetKey, clock: Callable[[], float]) -> None:
+        self.key = key
+        #: Its name in records and messages.
+        self.name = NOT_OWNED if key is UNOWNED else key.name
         self._clock = clock
         self.budget = RetryBudget()
         self.responses = Recent()
@@ -58,7 +65,7 @@ class IngressState:
     def sessions(self, option: str, secret: bytes) -> Sessions:
         """Return the sessions of this ingress. `option`: its present option `affinity`."""
         if self._sessions is None or self._sessions.option != option:
-            self._sessions = sessions_of(option, secret, main_replica_set(self.name))
+            self._sessions = sessions_of(option, secret, self.key.main)
         return self._sessions
 
     def close(self) -> None:
@@ -66,7 +73,12 @@ class IngressState:
             self._deadlines.close()
 
     def preferred(
-        self, served: Mapping[str, tuple[ReplicaId, bool]], peers: bytes, *, shared: bool, sessions: bool = False
+        self,
+        served: Mapping[ReplicaSetKey, tuple[ReplicaId, bool]],
+        peers: bytes,
+        *,
+        shared: bool,
+        sessions: bool = False,
     ) -> tuple[ReplicaId | None, bool, bool]:
         """Return the preferred replica, whether the previous response was a stream, and whether the client will stay.
 
@@ -78,7 +90,7 @@ class IngressState:
         if sessions:
             return None, False, True
         if not shared:
-            before = served.get(self.name)
+            before = served.get(self.key)
             if before is not None:
                 return *before, True
         newest = self._newest.get(_address(peers))

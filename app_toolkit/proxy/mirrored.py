@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from app_toolkit.core.attempts import Result
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.dispatch.mirror import MOST_RESPONSE, MirroredRequest, Mirrors, Primary
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import BadResponse, DeadlineExceeded, ReplicaGone, ReplicaLost, ResponseUnreadable
@@ -35,7 +36,7 @@ class Mirroring:
         self._token = token
         self._closed = False
 
-    def copy(self, request: Request, serving: str, peers: bytes, unpinned: Header | None) -> Primary | None:
+    def copy(self, request: Request, serving: ReplicaSetKey, peers: bytes, unpinned: Header | None) -> Primary | None:
         """Send copies of a request, which was sent now, to the mirrors for which it is sampled.
 
         Return an object that is told of the response to the client. None: there are no copies.
@@ -48,19 +49,19 @@ class Mirroring:
         """
         method = request.method.decode()
         found = self._registry.routes.mirrors(method, request.path, serving)
-        names = [name for name, share in found if self.mirrors.is_sampled(share)]
-        if not names:
+        keys = [key for key, share in found if self.mirrors.is_sampled(share)]
+        if not keys:
             return None
         path = request.raw_path.decode("latin-1")[:LONGEST_NAME]
         primary = Primary(request.request_id, f"{method} {path}", self.clock())
         body = request.body.kept if request.complete else None
         if body is None:
-            for name in names:
-                self._admit(name, primary, None, serving)
+            for key in keys:
+                self._admit(key, primary, None, serving)
             return None
         # An event loop may write the bytes of the client's request only after the callbacks of this iteration.
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self._begin, names, primary, request, body, serving, peers, unpinned)
+        loop.call_soon(loop.call_soon, self._begin, keys, primary, request, body, serving, peers, unpinned)
         return primary
 
     def sweep(self, now: float) -> None:
@@ -75,25 +76,25 @@ class Mirroring:
             each.expire()
 
     def _admit(
-        self, name: str, primary: Primary, size: int | None, serving: str
+        self, key: ReplicaSetKey, primary: Primary, size: int | None, serving: ReplicaSetKey
     ) -> MirroredRequest[RoutePermit] | None:
         routers = self._registry.routers
-        if self._closed or name not in routers or serving not in routers:  # removed meanwhile
+        if self._closed or key not in routers or serving not in routers:  # removed meanwhile
             return None
-        return self.mirrors.begin(name, primary, size, routers[name], routers[serving], self.clock())
+        return self.mirrors.begin(key.name, primary, size, routers[key], routers[serving], self.clock())
 
     def _begin(
         self,
-        names: Sequence[str],
+        keys: Sequence[ReplicaSetKey],
         primary: Primary,
         request: Request,
         body: Sequence[bytes],
-        serving: str,
+        serving: ReplicaSetKey,
         peers: bytes,
         unpinned: Header | None,
     ) -> None:
-        for name in names:
-            mirrored = self._admit(name, primary, request.body.received, serving)
+        for key in keys:
+            mirrored = self._admit(key, primary, request.body.received, serving)
             if mirrored is not None:
                 left_ms = math.ceil((mirrored.deadline - self.clock()) * 1_000)
                 identity = hop.encode(

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from app_toolkit.config.affinity import KeySource, key_sources
 from app_toolkit.core.affinity import Key, Pinned
+from app_toolkit.core.identity import ReplicaSetKey, dotted
 from app_toolkit.core.sessions import Pins, from_cookies, from_query
 from app_toolkit.proxy.request import Request
 from app_toolkit.types import Header, ReplicaId
@@ -20,11 +21,11 @@ class Sessions:
 
     __slots__ = ("_cookie", "_pins", "_sources", "option")
 
-    def __init__(self, option: str, secret: bytes, ingress: str) -> None:
+    def __init__(self, option: str, secret: bytes, ingress: ReplicaSetKey) -> None:
         self.option = option
         self._sources = key_sources(option)
         self._pins = Pins(secret, ingress)
-        self._cookie = COOKIE + ingress.replace("/", ".")
+        self._cookie = COOKIE + dotted(ingress)
 
     def key(self, request: Request, peers: bytes) -> Key | None:
         """Return the first affinity key that a request has; None: it has none.
@@ -83,7 +84,7 @@ class Sessions:
 
 
 @lru_cache(1_024)
-def sessions_of(option: str, secret: bytes, ingress: str) -> Sessions:
+def sessions_of(option: str, secret: bytes, ingress: ReplicaSetKey) -> Sessions:
     """Return the sessions of an ingress. All live revisions with the same option share them."""
     return Sessions(option, secret, ingress)
 
