@@ -16,7 +16,7 @@ from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.types import NodeId
 from tests import published
-from tests.keys import key
+from tests.keys import app, key
 
 from .test_outcomes import SWITCHING, WS
 from .wire import Client, Received, Wire
@@ -82,15 +82,15 @@ async def test_requests_are_counted_only_while_the_routes_name_a_canary_release(
     ask()
     assert proxy.compared() == {}
     publish(2, compared=True)
-    assert proxy.compared() == {"shop": Requests(), "shop@2": Requests()}
+    assert proxy.compared() == {app("shop"): Requests(), app("shop@2"): Requests()}
     ask()
     ask()
-    assert {name: each.requests for name, each in proxy.compared().items()} == {"shop": 0, "shop@2": 2}
+    assert {name: each.requests for name, each in proxy.compared().items()} == {app("shop"): 0, app("shop@2"): 2}
     publish(3, compared=False)
     assert proxy.compared() == {}
     ask()
     publish(4, compared=True)
-    assert proxy.compared()["shop@2"] == Requests(), "each release begins at zero"
+    assert proxy.compared()[app("shop@2")] == Requests(), "each release begins at zero"
     await proxy.aclose()
 
 
