@@ -15,7 +15,7 @@ from app_toolkit.client.interrupts import discard_output
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.identity import ReplicaSetKey, application_of, process_set_of
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey, application_of, process_set_of
 from app_toolkit.core.logs import LoggedRecord, LogPage
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.stalls import WARN_AFTER_S, WATCHDOG, Blocked
@@ -166,7 +166,8 @@ class Screen:
                 self.canary(application.canary)
             self.splits(application.splits)
             found = rows(status, [application.name])
-            ours = {name: each for name, each in load.items() if str(application_of(name)) == application.name}
+            key = ApplicationKey.parse(application.name)
+            ours = {name: each for name, each in load.items() if application_of(name) == key}
             if self._console.is_terminal:
                 self._console.print(_table(found, ours))
             for row in found:

@@ -44,7 +44,6 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
     if not found:
         return []
     several = len(status.proxies) > 1
-    # `proxy@NODE`, with the beginning of the node's ID, as in Ray's own tools.
     proxies = [Row(_short(each.name) if several else "proxy", each) for each in status.proxies]
     replica_sets = [replica_set for application in found for replica_set in application.deployments]
     named = [
@@ -55,6 +54,7 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
 
 
 def _short(proxies: str) -> str:
+    """Return the name of a replica set of proxies with the beginning of the node's ID, as in Ray's own tools."""
     key = ProcessSetKey.parse(proxies)
     return key._replace(node=NodeId(key.node[:SHOWN_NODE])).name
 

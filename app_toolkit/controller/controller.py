@@ -130,7 +130,7 @@ class Controller:
         recover_until = now + RECOVERY_S
         self._endpoints = EndpointPublisher(self.publisher, recover_until)
         for key, ids in found.items():
-            if isinstance(key, ProcessSetKey) and key.kind == "proxy":
+            if are_proxies(key):
                 self.desired.proxies.found(key.node, recover_until)
             elif isinstance(key, ProcessSetKey):
                 self.desired.admin.start_by(now)

@@ -10,15 +10,15 @@ of an application of its own, `APPLICATION@REVISION`.
 """
 
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeGuard
 
 from app_toolkit.types import NodeId, ReplicaId
 
 MAIN = 0
-"""The revision in the keys of the main revision of an application, which keep when its number changes."""
+"""The revision in the keys of the main revision of an application. Its number changes, and these keys stay."""
 
 SHARED = 4_096
-"""How many keys of each kind are kept. Every call of a handle needs one, and one that is there has its name."""
+"""How many keys of each kind are kept to be used again. Every call of a handle needs a key and its name."""
 
 
 class _ApplicationFields(NamedTuple):
@@ -152,7 +152,7 @@ def process_set_of(name: str) -> ProcessSetKey | None:
         return None
 
 
-def are_proxies(key: AnySetKey) -> bool:
+def are_proxies(key: AnySetKey) -> TypeGuard[ProcessSetKey]:
     return isinstance(key, ProcessSetKey) and key.kind == "proxy"
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from app_toolkit.config.models import AutoscalingConfig, Policy
 from app_toolkit.core import restarts
-from app_toolkit.core.identity import AnySetKey, ProcessSetKey, replica_id
+from app_toolkit.core.identity import AnySetKey, ProcessSetKey, are_proxies, replica_id
 from app_toolkit.core.replica_state import (
     DrainSent,
     Event,
@@ -584,7 +584,7 @@ def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, int, float, Repli
 
 def orphan_spec(record: ReplicaSetRecord) -> ReplicaSetSpec:
     """Return the spec of an orphaned replica set, which was found after its application was deleted."""
-    if isinstance(record.key, ProcessSetKey) and record.key.kind == "proxy":
+    if are_proxies(record.key):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
         return ReplicaSetSpec(record.key, "", 0, proxy, apart=True, routed=False)
     if isinstance(record.key, ProcessSetKey):

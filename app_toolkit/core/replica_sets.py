@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app_toolkit.core.identity import AnySetKey, ProcessSetKey, ReplicaSetKey, are_proxies
+from app_toolkit.core.identity import AnySetKey, ReplicaSetKey, are_proxies
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.restarts import failed_starts
@@ -109,7 +109,7 @@ def active_proxies(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> Counter[Node
     return Counter(
         key.node
         for key, replica_set in replica_sets.items()
-        if isinstance(key, ProcessSetKey) and are_proxies(key)
+        if are_proxies(key)
         for replica in replica_set.record.replicas
         if replica.phase in SERVING
     )

@@ -22,8 +22,8 @@ reports it at once, because replicas take long to start."""
 
 Load = tuple[int, int, int, int]
 Loads = Mapping[ReplicaSetKey, Load]
-"""The loads of one caller by deployment: the numbers of waiting requests, ongoing requests,
-open WebSockets and open streams."""
+"""The loads of one caller by deployment: the numbers of waiting requests, ongoing requests, open WebSockets and open
+streams."""
 
 Compared = Mapping[ApplicationKey, Requests]
 """The ended requests in one caller, by live revision, of applications with a canary release. They are counts since the

@@ -367,7 +367,7 @@ def endpoint(replica: PublishedReplica, node: NodeId) -> Endpoint | None:
     """Return a published replica as a caller on this node reaches it. None: it does not.
 
     On the same node, the address is the replica's Unix socket, unless its file is not accessible (another container or
-    user). The key of the file contains the id of the replica, so no other replica listens there.
+    user). The name of the file contains the id of the replica, so no other replica listens there.
     """
     address, remote = replica.address, replica.remote_address
     is_socket = address.startswith("unix:")
