@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import Preference
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.transport.pool import ResponseHead
@@ -15,7 +16,7 @@ class Downstream(Protocol):
     and `finished` are those of a response of the toolkit itself.
     """
 
-    served: dict[str, Preference]
+    served: dict[ReplicaSetKey, Preference]
     """By ingress: the preference for the replica of this client's previous request."""
 
     head: ResponseHead | None

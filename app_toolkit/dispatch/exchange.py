@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.cors import response_fields
 from app_toolkit.core.deadlines import timeout_s
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import NO_PREFERENCE, Preference, served_by
 from app_toolkit.core.recent import retry_after_s
 from app_toolkit.dispatch import builtin
@@ -110,8 +111,13 @@ class Exchange:
     kind = "http"
 
     @property
-    def ingress(self) -> str:
+    def ingress(self) -> ReplicaSetKey:
         """The replica set of the ingress that serves the request."""
+        return self._ingress_state.key
+
+    @property
+    def ingress_name(self) -> str:
+        """The name of the ingress in records, metrics and messages."""
         return self._ingress_state.name
 
     @property
@@ -263,16 +269,16 @@ class Exchange:
     def _find_ingress(self) -> None:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         plane = self.plane
-        name, self._route = plane.find(self)
-        router = plane.router(name)
+        ingress, self._route = plane.find(self)
+        router = plane.router(ingress)
         assert router is not None, "routes have routers"
-        self._ingress_state = plane.ingress_state(name)
+        self._ingress_state = plane.ingress_state(ingress)
         self.dispatcher.assign(router, self._ingress_state.budget)
         self._max_body = None if self.request.websocket else router.policy.max_body_size
         self._check_body()
-        self.place(name)
+        self.place(ingress)
 
-    def place(self, ingress: str) -> None:
+    def place(self, ingress: ReplicaSetKey) -> None:
         """Set the `preference` of the request, as an ingress that may serve it would."""
         for hook in self.plane.filters.place:
             hook(self, ingress)
@@ -280,7 +286,7 @@ class Exchange:
     def _check_body(self) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""
         if self._max_body is not None:
-            self.request.check_body(self._max_body, self.ingress)
+            self.request.check_body(self._max_body, self._ingress_state.name)
 
     def _set_deadline(self) -> None:
         """Set the deadline from the request or the ingress. Raise `BadRequest` if the request's timeout is invalid."""

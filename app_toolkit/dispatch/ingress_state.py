@@ -4,13 +4,18 @@ import logging
 from collections.abc import Callable, Mapping
 
 from app_toolkit.core.attempts import RetryBudget
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import NEW_CLIENT, NO_PREFERENCE, Preference
 from app_toolkit.core.recent import Recent
 from app_toolkit.dispatch.deadlines import Deadlines
 from app_toolkit.dispatch.ingress_router import RoutePermit
 from app_toolkit.errors import ReplicaGone, RequestError
+from app_toolkit.observability.records import NOT_OWNED
 
 log = logging.getLogger("app_toolkit.proxy")
+
+UNOWNED = ReplicaSetKey("", "")
+"""The key of the requests that no ingress owns."""
 
 LOG_INTERVAL_S = 1.0
 """The least seconds between two log messages about requests refused under load, because there may be thousands."""
@@ -25,14 +30,17 @@ class IngressState:
         "_logged",
         "_newest",
         "budget",
+        "key",
         "name",
         "responses",
         "streams",
         "websockets",
     )
 
-    def __init__(self, name: str, clock: Callable[[], float]) -> None:
-        self.name = name
+    def __init__(self, key: ReplicaSetKey, clock: Callable[[], float], name: str | None = None) -> None:
+        """`name`: in records and messages. None: that of the key."""
+        self.key = key
+        self.name = name or (NOT_OWNED if key is UNOWNED else key.name)
         self._clock = clock
         self.budget = RetryBudget()
         self.responses = Recent()
@@ -56,7 +64,7 @@ class IngressState:
             self._deadlines.close()
 
     def preferred(
-        self, served: Mapping[str, Preference], peers: bytes, *, shared: bool, sessions: bool = False
+        self, served: Mapping[ReplicaSetKey, Preference], peers: bytes, *, shared: bool, sessions: bool = False
     ) -> Preference:
         """Return the preference of a request without a key: for the replica that serves its client.
 
@@ -68,7 +76,7 @@ class IngressState:
         if sessions:
             return NEW_CLIENT
         if not shared:
-            before = served.get(self.name)
+            before = served.get(self.key)
             if before is not None:
                 return before
         newest = self._newest.get(_address(peers))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from app_toolkit.config.affinity import KeySource
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.routes import LiveIngress
 from app_toolkit.core.traffic import choose
 from app_toolkit.dispatch.exchange import Exchange
@@ -13,10 +14,10 @@ from app_toolkit.dispatch.ingress_router import IngressRouter
 def choose_revision(
     exchange: Exchange,
     able: Sequence[LiveIngress],
-    routers: "dict[str, IngressRouter]",
+    routers: "dict[ReplicaSetKey, IngressRouter]",
     tag_source: KeySource | None,
     draw: Callable[[], float],
-) -> str:
+) -> ReplicaSetKey:
     """Return the replica set of the live revision that serves the request.
 
     A tag decides first, then a session that exists, then a key, and then the shares.

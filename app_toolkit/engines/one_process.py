@@ -15,19 +15,19 @@ from fastapi import FastAPI, Request
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import CorsSettings, DeploymentConfig, Route
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import Preference
 from app_toolkit.core.routes import RequestKind, RouteTable, route_path
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.filters.ingress import ingress_filters
-from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.ingress_state import UNOWNED, IngressState
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.engines.asgi import ASGIRequest, ASGIUpstreams
-from app_toolkit.engines.local import IN_PROCESS, LOCAL, Local, context_of
+from app_toolkit.engines.local import APPLICATION, IN_PROCESS, LOCAL, Local, context_of
 from app_toolkit.errors import ToolkitError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.observability.records import NOT_OWNED
 from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.router import Router
@@ -135,6 +135,7 @@ class LocalPlane:
             name: Ingress(name, served_by.app, config, self._cors, served_by.stream_log)
             for name, config in served_by.configs.items()
         }
+        self._keys = {name: each.state.key for name, each in self.ingresses.items()}
         self.upstreams = ASGIUpstreams(self._at)
         self.records = IN_PROCESS.records
         self.filters = Filters(
@@ -143,9 +144,9 @@ class LocalPlane:
                 server_timing=settings.server_timing(),
             )
         )
-        self.unowned = IngressState(NOT_OWNED, self.clock)
+        self.unowned = IngressState(UNOWNED, self.clock)
         #: By ingress: the preference for its replica. All clients have the same replica.
-        self.served: dict[str, Preference] = {}
+        self.served: dict[ReplicaSetKey, Preference] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 
@@ -155,7 +156,7 @@ class LocalPlane:
     def own_response(self, request: ClientRequest) -> BuiltinResponse | None:
         return None
 
-    def find(self, exchange: Exchange) -> tuple[str, str]:
+    def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
         request = cast(ASGIRequest, exchange.request)
         table, path = self._table, request.path
         if not table.root_path:  # that of the app replaces that of the server
@@ -163,16 +164,16 @@ class LocalPlane:
         kind: RequestKind = "websocket" if request.websocket else "http"
         owner, route = table.match(kind, request.method.decode(), path)
         assert owner is not None  # every route of the app is served here
-        return owner, route
+        return self._keys[owner], route
 
-    def router(self, ingress: str) -> Router | None:
-        found = self.ingresses.get(ingress)
+    def router(self, ingress: ReplicaSetKey) -> Router | None:
+        found = self.ingresses.get(ingress.deployment)
         return None if found is None else found.router
 
-    def ingress_state(self, ingress: str) -> IngressState:
-        return self.ingresses[ingress].state
+    def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
+        return self.ingresses[ingress.deployment].state
 
-    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+    def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         return self._cors
 
     def _at(self, address: Address) -> "Ingress":
@@ -188,7 +189,7 @@ class Ingress(Local):
         self.context = context_of(name)
         self.stream_log = stream_log
         super().__init__(name, app, config, cors)
-        self.state = IngressState(name, time.monotonic)
+        self.state = IngressState(ReplicaSetKey(APPLICATION, name), time.monotonic, name)
         if config.batch:
             override(self.context, config.reloadable_options.batch)
             weakref.finalize(self, forget, self.context).atexit = False

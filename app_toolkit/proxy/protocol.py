@@ -11,6 +11,7 @@ from typing import Protocol, cast
 
 from app_toolkit.core import forwarded
 from app_toolkit.core.forwarded import Trust
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import Preference
 from app_toolkit.core.uploads import MinimumRate, Period, measured
 from app_toolkit.dispatch.exchange import Exchange
@@ -94,7 +95,7 @@ class ClientConnection(asyncio.Protocol):
         # For the lifetime of the connection
         self._host = ""
         self._peers = b""
-        self.served: dict[str, Preference] = {}
+        self.served: dict[ReplicaSetKey, Preference] = {}
         #: Both addresses and the scheme, if the client is a trusted proxy whose forwarded fields may replace them.
         self._addresses: ConnectionAddresses | None = None
         self.writable = True

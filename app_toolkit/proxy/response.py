@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import Preference
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.request import DISCARDED_BODY
@@ -20,7 +21,7 @@ class Client(Protocol):
 
     host: str
     peers: bytes
-    served: dict[str, Preference]
+    served: dict[ReplicaSetKey, Preference]
 
     @property
     def default_headers(self) -> list[Header]: ...

@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from app_toolkit.config.affinity import KeySource, key_sources
-from app_toolkit.core.identity import main_replica_set
+from app_toolkit.core.identity import ReplicaSetKey, dotted
 from app_toolkit.core.preference import Preference
 from app_toolkit.core.sessions import Pins, from_cookies, from_query
 from app_toolkit.dispatch.exchange import Exchange
@@ -28,7 +28,7 @@ class SessionAffinity:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def place(self, exchange: Exchange, ingress: str) -> None:
+    def place(self, exchange: Exchange, ingress: ReplicaSetKey) -> None:
         """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
         sessions = self._sessions(exchange, ingress)
         if sessions is not exchange.marks.get(self):
@@ -47,11 +47,11 @@ class SessionAffinity:
             replica, peers = exchange.dispatcher.replica, exchange.downstream.peers
             head.fields = sessions.pinned(head.fields, exchange.request, replica, peers)
 
-    def _sessions(self, exchange: Exchange, ingress: str) -> "Sessions | None":
+    def _sessions(self, exchange: Exchange, ingress: ReplicaSetKey) -> "Sessions | None":
         """Return the sessions of an ingress. None: it has none."""
         router = exchange.plane.router(ingress)
         affinity = None if router is None else router.policy.affinity
-        return None if affinity is None else sessions_of(affinity, self._secret, main_replica_set(ingress))
+        return None if affinity is None else sessions_of(affinity, self._secret, ingress.main)
 
 
 class Sessions:
@@ -59,10 +59,10 @@ class Sessions:
 
     __slots__ = ("_cookie", "_pins", "_sources")
 
-    def __init__(self, option: str, secret: bytes, ingress: str) -> None:
+    def __init__(self, option: str, secret: bytes, ingress: ReplicaSetKey) -> None:
         self._sources = key_sources(option)
         self._pins = Pins(secret, ingress)
-        self._cookie = COOKIE + ingress.replace("/", ".")
+        self._cookie = COOKIE + dotted(ingress)
 
     def preference(self, request: ClientRequest, peers: bytes) -> Preference | None:
         """Return the preference of the session or the first affinity key that a request has; None: it has none.
@@ -123,7 +123,7 @@ class Sessions:
 
 
 @lru_cache(1_024)
-def sessions_of(option: str, secret: bytes, ingress: str) -> Sessions:
+def sessions_of(option: str, secret: bytes, ingress: ReplicaSetKey) -> Sessions:
     """Return the sessions of an ingress. All live revisions with the same option share them."""
     return Sessions(option, secret, ingress)
 
