@@ -24,6 +24,7 @@ from app_toolkit.config.models import (
     Route,
 )
 from app_toolkit.controller.controller import Controller
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LoggedRecord, LogPage, LogQuery
 from app_toolkit.core.slow import SlowAttempt, SlowRequest, is_selected
 from app_toolkit.core.status import Load
@@ -229,7 +230,7 @@ def simulated(*applications: ApplicationSpec, broken: Mapping[str, str] | None =
     """A simulated instance with these applications. `broken`: the errors with which deployments fail to start."""
     client = SimulatedClient()
     try:
-        client.world.broken |= broken or {}
+        client.world.broken |= {ReplicaSetKey.parse(name): error for name, error in (broken or {}).items()}
         for spec in applications:
             client.execute(Deploy(spec))
         yield client

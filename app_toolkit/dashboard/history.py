@@ -73,7 +73,7 @@ def samples(numbers: Numbers) -> dict[str, Sample]:
         found[name] = requests + Sample(each.calls, each.call_errors, tuple(each.call_latency))
         application = application_of(name)
         if application is not None and (each.requests or not each.calls):
-            found[application] = found.get(application, NO_SAMPLE) + requests
+            found[application.name] = found.get(application.name, NO_SAMPLE) + requests
             found[""] += requests
     return found
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol, Self
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core import deadlines
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference, keyed
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.deadlines import Deadline
@@ -23,7 +25,6 @@ from app_toolkit.errors import ReplicaGone, ReplicaLost, RequestError
 from app_toolkit.observability.records import OK, Record, Records
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import ResponseHead
-from app_toolkit.types import ReplicaId
 
 FAILED = 500
 """The status of a call whose method raised an exception."""
@@ -58,7 +59,7 @@ class Caller:
     peers = HERE
     continued = False
     size = 0
-    served: dict[str, tuple[ReplicaId, bool]] = {}  # noqa: RUF012  # a call prefers no replica by its caller
+    served: dict[ReplicaSetKey, Preference] = {}  # noqa: RUF012  # a call prefers no replica by its caller
 
     def __init__(self, plane: "CallPlane", request: CallRequest) -> None:
         self.request = request
@@ -170,7 +171,7 @@ class CallExchange(Exchange):
 
     def __init__(self, plane: "CallPlane", caller: Caller, request: CallRequest) -> None:
         super().__init__(plane, caller, request)
-        self.preference = request.call.affinity
+        self.preference = keyed(request.call.affinity)
 
     def taken(self, error: BaseException | None) -> None:
         """End the exchange, because the caller needs nothing more. `error`: the exception that the caller gets."""
@@ -226,9 +227,6 @@ class CallState(IngressState):
 
     __slots__ = ()
 
-    def preferred(self, *args: object, **options: object) -> tuple[None, bool, bool]:
-        return None, False, False
-
     def opened(self, *args: object, **options: object) -> None: ...
 
     def closed(self, *args: object) -> None: ...
@@ -241,15 +239,23 @@ class CallState(IngressState):
 class CallPlane:
     """The plane of the calls of one deployment from one event loop."""
 
-    def __init__(self, replica_set: str, router: IngressRouter, upstreams: Upstreams, records: Records[Record]) -> None:
+    def __init__(
+        self,
+        key: ReplicaSetKey,
+        router: IngressRouter,
+        upstreams: Upstreams,
+        records: Records[Record],
+        name: str | None = None,
+    ) -> None:
+        """`name`: of the deployment in records. None: that of the key."""
         self.clock = time.monotonic
         self.filters = Filters()
         self.records = records
         self.upstreams = upstreams
-        self.state = CallState(replica_set, self.clock)
+        self.state = CallState(key, self.clock, name)
         self.unowned: IngressState = self.state
         self._router = router
-        self._found = replica_set, ""
+        self._found = key, ""
 
     def mint_id(self) -> bytes:
         raise NotImplementedError("a call has an ID when it begins")
@@ -257,16 +263,16 @@ class CallPlane:
     def own_response(self, request: ClientRequest) -> BuiltinResponse | None:
         return None
 
-    def find(self, exchange: Exchange) -> tuple[str, str]:
+    def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
         return self._found
 
-    def router(self, ingress: str) -> IngressRouter:
+    def router(self, ingress: ReplicaSetKey) -> IngressRouter:
         return self._router
 
-    def ingress_state(self, ingress: str) -> IngressState:
+    def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
         return self.state
 
-    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+    def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         return ()
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Protocol, cast
 from starlette.requests import ClientDisconnect
 
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
 from app_toolkit.core.traffic import SHARD_KEY, shard_key
 from app_toolkit.dispatch.builtin import BuiltinResponse
@@ -29,7 +31,7 @@ from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import INTERNAL_PREFIX
 from app_toolkit.transport.pool import Extent, ResponseHead
-from app_toolkit.types import Address, Header, Message, Receive, ReplicaId, Scope, Send
+from app_toolkit.types import Address, Header, Message, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -89,7 +91,7 @@ class ASGIRequest(HTTPRequest):
     continued = False
     writable = True
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, served: dict[str, tuple[ReplicaId, bool]]) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, served: dict[ReplicaSetKey, Preference]) -> None:
         self.scope = scope
         self.receive = receive
         #: Sends a message to the server.
@@ -323,7 +325,7 @@ class ASGIRequest(HTTPRequest):
     def _log(self, exchange: Exchange) -> None:
         # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
         own = {"request_id": self.request_id}  # the context of the request has ended
-        logger.error("request %s failed in %s: %r", self.request_id, exchange.ingress, self.path, extra=own)
+        logger.error("request %s failed in %s: %r", self.request_id, exchange.ingress_name, self.path, extra=own)
 
     def _wake(self) -> None:
         """Send what is pending while the app runs, or let the task of the server do so."""

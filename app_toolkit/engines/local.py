@@ -17,6 +17,7 @@ import uvloop
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfig
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.caller import CallPlane
 from app_toolkit.engines.local_calls import CALLER, LocalCaller, LocalCalls
@@ -130,7 +131,8 @@ class Deployed(Local):
         self.loop = loop
         super().__init__(deployment.name, Calls(self.hosted), config)
         self.upstreams = LocalCalls(self)
-        self.plane = CallPlane(deployment.name, self.router, self.upstreams, IN_PROCESS.records)
+        self.key = ReplicaSetKey(APPLICATION, deployment.name)
+        self.plane = CallPlane(self.key, self.router, self.upstreams, IN_PROCESS.records, deployment.name)
 
     async def start(self) -> None:
         """Construct the object, once for all callers. Raises `StartupError`; the next call then tries again."""

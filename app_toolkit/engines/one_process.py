@@ -15,23 +15,23 @@ from fastapi import FastAPI, Request
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import CorsSettings, DeploymentConfig, Route
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.routes import RequestKind, RouteTable, route_path
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
-from app_toolkit.dispatch.filters.server_timing import ServerTiming
-from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
-from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.filters.ingress import ingress_filters
+from app_toolkit.dispatch.ingress_state import UNOWNED, IngressState
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.engines.asgi import ASGIRequest, ASGIUpstreams
-from app_toolkit.engines.local import IN_PROCESS, LOCAL, Local, context_of
+from app_toolkit.engines.local import APPLICATION, IN_PROCESS, LOCAL, Local, context_of
 from app_toolkit.errors import ToolkitError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.observability.records import NOT_OWNED
 from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.router import Router
-from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
+from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
 from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.graph import find
 
@@ -135,13 +135,18 @@ class LocalPlane:
             name: Ingress(name, served_by.app, config, self._cors, served_by.stream_log)
             for name, config in served_by.configs.items()
         }
+        self._keys = {name: each.state.key for name, each in self.ingresses.items()}
         self.upstreams = ASGIUpstreams(self._at)
         self.records = IN_PROCESS.records
-        timing = (ServerTiming(),) if settings.server_timing() else ()
-        self.filters = Filters(*timing, StreamGaps(lambda ingress: partial(IN_PROCESS.count_gap, ingress)))
-        self.unowned = IngressState(NOT_OWNED, self.clock)
-        #: By ingress: its replica, and whether its last response was a stream. All clients have the same replica.
-        self.served: dict[str, tuple[ReplicaId, bool]] = {}
+        self.filters = Filters(
+            *ingress_filters(
+                count_gap=lambda ingress: partial(IN_PROCESS.count_gap, ingress),
+                server_timing=settings.server_timing(),
+            )
+        )
+        self.unowned = IngressState(UNOWNED, self.clock)
+        #: By ingress: the preference for its replica. All clients have the same replica.
+        self.served: dict[ReplicaSetKey, Preference] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 
@@ -151,7 +156,7 @@ class LocalPlane:
     def own_response(self, request: ClientRequest) -> BuiltinResponse | None:
         return None
 
-    def find(self, exchange: Exchange) -> tuple[str, str]:
+    def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
         request = cast(ASGIRequest, exchange.request)
         table, path = self._table, request.path
         if not table.root_path:  # that of the app replaces that of the server
@@ -159,16 +164,16 @@ class LocalPlane:
         kind: RequestKind = "websocket" if request.websocket else "http"
         owner, route = table.match(kind, request.method.decode(), path)
         assert owner is not None  # every route of the app is served here
-        return owner, route
+        return self._keys[owner], route
 
-    def router(self, ingress: str) -> Router | None:
-        found = self.ingresses.get(ingress)
+    def router(self, ingress: ReplicaSetKey) -> Router | None:
+        found = self.ingresses.get(ingress.deployment)
         return None if found is None else found.router
 
-    def ingress_state(self, ingress: str) -> IngressState:
-        return self.ingresses[ingress].state
+    def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
+        return self.ingresses[ingress.deployment].state
 
-    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+    def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         return self._cors
 
     def _at(self, address: Address) -> "Ingress":
@@ -184,7 +189,7 @@ class Ingress(Local):
         self.context = context_of(name)
         self.stream_log = stream_log
         super().__init__(name, app, config, cors)
-        self.state = IngressState(name, time.monotonic)
+        self.state = IngressState(ReplicaSetKey(APPLICATION, name), time.monotonic, name)
         if config.batch:
             override(self.context, config.reloadable_options.batch)
             weakref.finalize(self, forget, self.context).atexit = False

@@ -30,6 +30,7 @@ from app_toolkit.client.client import Client
 from app_toolkit.config import settings
 from app_toolkit.config.models import AdminOptions, HTTPOptions
 from app_toolkit.core.diff import listed
+from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.reconcile import STOP_S
 from app_toolkit.core.replica_state import Found
@@ -92,7 +93,7 @@ class ControlledProcess:
         #: When the process began to serve, on its monotonic clock; None: it has not.
         self.running_since: float | None = None
         #: None until `run_as` is called.
-        self.replica_set: str | None = None
+        self.replica_set: AnySetKey | None = None
         self.template_hash = ""
         self.location: Future[Location] = Future()
         # User code cannot block this thread.
@@ -129,7 +130,7 @@ class ControlledProcess:
         """Wait until the process serves, and return its location. Raises the error of a failed start."""
         return self.location.result()
 
-    def run_as(self, replica_set: str, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
+    def run_as(self, replica_set: AnySetKey, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
         """Start serving. A second call only returns the result of the first one."""
         self.heed(epoch)
         if self.replica_set is None:
@@ -227,7 +228,9 @@ class ReplicaProcess(ControlledProcess):
     def live(self) -> ReloadableOptions | None:
         return self.server.live
 
-    def start(self, spec: ReplicaSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+    def start(
+        self, spec: ReplicaSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int
+    ) -> Location:
         return self.run_as(replica_set, template_hash, epoch, lambda: self._serve(self._prepare(spec), secret))
 
     def _prepare(self, spec: ReplicaSpec) -> ReplicaSpec:
@@ -308,9 +311,10 @@ class ReplicaProcess(ControlledProcess):
 
     def snapshots(self) -> Snapshots:
         assert self.replica_set is not None, "the process serves"
-        use = ProcessUse("replica", self.replica_set, self.name, self.server.lag_s)
-        sources: list[Source] = [partial(self.server.samples, self.replica_set), _samples_of_calls]
-        return Snapshots("replica", self.replica_set, sources, [use.samples], UserRegistry().collect)
+        replica_set = self.replica_set.name
+        use = ProcessUse("replica", replica_set, self.name, self.server.lag_s)
+        sources: list[Source] = [partial(self.server.samples, replica_set), _samples_of_calls]
+        return Snapshots("replica", replica_set, sources, [use.samples], UserRegistry().collect)
 
     def reconfigure(self, live: ReloadableOptions, timeout_s: float, epoch: int) -> None:
         self.heed(epoch)
@@ -319,9 +323,10 @@ class ReplicaProcess(ControlledProcess):
             self.server.reconfigure(live, timeout_s)
 
     def calling(self) -> Mapping[str, CallLoad]:
-        """Return the calls of the handles of this replica that wait or are ongoing, by deployment."""
+        """Return the calls of the handles of this replica that wait or are ongoing, by `APPLICATION/DEPLOYMENT`."""
         plane = handle.data_plane()
-        return plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
+        loads = plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
+        return {key.name: load for key, load in loads.items()}
 
     @property
     def slow(self) -> SlowRequests | None:
@@ -332,7 +337,7 @@ class ReplicaProcess(ControlledProcess):
 class ProxyProcess(ControlledProcess):
     server: Edge
 
-    def start(self, spec: ProxySpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+    def start(self, spec: ProxySpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
 
     def _serve(self, spec: ProxySpec, secret: bytes) -> Location:
@@ -388,7 +393,7 @@ class AdminProcess(ControlledProcess):
         self._client = client
         self._aggregate = MetricsAggregate()
 
-    def start(self, spec: AdminSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+    def start(self, spec: AdminSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec))
 
     def _serve(self, spec: AdminSpec) -> Location:

@@ -20,7 +20,7 @@ import websockets
 from fastapi import FastAPI
 
 from app_toolkit import private
-from app_toolkit.core.identity import ReplicaSetKey, main_name
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.sessions import Pins
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
@@ -303,7 +303,8 @@ class ReplicaServer:
         self._context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         REPLICA.set(self._context)  # for everything that starts from here on
         if spec.kind == "ingress":
-            pins = Pins(hop.token(secret), str(ReplicaSetKey(main_name(spec.application), spec.deployment)))
+            ingress = ApplicationKey.parse(spec.application).main.replica_set(spec.deployment)
+            pins = Pins(hop.token(secret), ingress)
             use_session_pin(pins.attach("", spec.id))
         # The event loop runs already, as under plain uvicorn: modules ask for it while they are imported.
         app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)

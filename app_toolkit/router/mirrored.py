@@ -8,6 +8,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, Protocol
 
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.caller import HERE
 from app_toolkit.dispatch.filters.mirror import Copy, CopyPlane, Nobody
@@ -34,6 +35,9 @@ class MirrorClient(DeploymentClient, Protocol):
     def replica_set(self) -> str:
         """The name of the deployment among the mirrors of this process."""
         ...
+
+    @property
+    def key(self) -> ReplicaSetKey: ...
 
     @property
     def upstreams(self) -> Upstreams: ...
@@ -93,7 +97,7 @@ class MirroredCalls:
             if mirrored is not None:
                 request = CallRequest(replace(call, sent=None), primary.id, traced=False)
                 request.pieces = pieces
-                plane = CopyPlane(self, mirror.replica_set, mirror.upstreams, Terms(None, False, mirrored=True))
+                plane = CopyPlane(self, mirror.key, mirror.upstreams, Terms(None, False, mirrored=True))
                 Copy(plane, mirrored, request, NobodyCalls(mirrored, HERE)).begin()
 
     def close(self) -> None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from app_toolkit.core.affinity import Preference
-from app_toolkit.core.identity import ReplicaSetKey, split_name
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.traffic import MirrorCounts
@@ -31,7 +30,6 @@ from app_toolkit.router.framed import FramedUpstreams
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.mirrored import MirroredCalls
 from app_toolkit.router.router import Router
-from app_toolkit.router.routing import RoutingPolicy, routing_policy
 from app_toolkit.router.split import UnpublishedSplit, member_of
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import EncodedValue, Frame
@@ -85,7 +83,7 @@ class RemoteDataPlane:
         self.token = hop.token(secret)
         self.pool = Pool(secret)
         self.wait_queues = WaitQueues(self.pool, self.token)
-        self.application = application
+        self.application = ApplicationKey.parse(application)
         self.reports = Reports(self._loads)
         self.counters = Counters()
         #: The slowest calls of the last minutes.
@@ -102,14 +100,14 @@ class RemoteDataPlane:
         self.mirrored.mirrors.draw = draw
         self._draw = draw
         self._lock = threading.Lock()
-        keys = [ReplicaSetKey(application, name) for name in callees]
-        self._clients = {key: RemoteDeploymentClient(self, str(key)) for key in keys}
+        keys = [self.application.replica_set(name) for name in callees]
+        self._clients = {key: RemoteDeploymentClient(self, key) for key in keys}
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
 
-    def _new_router(self, name: str) -> Router:
-        return Router(ReplicaSetKey.parse(name).deployment, self.wait_queues.join, self.reports.unserved)
+    def _new_router(self, key: ReplicaSetKey) -> Router:
+        return Router(key.deployment, self.wait_queues.join, self.reports.unserved)
 
     def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         """Return the client for one call of a deployment, or of the member that a split chooses.
@@ -121,25 +119,25 @@ class RemoteDataPlane:
         """
         application = callee.application
         if application is not None:
-            return self.client_in(application, callee, shard_key)
+            return self.client_in(ApplicationKey.parse(application), callee, shard_key)
         for name in callee.members or (callee.name,):
-            if ReplicaSetKey(self.application, name) not in self._clients:
+            if self.application.replica_set(name) not in self._clients:
                 raise ConfigError(
-                    f"{name!r} is not deployed with application {self.application!r}: make a route "
+                    f"{name!r} is not deployed with application {self.application.name!r}: make a route "
                     "depend on it, or list it in Toolkit(deployments=[...])"
                 )
         return self.client_in(self.application, callee, shard_key)
 
-    def client_in(self, application: str, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
+    def client_in(self, application: ApplicationKey, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         """Return the client for one call of a deployment or split of any application, which need not exist."""
         if not callee.members:
             return self.client_named(application, callee.name)
-        name = split_name(application, callee.name)
-        published = self.registry.split(name)
+        split = application.replica_set(callee.name)
+        published = self.registry.split(split)
         if published is None:
-            self._follow(self.registry.follow_split, name)
+            self._follow(self.registry.follow_split, split)
             member = partial(self.client_in, application, callee)
-            return UnpublishedSplit(self.loop, partial(self.registry.published, name), member)
+            return UnpublishedSplit(self.loop, partial(self.registry.published, split), member)
         chosen = member_of(callee, published.shares, shard_key, self._draw)
         client = self.client_named(application, chosen)
         if not published.mirrors:
@@ -150,21 +148,21 @@ class RemoteDataPlane:
 
         return self.mirrored.client(client, published.mirrors, named)
 
-    def client_named(self, application: str, deployment: str) -> "RemoteDeploymentClient":
+    def client_named(self, application: ApplicationKey, deployment: str) -> "RemoteDeploymentClient":
         """Return the client of a deployment of any application. The deployment need not exist. Thread-safe."""
-        key = ReplicaSetKey(application, deployment)
+        key = application.replica_set(deployment)
         client = self._clients.get(key)
         if client is not None:
             return client
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = RemoteDeploymentClient(self, str(key))
-                self._follow(self.registry.follow_replica_set, str(key))
+                self._clients[key] = RemoteDeploymentClient(self, key)
+                self._follow(self.registry.follow_replica_set, key)
             return self._clients[key]
 
-    def _follow(self, follow: Callable[[str], None], name: str) -> None:
+    def _follow(self, follow: Callable[[ReplicaSetKey], None], key: ReplicaSetKey) -> None:
         try:
-            self.loop.call_soon_threadsafe(follow, name)
+            self.loop.call_soon_threadsafe(follow, key)
         except RuntimeError:  # the loop is closed
             raise NoReplica(ENDED) from None
 
@@ -196,16 +194,16 @@ class RemoteDataPlane:
         self.wait_queues.close()
         await self.pool.aclose()
 
-    def call_loads(self) -> dict[str, CallLoad]:
-        """Return the waiting and ongoing calls by `APPLICATION/DEPLOYMENT`. Thread-safe."""
+    def call_loads(self) -> dict[ReplicaSetKey, CallLoad]:
+        """Return the waiting and ongoing calls by deployment. Thread-safe."""
         mirrored = self.mirrored.mirrors.counts()
         return {
-            str(key): CallLoad(
+            key: CallLoad(
                 each.router.waiting,
                 each.router.ongoing,
                 each.router.opened,
                 each.router.reached,
-                mirrored.get(str(key), MirrorCounts()),
+                mirrored.get(key.name, MirrorCounts()),
             )
             for key, each in list(self._clients.items())
         }
@@ -214,17 +212,17 @@ class RemoteDataPlane:
         """Yield the samples of all metrics of the calls of this process. Thread-safe."""
         yield from self.counters.samples()
         yield from self.mirrored.mirrors.samples("call")
-        for name, load in self.call_loads().items():
-            yield Sample(CALLS_QUEUED, (name,), [load.waiting])
-            yield Sample(CALLS_ONGOING, (name,), [load.ongoing])
-            yield Sample(CALL_STREAMS, (name,), [load.streams])
+        for key, load in self.call_loads().items():
+            yield Sample(CALLS_QUEUED, (key.name,), [load.waiting])
+            yield Sample(CALLS_ONGOING, (key.name,), [load.ongoing])
+            yield Sample(CALL_STREAMS, (key.name,), [load.streams])
 
     def _loads(self) -> Loads:
         reported = self.registry.reported
         return {
-            name: (each.waiting, each.ongoing, 0, each.streams)
-            for name, each in self.call_loads().items()
-            if name in reported
+            key: (each.waiting, each.ongoing, 0, each.streams)
+            for key, each in self.call_loads().items()
+            if key in reported
         }
 
     def mint_id(self) -> str:
@@ -247,13 +245,14 @@ class RemoteDeploymentClient:
       of the request in which the call is made.
     """
 
-    def __init__(self, data_plane: RemoteDataPlane, name: str) -> None:
-        """`name`: of the replica set, `APPLICATION/DEPLOYMENT`."""
-        self.router = data_plane.registry.router(name)
+    def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey) -> None:
+        self.key = key
+        self.router = data_plane.registry.router(key)
         #: The deployment, for messages.
         self.name = self.router.name
         self.loop = data_plane.loop
-        self.replica_set = name
+        #: The replica set, for records and the counts of mirrors.
+        self.replica_set = key.name
         self._data_plane = data_plane
         self.upstreams = FramedUpstreams(
             self.router,
@@ -263,13 +262,11 @@ class RemoteDeploymentClient:
             data_plane.payloads,
             data_plane.mint_id,
         )
-        self.plane = CallPlane(name, self.router, self.upstreams, data_plane.records)
-        #: The routing policy, and the option that names it. None: no call has needed one.
-        self._routing: tuple[str, RoutingPolicy] | None = None
+        self.plane = CallPlane(key, self.router, self.upstreams, data_plane.records)
 
     def _is_idempotent(self, method: str) -> bool:
         """Return whether the method is marked as idempotent."""
-        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.replica_set)
+        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.key)
 
     async def call(self, call: Call) -> Any:
         with self._caller(call) as caller:
@@ -295,21 +292,14 @@ class RemoteDeploymentClient:
 
     async def _first(self, caller: Caller) -> Frame:
         """Encode the arguments, begin the call, and return the first frame of its result."""
-        request, option = caller.request, self.router.policy.routing_policy
+        request, exchange = caller.request, caller.exchange
+        assert exchange is not None
         call = request.call
         request.pieces = calls.encode_call(call)
         request.held = self._data_plane.payloads is not None and calls.is_out_of_band(request.pieces)
-        if option is not None and call.affinity is None:
-            assert caller.exchange is not None
-            caller.exchange.preference = self._routed(call, option)
+        exchange.preference = self.router.preference(call)
         frame: Frame = await caller.first()
         return frame
-
-    def _routed(self, call: Call, option: str) -> Preference | None:
-        """Begin to route a call by the policy that the option names."""
-        if self._routing is None or self._routing[0] != option:
-            self._routing = option, routing_policy(option, self.name)
-        return self._routing[1].routed(call)
 
 
 def _outcome(frame: Frame) -> Any:

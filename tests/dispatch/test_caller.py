@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.caller import Caller, CallPlane
 from app_toolkit.errors import DeadlineExceeded, QueueFull
@@ -28,7 +29,7 @@ NONE: Any = None
 )
 def test_call_is_recorded_when_it_ends(error: BaseException | None, outcome: str, status: int) -> None:
     found: list[Record] = []
-    plane = CallPlane("shop/writer", NONE, NONE, Records(found.append))
+    plane = CallPlane(ReplicaSetKey("shop", "writer"), NONE, NONE, Records(found.append))
     with suppress(BaseException), Caller(plane, CallRequest(Call("write", (), {}), "it")):
         if error is not None:
             raise error

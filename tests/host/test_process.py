@@ -95,6 +95,7 @@ def test_a_process_ends_if_a_later_controller_has_replaced_the_one_that_ordered_
 REPLICA = """
 import json, os, sys
 from pathlib import Path
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
@@ -108,7 +109,7 @@ id = ReplicaId("shop.shop-1-1")
 more = json.loads(sys.argv[2])
 spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0, **more)
 replica = ReplicaProcess(id, services)
-location = replica.start(spec, "shop/shop", "v1", b"secret", 1)
+location = replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
 """
 
 ORDERS = """
@@ -156,6 +157,7 @@ def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
 KEEPS = """
 import asyncio, json, os, sys
 from pathlib import Path
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec, code_key
@@ -176,7 +178,7 @@ spec = ReplicaSpec(
 )
 replica = ReplicaProcess(id, services)
 try:
-    replica.start(spec, "shop/shop", "v1", b"secret", 1)
+    replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
 except BaseException as error:
     print(json.dumps(str(error.__cause__ or error)), flush=True)
 else:

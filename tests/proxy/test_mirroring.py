@@ -13,6 +13,7 @@ from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.mirror import LONGEST_S, MOST_BODY, MOST_REQUESTS, MOST_RESPONSE
 from app_toolkit.observability.records import MIRRORED, Record
 from tests import published
+from tests.keys import key
 
 from .test_sessions import BEGUN, HEADER, OK, ask, begin
 from .wire import Client, Replica, Wire
@@ -274,7 +275,7 @@ def test_a_stream_of_a_mirror_that_is_lost_does_not_count_as_open_any_more(wire:
     mirror = wire.replica().says(STREAM)
     serve(wire, mirror)
     assert ask(wire.client()).body == b"ok"
-    router: Any = wire.proxy.registry.routers["shop@2/web"]
+    router: Any = wire.proxy.registry.routers[key("shop@2/web")]
     assert router.opened == 1
     mirror.last.lose()
     assert router.opened == 0

@@ -14,11 +14,20 @@ A filter is an object with some of these methods. The exchange calls them in thi
 | `response(exchange, head)` | the head of the response has arrived | change its fields, observe its body |
 | `ended(exchange, status, outcome)` | the exchange has ended | note something |
 
-`exchange.marks` keeps what a filter must remember of a request. `exchange.observers` get the bytes of the body of the
-response.
+For a filter, an exchange has:
+
+* `marks`: what the filter must remember of the request, by the filter.
+* `fields`: fields that the response gets, whoever gives it.
+* `observe`: the bytes of the body of the response go to an object, too.
+* `proceed` and `fail`: a filter that has returned `math.inf` from `waits` calls one of them later.
+
+The method `samples()` yields the metrics of a filter. It is called by other threads.
 """
 
+from collections.abc import Iterator
 from typing import Any
+
+from app_toolkit.observability.metrics import Sample
 
 HOOKS = ("arrived", "place", "request", "waits", "waited", "sending", "sent", "response", "ended")
 
@@ -26,7 +35,7 @@ HOOKS = ("arrived", "place", "request", "waits", "waited", "sending", "sent", "r
 class Filters:
     """The filters of one plane, in their order: the hooks of each are called after those of the ones before."""
 
-    __slots__ = HOOKS
+    __slots__ = (*HOOKS, "_filters")
 
     arrived: tuple[Any, ...]
     place: tuple[Any, ...]
@@ -39,5 +48,12 @@ class Filters:
     ended: tuple[Any, ...]
 
     def __init__(self, *filters: object) -> None:
+        self._filters = filters
         for hook in HOOKS:
             setattr(self, hook, tuple(getattr(each, hook) for each in filters if hasattr(each, hook)))
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of all filters. Thread-safe."""
+        for each in self._filters:
+            if hasattr(each, "samples"):
+                yield from each.samples()
