@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core import deadlines
@@ -35,27 +35,19 @@ HELD = 1024 * 1024
 HERE = hop.peers(None, None, "http")
 
 
-class Result(Protocol):
-    """One result of a call: an item, or the last one. A frame of the wire, or an object of this process."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def size(self) -> int:
-        """Bytes that it keeps."""
-
-
 class Caller:
     """The caller of a call, until the end of the `with` block. `next` returns the results one by one.
+
+    A result is an item, or the last one. It is a frame of the wire, or an object with the same `kind` and `size`.
 
     The block ends the exchange. An exception in it is the outcome of the call, as it is recorded. An exception of the
     user's method is a complete response, so that its outcome is `OK`.
     """
 
-    __slots__ = ("_ahead", "_error", "_paused", "_results", "_waiter", "exchange", "head", "request")
+    __slots__ = ("_ahead", "_error", "_paused", "_results", "_waiter", "exchange", "request")
 
     host = ""
+    head: ResponseHead | None = None  # only the results matter
     peers = HERE
     continued = False
     size = 0
@@ -64,8 +56,8 @@ class Caller:
     def __init__(self, plane: "CallPlane", request: CallRequest) -> None:
         self.request = request
         self.exchange: CallExchange | None = CallExchange(plane, self, request)
-        self.head: ResponseHead | None = None
-        self._results: deque[Any] = deque()
+        #: Those that the caller has not taken, with their sizes.
+        self._results: deque[tuple[Any, int]] = deque()
         self._ahead = 0
         self._paused = False
         self._error: Exception | None = None
@@ -78,18 +70,21 @@ class Caller:
         return await self.next()
 
     async def next(self) -> Any:
-        """Return the next `Result`. Raises the error of the call, once all results that arrived before are taken."""
-        result = await self._arrived()
+        """Return the next result. Raises the error of the call, once all results that arrived before are taken."""
+        if not self._results:
+            await self._wait()
+        result, size = self._results.popleft()
         if result.kind == "out_of_band":
             result.fetch()
-            result = await self._arrived()
-        self._ahead -= result.size
+            await self._wait()
+            result, size = self._results.popleft()
+        self._ahead -= size
         if self._paused and self.writable and self.exchange is not None:
             self._paused = False
             self.exchange.client_paused(False)
         return result
 
-    async def _arrived(self) -> Any:
+    async def _wait(self) -> None:
         while not self._results:
             if self._error is not None:
                 raise self._error
@@ -98,7 +93,6 @@ class Caller:
                 await self._waiter
             finally:
                 self._waiter = None
-        return self._results.popleft()
 
     def __enter__(self) -> Self:
         return self
@@ -120,10 +114,11 @@ class Caller:
         return self._ahead < HELD
 
     def write(self, data: Any) -> None:
-        """Keep a `Result` until the caller takes it."""
-        self._results.append(data)
-        self._ahead += data.size
-        if not self._paused and not self.writable and self.exchange is not None:
+        """Keep a result until the caller takes it."""
+        size = data.size
+        self._results.append((data, size))
+        self._ahead += size
+        if self._ahead >= HELD and not self._paused and self.exchange is not None:
             self._paused = True
             self.exchange.client_paused(True)
         self._wake()
@@ -137,11 +132,9 @@ class Caller:
             self._waiter.set_result(None)
 
     def prepare(self, head: ResponseHead) -> bool:
-        self.head = head
         return True
 
-    def take_back(self) -> None:
-        self.head = None
+    def take_back(self) -> None: ...
 
     def regulate(self) -> None: ...
 
@@ -201,6 +194,8 @@ class CallExchange(Exchange):
     def _set_deadline(self) -> None:
         dispatcher, request = self.dispatcher, self.request
         usual, began = dispatcher.router.policy.request_timeout_s, dispatcher.began
+        if usual is None and request.call.timeout_s is None and request.outer is None:
+            return
         at = deadlines.until(began, (request.call.timeout_s, usual), request.outer)
         if at is not None:
             shared = self._ingress_state.deadlines(usual) if usual is not None and at == began + usual else None

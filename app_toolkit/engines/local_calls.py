@@ -22,14 +22,13 @@ CALLER = "embedded"
 class Given:
     """A result of a call that is an object of this process."""
 
-    __slots__ = ("kind", "value")
+    __slots__ = ("kind", "size", "value")
 
-    size = HELD  # the method is at most one item ahead of its caller
-
-    def __init__(self, kind: str, value: Any = None) -> None:
-        """`kind`: that of a frame."""
+    def __init__(self, kind: str, value: Any = None, size: int = 0) -> None:
+        """`kind`: that of a frame. `size`: see `dispatch.caller.HELD`."""
         self.kind = kind
         self.value = value
+        self.size = size
 
     def open(self) -> Any:
         """Return the value, or raise it if it is an error."""
@@ -111,8 +110,8 @@ class LocalCall:
         self._gone = False
         #: The task in which the method runs. None: it does not run.
         self._task: asyncio.Task[Any] | None = None
-        self._room = asyncio.Event()
-        self._room.set()
+        #: Is set when the caller has taken an item. None: it has taken all.
+        self._room: asyncio.Future[None] | None = None
 
     def begin(self, exchange: Exchange, terms: Terms) -> None:
         """Let the caller run the method, or a new task if there is no caller, as for a copy."""
@@ -132,10 +131,12 @@ class LocalCall:
     def pass_on(self, data: bytes) -> None: ...
 
     def pause_reading(self) -> None:
-        self._room.clear()
+        self._room = asyncio.get_running_loop().create_future()
 
     def resume_reading(self) -> None:
-        self._room.set()
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
 
     def abort(self) -> None:
         """Cancel the method, and drop its results."""
@@ -231,10 +232,11 @@ class LocalCall:
 
     async def item(self, item: Any) -> None:
         """Give an item to the exchange. Waits until the caller has taken the one before."""
-        await self._room.wait()
+        if self._room is not None:
+            await self._room
         if not self._gone:
-            self._exchange.received(Given("item", item))
-        if self._room.is_set():
+            self._exchange.received(Given("item", item, HELD))
+        if self._room is None:
             await asyncio.sleep(0)  # a method that always has another item would keep the event loop
 
 

@@ -129,7 +129,8 @@ class FramedCall:
 
     def _part(self) -> None:
         self._exchange = None
-        self._stop_moving()
+        if self._moving is not None:
+            self._stop_moving()
 
     # For the connection
 
@@ -171,7 +172,7 @@ class FramedCall:
         if self._behind is not None:
             self._behind += frames
         else:
-            self._pass_all(frames)
+            self._pass(frames)
 
     def ended(self, reusable: bool) -> None:
         exchange, head = self._exchange, self._head
@@ -201,27 +202,25 @@ class FramedCall:
     def _is_refused(self) -> bool:
         return self._head is not None and self._head.refusal is not None
 
-    def _pass_all(self, frames: list[Frame]) -> None:
+    def _pass(self, frames: list[Frame]) -> None:
+        """Give frames to the exchange, up to one that is fetched before the exchange gets the head."""
         for number, frame in enumerate(frames, 1):
-            if frame.kind != "out_of_band":
-                self._pass(frame)
-            elif self._begun and self._exchange is not None:
-                self._exchange.received(Kept(self.fetch))
-            else:
-                self.fetch()
-                self._behind = frames[number:]
+            exchange, kind = self._exchange, frame.kind
+            if exchange is None:
                 return
-
-    def _pass(self, frame: Frame) -> None:
-        """Give a frame to the exchange."""
-        exchange, self._last = self._exchange, frame.kind
-        if exchange is None:
-            return
-        if not self._begun:
-            self._stop_moving()
-            assert self._head is not None
-            self._begin_response(exchange, self._head)
-        exchange.received(frame)
+            if kind == "out_of_band":
+                if not self._begun:
+                    self.fetch()
+                    self._behind = frames[number:]
+                    return
+                exchange.received(Kept(self.fetch))
+                continue
+            self._last = kind
+            if not self._begun:
+                self._stop_moving()
+                assert self._head is not None
+                self._begin_response(exchange, self._head)
+            exchange.received(frame)
 
     def _begin_response(self, exchange: Exchange, head: ResponseHead) -> None:
         self._begun = True
@@ -270,8 +269,7 @@ class FramedCall:
         else:
             self._moving = None
             behind, self._behind = self._behind, None
-            self._pass(frame)
-            self._pass_all(behind or [])
+            self._pass([frame, *(behind or ())])
 
     def _not_moved(self, error: Exception) -> None:
         self._moving = None
