@@ -63,12 +63,6 @@ class Caller:
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    async def first(self) -> Any:
-        """Begin the call, and return its first result. Raises as `next` does."""
-        assert self.exchange is not None
-        self.exchange.begin()
-        return await self.next()
-
     async def next(self) -> Any:
         """Return the next result. Raises the error of the call, once all results that arrived before are taken."""
         if not self._results:

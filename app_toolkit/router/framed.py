@@ -57,6 +57,7 @@ class FramedCall:
         "_payloads",
         "_permit",
         "_reader",
+        "_refused",
         "_router",
         "_size",
     )
@@ -74,6 +75,7 @@ class FramedCall:
         self._size = 0
         self._reader = FrameReader()
         self._head: ResponseHead | None = None
+        self._refused = False
         #: Whether the exchange knows the head.
         self._begun = False
         #: The kind of the last frame.
@@ -144,6 +146,7 @@ class FramedCall:
         if exchange is None:
             return
         if response.refusal is not None:
+            self._refused = True
             if response.holdings is not None:
                 self._router.report(self._permit, response.holdings, moved=True)
             exchange.response_started(response)
@@ -154,7 +157,7 @@ class FramedCall:
 
     def received(self, data: bytes) -> None:
         exchange = self._exchange
-        if exchange is None or self._is_refused:
+        if exchange is None or self._refused:
             return
         if self._copy is not None:
             self._size += len(data)
@@ -178,7 +181,7 @@ class FramedCall:
         exchange, head = self._exchange, self._head
         assert exchange is not None
         assert head is not None
-        if self._is_refused or self._last in LAST:
+        if self._refused or self._last in LAST:
             exchange.ended(reusable)
             return
         if reusable:
@@ -197,10 +200,6 @@ class FramedCall:
 
     def writing_paused(self, paused: bool) -> None:
         pass  # the caller holds the arguments until the call has ended, so pausing would save no memory
-
-    @property
-    def _is_refused(self) -> bool:
-        return self._head is not None and self._head.refusal is not None
 
     def _pass(self, frames: list[Frame]) -> None:
         """Give frames to the exchange, up to one that is fetched before the exchange gets the head."""

@@ -270,19 +270,20 @@ class RemoteDeploymentClient:
 
     async def call(self, call: Call) -> Any:
         with self._caller(call) as caller:
-            return _outcome(await self._first(caller))
+            self._begin(caller)
+            return _outcome(await caller.next())
 
     async def fetch(self, call: Call) -> Any:
         with self._caller(call) as caller:
-            frame = await self._first(caller)
+            self._begin(caller)
+            frame = await caller.next()
             return EncodedValue(frame) if frame.kind == "value" else _outcome(frame)
 
     async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         with self._caller(call) as caller:
-            frame = await self._first(caller)
-            while frame.kind == "item":
+            self._begin(caller)
+            while (frame := await caller.next()).kind == "item":
                 yield _outcome(frame)
-                frame = await caller.next()
             if frame.kind != "end":
                 _outcome(frame)  # an error
 
@@ -290,16 +291,15 @@ class RemoteDeploymentClient:
         request_id = REQUEST_ID.get() or self._data_plane.mint_id()
         return Caller(self.plane, CallRequest(call, request_id, partial(self._is_idempotent, call.method)))
 
-    async def _first(self, caller: Caller) -> Frame:
-        """Encode the arguments, begin the call, and return the first frame of its result."""
+    def _begin(self, caller: Caller) -> None:
+        """Encode the arguments, and begin the call."""
         request, exchange = caller.request, caller.exchange
         assert exchange is not None
         call = request.call
         request.pieces = calls.encode_call(call)
         request.held = self._data_plane.payloads is not None and calls.is_out_of_band(request.pieces)
         exchange.preference = self.router.preference(call)
-        frame: Frame = await caller.first()
-        return frame
+        exchange.begin()
 
 
 def _outcome(frame: Frame) -> Any:
