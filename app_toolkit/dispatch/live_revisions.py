@@ -7,8 +7,8 @@ from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.routes import LiveIngress
 from app_toolkit.core.traffic import choose
 from app_toolkit.dispatch.exchange import Exchange
-from app_toolkit.dispatch.filters.sessions import value_at
 from app_toolkit.dispatch.ingress_router import IngressRouter
+from app_toolkit.dispatch.request import value_at
 
 
 def choose_revision(

@@ -506,15 +506,15 @@ class ASGIUpstream:
         if self._gone:
             return
         exchange, request, kind = self._exchange, self._request, message["type"]
-        if kind in ("http.response.start", "websocket.http.response.start"):
-            exchange.response_started(self._head(message))
-        elif kind in ("http.response.body", "websocket.http.response.body"):
+        if kind == "http.response.body" or kind == "websocket.http.response.body":
             body = message.get("body", b"")
             if body:
                 exchange.received(body)
             if not (message.get("more_body", False) or self._gone):
                 self._gone = True
                 exchange.ended(True)
+        elif kind == "http.response.start" or kind == "websocket.http.response.start":
+            exchange.response_started(self._head(message))
         elif kind == "websocket.accept":
             fields = list(message.get("headers", ()))
             request.has_id = any(name == b"x-request-id" for name, _ in fields)

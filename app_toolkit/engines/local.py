@@ -252,10 +252,16 @@ class InProcess:
             self.counters.add(record)
             self.slow.add(record)
 
-    def count_gap(self, deployment: str, seconds: float) -> None:
-        """Count the time between two chunks of a streamed response."""
+    def gap_counter(self, deployment: str) -> Callable[[float], None]:
+        """Return the function that counts the seconds between two chunks of a streamed response. Thread-safe."""
         with self._counting:
-            self.counters.gaps(deployment).observe(seconds)
+            gaps = self.counters.gaps(deployment)
+
+        def count(seconds: float) -> None:
+            with self._counting:
+                gaps.observe(seconds)
+
+        return count
 
     def expose(self, local: "Local") -> None:
         """Include a deployment in the metrics, and have `prometheus_client` collect these if user code has imported it.

@@ -140,7 +140,7 @@ class LocalPlane:
         self.records = IN_PROCESS.records
         self.filters = Filters(
             *ingress_filters(
-                count_gap=lambda ingress: partial(IN_PROCESS.count_gap, ingress),
+                count_gap=IN_PROCESS.gap_counter,
                 server_timing=settings.server_timing(),
             )
         )

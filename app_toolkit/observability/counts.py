@@ -157,7 +157,10 @@ class Counters:
 
     def gaps(self, deployment: str) -> Histogram:
         """Return the histogram of the gaps between the chunks of streamed responses of a deployment."""
-        return self._gaps.setdefault(deployment, Histogram())
+        gaps = self._gaps.get(deployment)
+        if gaps is None:
+            gaps = self._gaps[deployment] = Histogram()
+        return gaps
 
     def forget(self, deployment: str) -> None:
         """Remove the counts of a deployment that is gone. If it is deployed again, they start at zero."""

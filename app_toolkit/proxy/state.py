@@ -92,8 +92,6 @@ class ProxyState:
         self.tag_source: KeySource | None = None
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
         self.draw: Callable[[], float] = random.random
-        #: The copies of requests that mirrors get.
-        self.mirroring = Mirroring(self.registry, self.upstreams, clock)
         self.draining = False
         self.access = access
         #: The outcomes and latencies of requests.
@@ -108,9 +106,6 @@ class ProxyState:
             self.records.subscribe(tracing.current.add)
         if access is not None:
             self.records.subscribe(access.add)
-            self.mirroring.records.subscribe(access.add)
-        #: Counts the requests of each client address. None: they are not limited.
-        self.client_limit: ClientLimit | None = None
         self.configure(HTTPOptions())
         self._compared = ComparedRequests()
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
@@ -126,10 +121,14 @@ class ProxyState:
     def configure(self, options: HTTPOptions) -> None:
         """Apply the options of requests. Call this before the first request."""
         (self.tag_source,) = (None,) if options.tag_source is None else key_sources(options.tag_source)
-        filters: list[object] = [SessionAffinity(self.token), UploadPacing(), self.mirroring]
+        access = () if self.access is None else (self.access.add,)
+        filters = [
+            SessionAffinity(self.token),
+            UploadPacing(),
+            Mirroring(self.registry, self.upstreams, self.clock, *access),
+        ]
         if options.max_requests_per_client is not None:
-            self.client_limit = ClientLimit(options.max_requests_per_client)
-            filters.append(self.client_limit)
+            filters.append(ClientLimit(options.max_requests_per_client))
         own = ingress_filters(
             count_gap=lambda ingress: self.counters.gaps(ingress).observe, server_timing=options.server_timing
         )
@@ -165,7 +164,7 @@ class ProxyState:
         return ingress_state
 
     def _forget_ingress(self, key: ReplicaSetKey) -> None:
-        self.mirroring.mirrors.forget(key.name)
+        self.filters.forget(key)
         if self._ingress_states.pop(key, None) is not None:
             self._removed[key] = self.clock()
 
@@ -232,7 +231,7 @@ class ProxyState:
 
     async def aclose(self) -> None:
         """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
-        self.mirroring.close()
+        self.filters.close()
         self.wait_queues.close()
         for ingress_state in self._ingress_states.values():
             ingress_state.close()

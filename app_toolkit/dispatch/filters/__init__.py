@@ -21,13 +21,17 @@ For a filter, an exchange has:
 * `observe`: the bytes of the body of the response go to an object, too.
 * `proceed` and `fail`: a filter that has returned `math.inf` from `waits` calls one of them later.
 
-The method `samples()` yields the metrics of a filter. It is called by other threads.
+A filter may also have `samples()`, which yields its metrics and is called by other threads, `forget(ingress)`, for an
+ingress that is removed, and `close()`, for the end of the plane.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.observability.metrics import Sample
+
+F = TypeVar("F")
 
 HOOKS = ("arrived", "place", "request", "waits", "waited", "sending", "sent", "response", "ended")
 
@@ -51,6 +55,22 @@ class Filters:
         self._filters = filters
         for hook in HOOKS:
             setattr(self, hook, tuple(getattr(each, hook) for each in filters if hasattr(each, hook)))
+
+    def of(self, kind: type[F]) -> F | None:
+        """Return the filter of a class. None: there is none."""
+        return next((each for each in self._filters if isinstance(each, kind)), None)
+
+    def forget(self, ingress: ReplicaSetKey) -> None:
+        """Note that an ingress was removed."""
+        for each in self._filters:
+            if hasattr(each, "forget"):
+                each.forget(ingress)
+
+    def close(self) -> None:
+        """Note that the plane ends."""
+        for each in self._filters:
+            if hasattr(each, "close"):
+                each.close()
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of all filters. Thread-safe."""

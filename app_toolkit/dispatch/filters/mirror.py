@@ -39,11 +39,18 @@ class Original:
 class Mirroring:
     """The mirrored requests of one proxy."""
 
-    def __init__(self, registry: Registry[IngressRouter], upstreams: Upstreams, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        registry: Registry[IngressRouter],
+        upstreams: Upstreams,
+        clock: Callable[[], float],
+        *subscribers: Callable[[Record], object],
+    ) -> None:
+        """`subscribers`: get the records of the copies that have ended."""
         self.mirrors = Mirrors()
         #: The records of the copies that have ended. Those of clients' requests are elsewhere, so that no subscriber
         #: counts a copy as a request.
-        self.records: Records[Record] = Records()
+        self.records: Records[Record] = Records(*subscribers)
         self.clock = clock
         #: The copies that have not ended.
         self.live: set[Copy] = set()
@@ -79,6 +86,9 @@ class Mirroring:
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of the metrics of mirrors. Thread-safe."""
         return self.mirrors.samples("request")
+
+    def forget(self, ingress: ReplicaSetKey) -> None:
+        self.mirrors.forget(ingress.name)
 
     def close(self) -> None:
         """End all copies, and begin no others."""

@@ -5,9 +5,9 @@ from functools import lru_cache
 from app_toolkit.config.affinity import KeySource, key_sources
 from app_toolkit.core.identity import ReplicaSetKey, dotted
 from app_toolkit.core.preference import Preference
-from app_toolkit.core.sessions import Pins, from_cookies, from_query
+from app_toolkit.core.sessions import Pins
 from app_toolkit.dispatch.exchange import Exchange
-from app_toolkit.dispatch.request import ClientRequest
+from app_toolkit.dispatch.request import ClientRequest, value_at
 from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.transport.pool import ResponseHead
 from app_toolkit.types import Header, ReplicaId
@@ -132,13 +132,3 @@ def _is_shared(fields: list[Header]) -> bool:
     """Return whether a cache may store a response for several clients (RFC 9111, 3.5 and 5.2.2)."""
     control = b",".join(value for name, value in fields if name == b"cache-control").lower()
     return b"public" in control or b"s-maxage" in control
-
-
-def value_at(source: KeySource, request: ClientRequest, own_cookie: str = "") -> str | None:
-    """Return what a request has in a header, a query or a cookie; None: nothing. `own_cookie`: the proxy's cookie."""
-    if source.where == "query":
-        return from_query(request.query, source.name)
-    if source.where == "header":
-        values = request.values(source.name.encode())
-        return values[0].decode("latin-1") or None if values else None
-    return from_cookies(b"; ".join(request.values(b"cookie")), source.name or own_cookie)
