@@ -106,7 +106,7 @@ async def slow_ingress(world: Held) -> Ingress:
 @asynccontextmanager
 async def full(world: Held, ingress: Ingress) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an ingress whose only slot is held by a handler that its router does not know of."""
-    holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.admit), base_url="http://shop")
+    holder = httpx.AsyncClient(transport=httpx.ASGITransport(ingress.replica.serve), base_url="http://shop")
     async with holder, world.client() as client:
         holding = asyncio.create_task(holder.get("/slow/holder"))
         await world.entered_by("holder")

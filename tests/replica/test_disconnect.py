@@ -470,39 +470,13 @@ async def test_a_cancellation_by_the_caller_is_not_taken_for_a_deadline() -> Non
 
     replica = Replica(app, name="r", max_ongoing_requests=1)
     scope: Scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    task = asyncio.create_task(replica.admit(scope, receive, send, timeout=0.2))
+    task = asyncio.create_task(replica.serve(scope, receive, send, timeout=0.2))
     await cleaning.wait()
     assert sent[0]["status"] == 504
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert replica.statistics() == ReplicaStatistics(0, 0, 0, draining=False)
-
-
-@pytest.mark.parametrize("before", range(4))
-@pytest.mark.parametrize("between", range(4))
-async def test_a_response_that_begins_to_the_moment_of_the_deadline_is_whole(before: int, between: int) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        for _ in range(before):
-            await asyncio.sleep(0)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(between):
-            await asyncio.sleep(0)
-        await send({"type": "http.response.body", "body": b"whole"})
-
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    async def receive() -> Message:
-        return {"type": "http.request"}
-
-    replica = Replica(app, name="hasty", max_ongoing_requests=1)
-    await replica.admit({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send, timeout=0)
-    start, body = sent
-    assert (start["status"], body["body"] == b"whole") in ((200, True), (504, False))
-    assert replica.statistics() == ReplicaStatistics(0, 0, 0, False)
 
 
 # The decision

@@ -60,8 +60,6 @@ class AdmittedRequest:
     """The time on `time.monotonic()` at which the request is cancelled; checked at every sweep. None: no deadline."""
     cut: RequestError | None = None
     """The reason why a response that has begun cannot be completed; None: there is none."""
-    replaced: RequestError | None = None
-    """The error that was sent instead of the response; None: there is none."""
     _head: Message | None = None
     """The head of a response of known length, or of a denial response, until the first bytes of the body are sent."""
     _length: int | None = None
@@ -78,7 +76,6 @@ class AdmittedRequest:
     _error_sent: asyncio.Event | None = None
     """Set when the error that replaces the response of the handler has been sent: the 504 of a late handler, or the 408
     of a slow body."""
-    _timer: asyncio.TimerHandle | None = None
     watcher: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
 
@@ -127,20 +124,12 @@ class AdmittedRequest:
         self._task = self._live.enter(self, self._scope["type"])
         return self
 
-    def bound(self, timeout: float, *, to_the_moment: bool = False) -> None:
-        """Set the deadline to `timeout` seconds from now.
-
-        The handler is cancelled at the next sweep after the deadline, or exactly at the deadline if `to_the_moment` is
-        true.
-        """
-        due = time.monotonic() + timeout
+    def bound(self, timeout: float) -> None:
+        """Set the deadline to `timeout` seconds from now. The handler is cancelled at the next sweep after it."""
+        self.deadline = time.monotonic() + timeout
         self._bounded = True
         self._outer_deadline = DEADLINE.get()
-        DEADLINE.set(due)
-        if to_the_moment:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, timeout), self._expired)
-        else:
-            self.deadline = due
+        DEADLINE.set(self.deadline)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -160,7 +149,7 @@ class AdmittedRequest:
         if self._bounded:
             DEADLINE.set(self._outer_deadline)
         self._live.leave(self)
-        for rare in (self._timer, self.watcher, self.ending):
+        for rare in (self.watcher, self.ending):
             if rare is not None:
                 rare.cancel()
         if not self._stopped:
@@ -278,17 +267,10 @@ class AdmittedRequest:
         lasting = is_lasting(self._scope)
         self._scope[LEAVE_SLOT] = partial(self._live.leave_slot, self)
         if lasting:
-            self._unbound()
+            self.deadline = None
         if not self._live.open_stream(self):
             return hop.KEPT
         return hop.LASTING if lasting else hop.OPEN
-
-    def _unbound(self) -> None:
-        """Remove the deadline."""
-        self.deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _fits(self, message: Message) -> bool:
         """Return whether the body begins with this message. Raises `RuntimeError` if its length is wrong."""
@@ -393,12 +375,6 @@ class AdmittedRequest:
     async def _expire(self) -> None:
         if self.complete:  # the response was completed just after the deadline
             return
-        if self.started and self._timer is not None:
-            # A response that begins exactly at the deadline may be the error of a call with this deadline. Wait for one
-            # sweep.
-            self._timer = self.ending = None
-            self.deadline = time.monotonic()
-            return
         await self._replace_response(DeadlineExceeded("the deadline of this request passed while its handler ran"))
 
     async def _replace_response(self, error: RequestError) -> None:
@@ -408,7 +384,6 @@ class AdmittedRequest:
             self.cut = error
         else:
             self.started = True
-            self.replaced = error
             self._error_sent = asyncio.Event()
             body = json.dumps(error.document(self.request_id or "")).encode()
             try:

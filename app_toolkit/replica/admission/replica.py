@@ -10,7 +10,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.uploads import most_slow_bodies
-from app_toolkit.errors import ReplicaBusy, RequestError, TooManyWebSockets
+from app_toolkit.errors import ReplicaBusy
 from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.replica.admission.admitted_request import AdmittedRequest, Put, respond
@@ -91,7 +91,7 @@ class Replica:
       It is either cancelled or, if it waits for a message, receives the disconnect, never both. A handler whose
       deadline has passed is always cancelled.
 
-    As an ASGI app, it serves requests of the server. `admit` does the same for a caller in this process. Only
+    As an ASGI app, it serves requests of the server. `serve` does the same for a caller in this process. Only
     `statistics` and the attributes are safe in other threads: everything else runs on the event loop that serves the
     app.
     """
@@ -272,10 +272,14 @@ class Replica:
     async def serve(
         self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
     ) -> Refusal | None:
-        """Run one request of an exchange in this process. Return why it is refused; None: it has run.
+        """Run one request of an exchange in this process. The scope is complete.
 
-        The parameters are those of `admit`. The exchange enforces the deadline: here, it ends the handler. Raises
-        whatever the app raises.
+        Return why it is refused, before user code runs. None: it has run. Raises whatever the app raises.
+
+        `caller`: the caller whose reservation the request redeems, or None. `timeout`: the time in seconds until the
+        deadline of the request. The exchange enforces it: here, it ends the handler at the next sweep.
+        `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` and `shard_key` if they are not those
+        of the caller.
         """
         kind = scope["type"]
         refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller)
@@ -286,38 +290,6 @@ class Replica:
                 request.bound(timeout)
             await request.serve(self.app)
         return None
-
-    async def admit(
-        self, scope: Scope, receive: Receive, send: Send, timeout: float | None = None, *, caller: str | None = None
-    ) -> RequestError | None:
-        """Run one request of a caller in this process. The scope is complete.
-
-        Return the error that was sent instead of the app's response, such as the 504 of a late handler; None: there is
-        none.
-
-        `caller`: the caller whose reservation the request redeems, or None. `timeout`: the time in seconds until the
-        deadline of the request. `scope["extensions"]["app_toolkit"]` has its `request_id`, and its `trace` and
-        `shard_key` if they are not those of the caller.
-
-        Raises `ReplicaBusy` or `TooManyWebSockets` before user code runs. Raises `DeadlineExceeded` after the response
-        has begun. Raises whatever the app raises.
-        """
-        kind = scope["type"]
-        refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller)
-        if refusal == "websockets":
-            raise TooManyWebSockets(
-                f"{len(self.live.websockets)} WebSockets are open at {self.name}, "
-                f"its max_open_websockets is {self.max_open_websockets}"
-            )
-        if refusal is not None:
-            raise ReplicaBusy(len(self.live.ongoing))
-        with AdmittedRequest(self.live, scope, receive, send) as request:
-            if timeout is not None:
-                request.bound(timeout, to_the_moment=True)
-            await request.serve(self.app)
-        if request.cut is not None:
-            raise request.cut
-        return request.replaced
 
     # For both
 

@@ -270,7 +270,7 @@ async def test_an_early_request_that_is_cancelled_leaves_its_slot_to_the_next(in
     replica = Replica(app, name="r", max_ongoing_requests=1)
 
     def request(path: str, caller: str | None) -> asyncio.Task[None]:
-        return asyncio.create_task(replica.admit({"type": "http", "path": path}, nothing, nothing, caller=caller))
+        return asyncio.create_task(replica.serve({"type": "http", "path": path}, nothing, nothing, caller=caller))
 
     first = request("first", None)
     await asyncio.sleep(0)

@@ -25,7 +25,7 @@ from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel
 
 from app_toolkit import DeploymentConfig, Toolkit, batch
-from app_toolkit.errors import OverrideError, PlanningError, ReplicaBusy
+from app_toolkit.errors import OverrideError, PlanningError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.planning import plan
 from app_toolkit.replica.admission.replica import Replica
@@ -267,13 +267,13 @@ async def test_a_request_that_waits_for_a_batch_is_ongoing_at_its_replica() -> N
         return n
 
     replica = Replica(app, name="hold", max_ongoing_requests=3)
-    transport = httpx.ASGITransport(replica.admit)
+    transport = httpx.ASGITransport(replica.serve)
     async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
         asked = [asyncio.ensure_future(client.get(f"/hold?n={n}")) for n in range(3)]
         await until(lambda: bool(running) and replica.statistics().ongoing == 3)
         assert running == [[0, 1]]
-        with pytest.raises(ReplicaBusy):  # two run and one waits for its batch
-            await client.get("/hold?n=4")
+        nobody: Any = None
+        assert await replica.serve({"type": "http"}, nobody, nobody) == "busy", "two run and one waits for its batch"
         asked[2].cancel()
         hold.set()
         await asyncio.wait(asked)
