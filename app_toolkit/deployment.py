@@ -141,7 +141,7 @@ class DeploymentKeywords(TypedDict, total=False):
 
 
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
-"""Options about WebSockets, which classes do not serve."""
+"""Options that only ingresses have."""
 
 OF_HTTP = frozenset({"max_body_size", "on_disconnect"})
 """Options of ingresses, and of classes that answer HTTP with `__call__`."""

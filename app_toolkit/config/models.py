@@ -187,6 +187,36 @@ def _routing_policy(option: str | None) -> str | None:
     return option
 
 
+class Faults(Model):
+    """Faults that requests get on purpose, to test what clients do then. Only this option causes them."""
+
+    delay_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
+    """seconds that a delayed request waits before it asks for a replica"""
+    delay_percent: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """percentage of the requests that are delayed"""
+    abort_status: Annotated[int | None, Field(ge=400, le=599)] = None
+    """status of the response to an aborted request, which no replica gets"""
+    abort_percent: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """percentage of the requests that are aborted"""
+    headers: bool = False
+    """whether a request may name its own faults in X-Fault-Delay-Ms and X-Fault-Abort-Status"""
+
+    @model_validator(mode="after")
+    def _check_effect(self) -> Self:
+        for one, other in (("delay_s", "delay_percent"), ("abort_status", "abort_percent")):
+            for option, needed in ((one, other), (other, one)):
+                if getattr(self, option) and not getattr(self, needed):
+                    raise ValueError(f"{option} has no effect without {needed}")
+        return self
+
+    @property
+    def summary(self) -> str:
+        """What requests get, as a phrase; empty: no faults."""
+        delay = f"a delay of {self.delay_s:g} s for {self.delay_percent:g} % of the requests" if self.delay_s else ""
+        abort = f"status {self.abort_status} for {self.abort_percent:g} % of the requests" if self.abort_status else ""
+        return ", ".join(filter(None, (delay, abort, "those that headers name" if self.headers else "")))
+
+
 class IngressPolicy(Model):
     """Options that callers of an ingress apply, and callers of a class, too."""
 
@@ -202,6 +232,8 @@ class IngressPolicy(Model):
     """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
+    faults: Faults | None = None
+    """faults that requests get on purpose; None: none"""
 
 
 class Policy(IngressPolicy):

@@ -37,6 +37,9 @@ logger = logging.getLogger("app_toolkit.replica")
 
 FORBIDDEN = 403
 
+AGAIN_S = 0.05
+"""Seconds after which a request that waits for something else than its place in a queue looks at its queue again."""
+
 X, T = ord("x"), ord("t")
 
 
@@ -352,7 +355,9 @@ class ASGIRequest(HTTPRequest):
                         await changed.wait()
                         continue
                 router.expire(clock())
-                await asyncio.sleep(0)
+                with suppress(TimeoutError):  # the request may wait for something else than its place in the queue
+                    async with asyncio.timeout(AGAIN_S):
+                        await changed.wait()
         finally:
             self._changed = None
             watch.cancel()

@@ -6,7 +6,7 @@ import secrets
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -28,6 +28,7 @@ from app_toolkit.engines.asgi import ASGIRequest, ASGIUpstreams
 from app_toolkit.engines.local import APPLICATION, IN_PROCESS, LOCAL, Local, context_of
 from app_toolkit.errors import ToolkitError
 from app_toolkit.interfaces import Deployable
+from app_toolkit.observability.metrics import Sample
 from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.router import Router
@@ -149,6 +150,11 @@ class LocalPlane:
         self.served: dict[ReplicaSetKey, Preference] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
+        IN_PROCESS.expose(self)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of the filters. Thread-safe."""
+        return self.filters.samples()
 
     def mint_id(self) -> bytes:
         return b"%b-%x" % (self._process, next(self._count))

@@ -78,6 +78,7 @@ REQUESTS_ONGOING = "app_toolkit_requests_ongoing"
 OPEN_STREAMS = "app_toolkit_open_streams"
 OPEN_WEBSOCKETS = "app_toolkit_open_websockets"
 AFFINITY = "app_toolkit_affinity_total"
+FAULTS = "app_toolkit_faults_injected_total"
 MIRRORED = "app_toolkit_mirrored_total"
 MIRROR_COMPARED = "app_toolkit_mirror_compared_total"
 CALLS = "app_toolkit_calls_total"
@@ -178,6 +179,13 @@ METRICS: tuple[Metric, ...] = (
         "Requests and calls with an affinity key or a routing policy, by what became of the preference.",
         (*DEPLOYMENT, "kind", "result"),
         "all",
+    ),
+    Metric(
+        FAULTS,
+        "counter",
+        "Faults that requests got on purpose, by the option `faults`: `delay` or `abort`.",
+        (*DEPLOYMENT, "kind"),
+        "proxies",
     ),
     Metric(
         MIRRORED,

@@ -83,6 +83,7 @@ SHOWN = {
     "docs/stateful.md py": "tests/ecosystem/test_page.py::test_code_on_the_page_is_that_of_the_app",
     "docs/troubleshooting.md json": REFUSAL,
     "docs/traces.md text": "tests/e2e/test_traces.py::test_one_tree_covers_a_request_with_its_call_and_batch",
+    "docs/traffic.md yaml": "tests/docs/test_traffic.py::test_a_request_may_name_its_own_faults_as_on_the_page",
     "docs/tutorial/app.md console": ANSWERS,
     "docs/tutorial/batching.md console": ANSWERS,
     "docs/tutorial/chat.md console": f"{CHAT}::test_the_chat_answers_as_the_page_shows",

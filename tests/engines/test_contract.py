@@ -109,6 +109,18 @@ async def test_a_request_whose_deadline_passes_counts_as_such_and_an_error_of_th
     assert after - before == {"deadline_exceeded": 1, "ok": 2}
 
 
+async def test_a_request_names_its_own_faults_where_it_may(visit: Visit) -> None:
+    asks = {"x-fault-delay-ms": "100", "x-fault-abort-status": "418"}
+    assert (await visit.client.get("/who", headers=asks)).json() == "hasty"
+    began = time.monotonic()
+    aborted = await visit.client.get("/feed/who", headers=asks)
+    assert time.monotonic() - began >= 0.1
+    assert (aborted.status_code, aborted.json()["error"]) == (418, "fault_injected")
+    assert aborted.json()["detail"] == f"the option faults of {visit.served.spoken('feed')} has aborted this request"
+    assert (await visit.client.get("/feed/who", headers={"x-fault-delay-ms": "100"})).json() == "feed"
+    assert time.monotonic() - began >= 0.2
+
+
 async def test_a_client_that_disconnects_leaves_the_queue(visit: Visit) -> None:
     inside = [visit.get("/desk/hold/first"), visit.get("/desk/hold/second")]
     await visit.noted("first began", "second began")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from app_toolkit.dispatch.filters.faults import FaultInjection
 from app_toolkit.dispatch.filters.server_timing import ServerTiming
 from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
 
@@ -14,4 +15,4 @@ def ingress_filters(*, count_gap: Callable[[str], Callable[[float], None]], serv
         server_timing: Whether responses have a Server-Timing field.
     """
     timing = [ServerTiming()] if server_timing else []
-    return [*timing, StreamGaps(count_gap)]
+    return [*timing, FaultInjection(), StreamGaps(count_gap)]

@@ -16,7 +16,7 @@ from tests.engines.contract.ground import AGAIN_S, Ground
 
 DESK = DeploymentConfig(name="desk", max_ongoing_requests=2, max_queued_requests=1, max_open_websockets=3)
 HASTY = DeploymentConfig(name="hasty", max_ongoing_requests=1, max_queue_wait_s=0.2, max_open_streams=2)
-FEED = DeploymentConfig(name="feed", max_queued_requests=0)
+FEED = DeploymentConfig(name="feed", max_queued_requests=0, faults={"headers": True})
 
 
 async def ground_of(ground: str) -> Ground:
