@@ -22,6 +22,7 @@ from app_toolkit.core import deadlines
 from app_toolkit.core.preference import NO_PREFERENCE, Preference, keyed
 from app_toolkit.core.trace import Trace
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
+from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.mirror import MirroredRequest
 from app_toolkit.dispatch.recorded_call import RecordedCall
 from app_toolkit.errors import ConfigError, DeadlineExceeded, ReplicaBusy, ReplicaLost, RequestError, StartupError
@@ -408,8 +409,8 @@ class InProcess:
         self.listed: set[str] = set()
         #: The copies of calls that mirrors of splits get, by event loop.
         self._mirrored: dict[asyncio.AbstractEventLoop, MirroredCalls] = {}
-        #: The deployments whose waiting and ongoing requests and calls are counted.
-        self._locals: WeakSet[Local] = WeakSet()
+        #: The deployments, and the filters of event loops, whose metrics are exposed.
+        self._exposed_parts: WeakSet[Local | Filters] = WeakSet()
         self._exposed = False
         #: Returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
         #: mirror of a split.
@@ -434,13 +435,14 @@ class InProcess:
         with self._counting:
             self.counters.gaps(deployment).observe(seconds)
 
-    def expose(self, local: "Local") -> None:
-        """Include a deployment in the metrics, and have `prometheus_client` collect these if user code has imported it.
+    def expose(self, part: "Local | Filters") -> None:
+        """Include a deployment or filters in the metrics.
 
-        The import takes 0.1 s, and is of no use to others.
+        `prometheus_client` collects the metrics if user code has imported it. The import takes 0.1 s, and is of no use
+        to others.
         """
         with self._counting:  # `_lock` is held while a deployment is made
-            self._locals.add(local)
+            self._exposed_parts.add(part)
             if self._exposed or "prometheus_client" not in sys.modules:
                 return
             self._exposed = True
@@ -453,11 +455,11 @@ class InProcess:
         yield from self.counters.samples()
         yield from BATCH_COUNTS.samples(lambda replica: NONE if replica is None else replica.deployment)
         with self._counting:
-            there = list(self._locals)
+            there = list(self._exposed_parts)
         with self._lock:
             mirrored = list(self._mirrored.values())
-        for local in there:
-            yield from local.samples()
+        for part in there:
+            yield from part.samples()
         for calls in mirrored:
             yield from calls.mirrors.samples("call")
 

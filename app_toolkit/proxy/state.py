@@ -130,9 +130,7 @@ class ProxyState:
         if options.max_requests_per_client is not None:
             self.client_limit = ClientLimit(options.max_requests_per_client)
             filters.append(self.client_limit)
-        own = ingress_filters(
-            count_gap=lambda ingress: self.counters.gaps(ingress).observe, server_timing=options.server_timing
-        )
+        own = ingress_filters(options, count_gap=lambda ingress: self.counters.gaps(ingress).observe)
         self.filters = Filters(*filters, *own)
 
     # For exchanges
@@ -232,7 +230,7 @@ class ProxyState:
 
     async def aclose(self) -> None:
         """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
-        self.mirroring.close()
+        await self.filters.aclose()
         self.wait_queues.close()
         for ingress_state in self._ingress_states.values():
             ingress_state.close()

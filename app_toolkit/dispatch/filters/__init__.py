@@ -21,7 +21,8 @@ For a filter, an exchange has:
 * `observe`: the bytes of the body of the response go to an object, too.
 * `proceed` and `fail`: a filter that has returned `math.inf` from `waits` calls one of them later.
 
-The method `samples()` yields the metrics of a filter. It is called by other threads.
+The method `samples()` yields the metrics of a filter. It is called by other threads. `aclose()` ends what a filter has
+begun, when its plane closes.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ HOOKS = ("arrived", "place", "request", "waits", "waited", "sending", "sent", "r
 class Filters:
     """The filters of one plane, in their order: the hooks of each are called after those of the ones before."""
 
-    __slots__ = (*HOOKS, "_filters")
+    __slots__ = (*HOOKS, "__weakref__", "_filters")
 
     arrived: tuple[Any, ...]
     place: tuple[Any, ...]
@@ -57,3 +58,9 @@ class Filters:
         for each in self._filters:
             if hasattr(each, "samples"):
                 yield from each.samples()
+
+    async def aclose(self) -> None:
+        """Close all filters, in their order."""
+        for each in self._filters:
+            if hasattr(each, "aclose"):
+                await each.aclose()

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.dispatch.filters.server_timing import ServerTiming
 from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
 
 
-def ingress_filters(*, count_gap: Callable[[str], Callable[[float], None]], server_timing: bool) -> list[object]:
+def ingress_filters(options: HTTPOptions, *, count_gap: Callable[[str], Callable[[float], None]]) -> list[object]:
     """Return the filters, in their order.
 
     Parameters:
+        options: Those of the proxies, or of the app in one process.
         count_gap: As for `StreamGaps`.
-        server_timing: Whether responses have a Server-Timing field.
     """
-    timing = [ServerTiming()] if server_timing else []
+    timing = [ServerTiming()] if options.server_timing else []
     return [*timing, StreamGaps(count_gap)]

@@ -79,7 +79,7 @@ class Mirroring:
         """Yield the samples of the metrics of mirrors. Thread-safe."""
         return self.mirrors.samples("request")
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """End all copies, and begin no others."""
         self._closed = True
         for copy in list(self.live):
