@@ -101,7 +101,7 @@ def names_service() -> bool:
     return bool(os.environ.get("OTEL_SERVICE_NAME")) or "service.name=" in resource
 
 
-REQUEST_OPTIONS = ("server_timing",)
+REQUEST_OPTIONS = ("server_timing", "rate_limit_storage")
 """The options of the proxies that apply to an app in one process, too."""
 
 

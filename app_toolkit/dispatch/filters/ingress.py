@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.dispatch.filters.rate_limit import RateLimits
 from app_toolkit.dispatch.filters.server_timing import ServerTiming
 from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
 
@@ -15,4 +16,4 @@ def ingress_filters(options: HTTPOptions, *, count_gap: Callable[[str], Callable
         count_gap: As for `StreamGaps`.
     """
     timing = [ServerTiming()] if options.server_timing else []
-    return [*timing, StreamGaps(count_gap)]
+    return [RateLimits(options.rate_limit_storage), *timing, StreamGaps(count_gap)]
