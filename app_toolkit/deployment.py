@@ -105,6 +105,12 @@ class DeploymentKeywords(TypedDict, total=False):
     affinity: str | None
     """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several.
     Default: None"""
+    rate_limit: str | None
+    """maximum requests of one client in a second, minute, hour or day: 100/minute; further ones get 429. Default:
+    None"""
+    rate_limit_by: str
+    """what identifies a client: client (its address), session, header:NAME, query:NAME or cookie:NAME. Default:
+    client"""
     routing_policy: str | None
     """what chooses the replica of a call: prefix, the longest known part of its conversation, or module:function.
     Default: None"""

@@ -25,7 +25,7 @@
       StreamUnknown         404  the stream log has no such stream (any more)
       StreamActive          409  a stream with this key has not ended
       Misdirected           421  a route of another ingress
-      TooManyRequests       429  the client's address has `max_requests_per_client` requests at the proxy
+      TooManyRequests       429  the client has sent more requests than a limit of it allows
       HeadTooLarge          431
       RemoteError           500  a deployment's error or result that cannot be transferred to its caller
       NotSupported          501  a method or a transfer coding that is not supported

@@ -450,7 +450,8 @@ class InProcess:
     def expose(self, measured: Measured) -> None:
         """Include an object in the metrics, and have `prometheus_client` collect these if user code has imported it.
 
-        The import takes 0.1 s, and is of no use to others.
+        `prometheus_client` collects the metrics if user code has imported it. The import takes 0.1 s, and is of no use
+        to others.
         """
         with self._counting:  # `_lock` is held while a deployment is made
             self._measured.add(measured)

@@ -56,6 +56,7 @@ class OneProcess:
     ) -> None:
         """Create the app. The callables are called with the first request, so that nothing is missing then."""
         IN_PROCESS.begin_tracing()
+        self.options = settings.request_options()
         self.app = app
         self.configs = ingresses
         self.stream_log = stream_log
@@ -90,6 +91,9 @@ class OneProcess:
             if lives:
                 lives = False
                 await IN_PROCESS.stop()
+                plane = self.planes.pop(asyncio.get_running_loop(), None)
+                if plane is not None:
+                    await plane.filters.aclose()
 
         try:
             self._make_table()  # raises if it cannot be planned; the first request makes it again, with later routes
@@ -140,10 +144,7 @@ class LocalPlane:
         self.upstreams = ASGIUpstreams(self._at)
         self.records = IN_PROCESS.records
         self.filters = Filters(
-            *ingress_filters(
-                count_gap=IN_PROCESS.gap_counter,
-                server_timing=settings.server_timing(),
-            )
+            *ingress_filters(served_by.options, count_gap=IN_PROCESS.gap_counter),
         )
         self.unowned = IngressState(UNOWNED, self.clock)
         #: By ingress: the preference for its replica. All clients have the same replica.

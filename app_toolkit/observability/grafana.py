@@ -31,6 +31,7 @@ from app_toolkit.observability.metrics import (
     MIRRORED,
     OPEN_STREAMS,
     OPEN_WEBSOCKETS,
+    RATE_LIMITED,
     REPLICA_BUFFERED,
     REPLICA_ONGOING,
     REPLICA_STREAMS,
@@ -138,6 +139,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Copies for mirrors", MIRRORED, ("application", "revision", "result"), "ops"),
         Panel("Compared responses", MIRROR_COMPARED, ("application", "revision", "result"), "ops"),
         Panel("Share of the members of splits", SPLIT_WEIGHT, ("split", "deployment"), "percentunit"),
+        Panel("Rate limits", RATE_LIMITED, ("deployment", "result"), "ops"),
         Panel("Affinity", AFFINITY, ("deployment", "kind", "result"), "ops"),
     ),
     "Processes": (

@@ -73,6 +73,7 @@ REQUEST_QUEUE_SECONDS = "app_toolkit_request_queue_seconds"
 REQUEST_RETRIES = "app_toolkit_request_retries_total"
 RESPONSE_BYTES = "app_toolkit_response_body_bytes_total"
 STREAM_GAP_SECONDS = "app_toolkit_stream_gap_seconds"
+RATE_LIMITED = "app_toolkit_rate_limited_total"
 REQUESTS_QUEUED = "app_toolkit_requests_queued"
 REQUESTS_ONGOING = "app_toolkit_requests_ongoing"
 OPEN_STREAMS = "app_toolkit_open_streams"
@@ -168,6 +169,13 @@ METRICS: tuple[Metric, ...] = (
         DEPLOYMENT,
         "proxies",
         LATENCY_S,
+    ),
+    Metric(
+        RATE_LIMITED,
+        "counter",
+        "Requests to ingresses with a `rate_limit`: admitted, refused, or unchecked because the storage has failed.",
+        (*DEPLOYMENT, "result"),
+        "proxies",
     ),
     Metric(REQUESTS_QUEUED, "gauge", "Requests that wait for a replica.", DEPLOYMENT, "proxies"),
     Metric(REQUESTS_ONGOING, "gauge", "Requests that a replica serves.", DEPLOYMENT, "proxies"),

@@ -81,6 +81,7 @@ SHOWN = {
     "docs/queues.md console": "tests/cli/test_status.py::test_page_shows_where_requests_wait",
     "docs/queues.md text": "tests/router/test_holders.py::test_a_full_deployment_is_reported_once_as_the_page_shows",
     "docs/stateful.md py": "tests/ecosystem/test_page.py::test_code_on_the_page_is_that_of_the_app",
+    "docs/traffic.md http": "tests/docs/test_rate_limits.py::test_the_limit_of_the_page_refuses_what_the_page_shows",
     "docs/troubleshooting.md json": REFUSAL,
     "docs/traces.md text": "tests/e2e/test_traces.py::test_one_tree_covers_a_request_with_its_call_and_batch",
     "docs/traffic.md yaml": "tests/docs/test_traffic.py::test_a_request_may_name_its_own_faults_as_on_the_page",

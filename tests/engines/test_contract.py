@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -73,6 +74,34 @@ async def test_requests_beyond_the_limit_wait_and_requests_beyond_the_queue_are_
     visit.ground.open("hold")
     assert [(await task).json() for task in [*inside, waits]] == ["first", "second", "third"]
     assert set(visit.ground.notes) == {"first began", "second began", "third began"}, "the fourth ran no user code"
+
+
+async def test_requests_above_the_rate_limit_of_their_client_are_refused(visit: Visit) -> None:
+    async def ask(key: str) -> httpx.Response:
+        return await visit.client.get("/calm/who", headers={"x-key": key, "x-request-id": "my-own-id"})
+
+    got = [await ask("one") for _ in range(3)]
+    assert [each.status_code for each in got] == [200, 200, 429]
+    assert [each.headers["ratelimit"].rpartition("=")[0] for each in got] == [
+        f'"ingress";r={left};t' for left in (1, 0, 0)
+    ]
+    assert {each.headers["ratelimit-policy"] for each in got} == {'"ingress";q=2;w=3600'}
+    refused, calm = got[-1], visit.served.spoken("calm")
+    assert set(refused.headers.items()) >= REFUSED
+    assert 3_500 < int(refused.headers["retry-after"]) <= 3_600
+    assert refused.json() == {
+        "error": "too_many_requests",
+        "detail": f"the client has sent more than 2 requests in 3600 s, the rate_limit of {calm}",
+        "request_id": "my-own-id",
+    }
+    assert (await ask("two")).status_code == 200
+    for _ in range(2):  # without a key, the address counts
+        async with visit.talk("/calm/talk"):
+            pass
+    with pytest.raises(InvalidStatus) as caught:
+        async with visit.talk("/calm/talk"):
+            pass
+    assert caught.value.response.status_code == 429
 
 
 async def test_a_request_that_waits_too_long_is_refused(visit: Visit) -> None:
