@@ -226,7 +226,7 @@ class Faults(Model):
         """What requests get, as a phrase; empty: no faults."""
         delay = f"a delay of {self.delay_s:g} s for {self.delay_percent:g} % of the requests" if self.delay_s else ""
         abort = f"status {self.abort_status} for {self.abort_percent:g} % of the requests" if self.abort_status else ""
-        return ", ".join(filter(None, (delay, abort, "those that headers name" if self.headers else "")))
+        return ", ".join(filter(None, (delay, abort, "what headers ask for" if self.headers else "")))
 
 
 class IngressPolicy(Model):
