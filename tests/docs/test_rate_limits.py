@@ -3,7 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from app_toolkit.dispatch.filters.rate_counters import SOCKET_TIMEOUT_S
+from app_toolkit.dispatch.filters.rate_counters import MOST_COUNTERS, SOCKET_TIMEOUT_S
 from app_toolkit.dispatch.filters.rate_limit import LOG_INTERVAL_S, PAUSE_S, TIMEOUT_S
 from app_toolkit.observability.metrics import RATE_LIMITED
 
@@ -36,6 +36,7 @@ def test_the_limit_of_the_page_refuses_what_the_page_shows() -> None:
     "sentence",
     [
         f"does not answer within {TIMEOUT_S:g} s, requests",
+        f"up to {MOST_COUNTERS:,} clients",
         f"asked again after {PAUSE_S:g} s",
         f"`{RATE_LIMITED}` counts them as `unchecked`",
     ],

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from app_toolkit.dispatch.filters import rate_counters, rate_limit
 from app_toolkit.dispatch.filters.rate_limit import LOG_INTERVAL_S, PAUSE_S, TIMEOUT_S, Usage, fields
 from app_toolkit.observability.metrics import RATE_LIMITED
 from tests import published
+from tests.streaming.redis_server import RedisServer
 
 from . import test_cors, test_mirroring
 from .test_ending import HANDSHAKE, SWITCHING
 from .test_sessions import OK, ask
 from .wire import Wire
+from .world import RunningProxy, World
 
 BUSY = b"HTTP/1.1 503 Busy\r\nx-app-toolkit-refused: draining\r\ncontent-length: 0\r\n\r\n"
 
@@ -114,12 +117,12 @@ def test_a_session_has_one_limit_with_and_without_its_pin(wire: Wire) -> None:
     assert statuses == [200, 200, 429]
 
 
-def test_no_key_is_stored(wire: Wire) -> None:
+def test_no_key_is_stored(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = rate_counters.Memory()
+    monkeypatch.setattr(rate_limit, "open_storage", lambda choice: memory)
     wire.one(OK, rate_limit="9/minute", rate_limit_by="header:authorization")
     asked(wire, "authorization: Bearer hidden")
-    (filter,) = [each for each in wire.proxy.filters._filters if isinstance(each, rate_limit.RateLimits)]
-    assert isinstance(filter._storage, rate_counters.Memory)
-    (key,) = filter._storage.storage
+    (key,) = memory.storage
     assert key.startswith("shop/web:60:")
     assert "hidden" not in key
 
@@ -200,6 +203,27 @@ def test_live_revisions_share_the_counters(wire: Wire) -> None:
     serve(0.0, 1.0)
     assert [asked(wire), asked(wire)] == [200, 429]
     assert [len(each.received) for each in replicas] == [1, 1]
+
+
+def test_proxies_share_the_counters_in_redis(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    server.start()
+    worlds = []
+    try:
+        for name in "ab":
+            (folder := tmp_path / name).mkdir()
+            worlds.append(World(RunningProxy(rate_limit_storage=server.url), folder))
+            worlds[-1].route(worlds[-1].replica().endpoint(), rate_limit="3/hour")
+        statuses = []
+        for world in worlds * 2:
+            with world.raw() as raw:
+                statuses.append(raw.send(b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n").answer().status)
+        assert statuses == [200, 200, 200, 429]
+    finally:
+        for world in worlds:
+            world.close()
+            world.edge.close()
+        server.end()
 
 
 # A storage that fails
