@@ -94,6 +94,8 @@ class ReplicaSetStatus:
     """None: the deployment is not autoscaled."""
     outdated: int = 0
     """The number of replicas of earlier revisions that run."""
+    faults: str | None = None
+    """The faults that its requests get on purpose, as a sentence; None: they get none."""
 
     @property
     def running(self) -> int:
@@ -124,9 +126,9 @@ class ReplicaSetStatus:
 
     @property
     def reason(self) -> str:
-        """The last line of the error; empty if the status is healthy."""
+        """The last line of the error. If there is none or the status is healthy: its faults; empty: it has none."""
         lines = self.error.strip().splitlines()
-        return lines[-1] if lines and self.status != HEALTHY else ""
+        return lines[-1] if lines and self.status != HEALTHY else self.faults or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +470,7 @@ def replica_set_status(
         outdated=0
         if spec is None
         else sum(r.phase is Phase.RUNNING and r.template_hash != spec.template_hash for r in record.replicas),
+        faults=None if spec is None else _faults(spec),
     )
 
 
@@ -512,6 +515,11 @@ def unhealthy(replica: ReplicaRecord, now: float) -> str | None:
     if replica.failed_probes:
         return f"did not answer {replica.failed_probes} health check{'s' * (replica.failed_probes > 1)}"
     return f"has not answered a health check for {unanswered_s:.0f} s" if unanswered_s >= UNANSWERED_S else None
+
+
+def _faults(spec: ReplicaSetSpec) -> str | None:
+    faults = None if spec.policy is None else spec.policy.faults
+    return f"faults are injected: {faults.summary}" if faults is not None and faults.summary else None
 
 
 def _never_placed(record: ReplicaSetRecord) -> str | None:

@@ -17,7 +17,7 @@ from app_toolkit.dispatch.deadlines import Deadline
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
 from app_toolkit.dispatch.downstream import Downstream
 from app_toolkit.dispatch.ingress_router import RoutePermit
-from app_toolkit.dispatch.plane import Plane
+from app_toolkit.dispatch.plane import ExchangePlane
 from app_toolkit.dispatch.request import KEPT_BODY, ClientRequest
 from app_toolkit.dispatch.upstream import Terms, Upstream
 from app_toolkit.errors import (
@@ -81,7 +81,7 @@ class Exchange:
         "request",
     )
 
-    def __init__(self, plane: Plane, downstream: Downstream, request: ClientRequest) -> None:
+    def __init__(self, plane: ExchangePlane, downstream: Downstream, request: ClientRequest) -> None:
         self.plane = plane
         self.downstream = downstream
         self.request = request

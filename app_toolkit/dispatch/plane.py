@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from app_toolkit.dispatch.exchange import Exchange
 
 
-class Plane(Protocol):
+class ExchangePlane(Protocol):
     """The state that the exchanges of one proxy, or of one event loop without a proxy, share."""
 
     clock: Callable[[], float]

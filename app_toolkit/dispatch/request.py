@@ -119,6 +119,7 @@ class HTTPRequest:
     method: bytes
     websocket: bool
     length: int | None
+    complete: bool
 
     @property
     def name(self) -> str:
@@ -139,6 +140,8 @@ class HTTPRequest:
     def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
         if self.websocket:
             return DeadlineExceeded(f"the WebSocket was not accepted within its {timeout:g} s")
+        if stage is Stage.IDLE and self.complete:
+            stage = Stage.WAITING
         return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
 
     def check_body(self, most: int, name: str) -> None:

@@ -37,6 +37,9 @@ logger = logging.getLogger("app_toolkit.replica")
 
 FORBIDDEN = 403
 
+AGAIN_S = 0.05
+"""Seconds after which a request that waits for something else than its place in a queue looks at its queue again."""
+
 X, T = ord("x"), ord("t")
 
 
@@ -50,7 +53,6 @@ class ASGIRequest(HTTPRequest):
     __slots__ = (
         "_changed",
         "_complete",
-        "_error",
         "_kind",
         "_next",
         "_runs",
@@ -58,6 +60,7 @@ class ASGIRequest(HTTPRequest):
         "body",
         "client",
         "deliver",
+        "error_of_cut",
         "flushing",
         "has_id",
         "head",
@@ -122,7 +125,8 @@ class ASGIRequest(HTTPRequest):
         #: The messages of the response that were not sent yet.
         self.pending: list[Message] = []
         self._complete = False
-        self._error: Exception | None = None
+        #: Why the response was cut off. None: it was not.
+        self.error_of_cut: Exception | None = None
         # The task of the server
         #: The attempt that is to run. None: there is none yet.
         self._next: ASGIUpstream | None = None
@@ -261,7 +265,7 @@ class ASGIRequest(HTTPRequest):
         self._wake()
 
     def cut(self, error: Exception) -> None:
-        self._error = error
+        self.error_of_cut = error
         self._wake()
 
     def _append(self, part: str, **message: Any) -> None:
@@ -283,11 +287,9 @@ class ASGIRequest(HTTPRequest):
                         await upstream.run()
                     except Exception as error:
                         await self.flush()
-                        if self._error is not None:
-                            raise self._error from error
-                        if not (upstream.aborted and isinstance(error, ClientDisconnect)):
-                            self._log(exchange)
-                            raise
+                        if self.error_of_cut is not None:
+                            raise self.error_of_cut from error
+                        raise
                     finally:
                         self._runs = False
                 if self.pending or self.flushing is not None:
@@ -302,8 +304,8 @@ class ASGIRequest(HTTPRequest):
             flushing, self.flushing = self.flushing, None
             if flushing is not None:
                 flushing.cancel()
-        if self._error is not None:
-            raise self._error
+        if self.error_of_cut is not None:
+            raise self.error_of_cut
 
     def run_next(self, upstream: "ASGIUpstream") -> None:
         """Let the task of the server run this attempt."""
@@ -321,11 +323,6 @@ class ASGIRequest(HTTPRequest):
     async def _flush(self) -> None:
         while self.pending:
             await self.deliver(self.pending.pop(0))
-
-    def _log(self, exchange: Exchange) -> None:
-        # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
-        own = {"request_id": self.request_id}  # the context of the request has ended
-        logger.error("request %s failed in %s: %r", self.request_id, exchange.ingress_name, self.path, extra=own)
 
     def _wake(self) -> None:
         """Send what is pending while the app runs, or let the task of the server do so."""
@@ -352,7 +349,9 @@ class ASGIRequest(HTTPRequest):
                         await changed.wait()
                         continue
                 router.expire(clock())
-                await asyncio.sleep(0)
+                with suppress(TimeoutError):  # the request may wait for something else than its place in the queue
+                    async with asyncio.timeout(AGAIN_S):
+                        await changed.wait()
         finally:
             self._changed = None
             watch.cancel()
@@ -407,11 +406,6 @@ class ASGIUpstream:
         self._terms = terms
         self._request.run_next(self)
 
-    @property
-    def aborted(self) -> bool:
-        """Whether the exchange has ended before the response of the app."""
-        return self._gone
-
     # For the exchange
 
     def write_all(self, pieces: Any) -> None: ...
@@ -445,8 +439,16 @@ class ASGIUpstream:
         REPLICA.set(ingress.context)
         try:
             refusal = await ingress.replica.serve(request.scope, self.receive, self.send, timeout_s, caller=caller)
-        except Exception:
+        except Exception as error:
+            is_told = self._gone and isinstance(error, ClientDisconnect)
             self._end()
+            if is_told:
+                return
+            if request.error_of_cut is None:
+                # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
+                own = {"request_id": request.request_id}  # the context of the request has ended
+                said = "request %s failed in %s: %r"
+                logger.error(said, request.request_id, exchange.ingress_name, request.path, extra=own)
             raise
         finally:
             REPLICA.set(outer)

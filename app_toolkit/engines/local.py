@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import uvloop
@@ -72,6 +72,13 @@ def disable_ray_auto_start() -> None:
 def context_of(deployment: str) -> ReplicaContext:
     """Return the context of the only replica of a deployment in this process."""
     return ReplicaContext(APPLICATION, deployment, ReplicaId(deployment))
+
+
+class Measured(Protocol):
+    """Has metrics as long as it exists."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples. Thread-safe."""
 
 
 class Local:
@@ -231,8 +238,8 @@ class InProcess:
         self.listed: set[str] = set()
         #: The copies of calls that mirrors of splits get, by event loop.
         self._mirrored: dict[asyncio.AbstractEventLoop, MirroredCalls] = {}
-        #: The deployments whose waiting and ongoing requests and calls are counted.
-        self._locals: WeakSet[Local] = WeakSet()
+        #: The deployments and event loops that have metrics.
+        self._measured: WeakSet[Measured] = WeakSet()
         self._exposed = False
         #: Returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
         #: mirror of a split.
@@ -263,13 +270,14 @@ class InProcess:
 
         return count
 
-    def expose(self, local: "Local") -> None:
-        """Include a deployment in the metrics, and have `prometheus_client` collect these if user code has imported it.
+    def expose(self, measured: Measured) -> None:
+        """Include an object in the metrics, and have `prometheus_client` collect these if user code has imported it.
 
-        The import takes 0.1 s, and is of no use to others.
+        `prometheus_client` collects the metrics if user code has imported it. The import takes 0.1 s, and is of no use
+        to others.
         """
         with self._counting:  # `_lock` is held while a deployment is made
-            self._locals.add(local)
+            self._measured.add(measured)
             if self._exposed or "prometheus_client" not in sys.modules:
                 return
             self._exposed = True
@@ -282,11 +290,11 @@ class InProcess:
         yield from self.counters.samples()
         yield from BATCH_COUNTS.samples(lambda replica: NONE if replica is None else replica.deployment)
         with self._counting:
-            there = list(self._locals)
+            there = list(self._measured)
         with self._lock:
             mirrored = list(self._mirrored.values())
-        for local in there:
-            yield from local.samples()
+        for measured in there:
+            yield from measured.samples()
         for calls in mirrored:
             yield from calls.mirrors.samples("call")
 

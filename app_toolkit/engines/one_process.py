@@ -6,7 +6,7 @@ import secrets
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -28,6 +28,7 @@ from app_toolkit.engines.asgi import ASGIRequest, ASGIUpstreams
 from app_toolkit.engines.local import APPLICATION, IN_PROCESS, LOCAL, Local, context_of
 from app_toolkit.errors import ToolkitError
 from app_toolkit.interfaces import Deployable
+from app_toolkit.observability.metrics import Sample
 from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.router import Router
@@ -55,6 +56,7 @@ class OneProcess:
     ) -> None:
         """Create the app. The callables are called with the first request, so that nothing is missing then."""
         IN_PROCESS.begin_tracing()
+        self.options = settings.request_options()
         self.app = app
         self.configs = ingresses
         self.stream_log = stream_log
@@ -89,6 +91,9 @@ class OneProcess:
             if lives:
                 lives = False
                 await IN_PROCESS.stop()
+                plane = self.planes.pop(asyncio.get_running_loop(), None)
+                if plane is not None:
+                    await plane.filters.aclose()
 
         try:
             self._make_table()  # raises if it cannot be planned; the first request makes it again, with later routes
@@ -139,16 +144,18 @@ class LocalPlane:
         self.upstreams = ASGIUpstreams(self._at)
         self.records = IN_PROCESS.records
         self.filters = Filters(
-            *ingress_filters(
-                count_gap=IN_PROCESS.gap_counter,
-                server_timing=settings.server_timing(),
-            )
+            *ingress_filters(served_by.options, count_gap=IN_PROCESS.gap_counter),
         )
         self.unowned = IngressState(UNOWNED, self.clock)
         #: By ingress: the preference for its replica. All clients have the same replica.
         self.served: dict[ReplicaSetKey, Preference] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
+        IN_PROCESS.expose(self)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of the filters. Thread-safe."""
+        return self.filters.samples()
 
     def mint_id(self) -> bytes:
         return b"%b-%x" % (self._process, next(self._count))

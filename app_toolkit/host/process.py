@@ -58,7 +58,7 @@ from app_toolkit.observability.snapshots import Snapshots
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.observability.tracing import begin_tracing, end_tracing
 from app_toolkit.observability.user_metrics import UserRegistry
-from app_toolkit.proxy.edge import Edge
+from app_toolkit.proxy.hosted_proxy import HostedProxy
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica import breakpoints
 from app_toolkit.replica.admission.replica import ReplicaStatistics
@@ -83,7 +83,7 @@ class ControlledProcess:
     An order with an earlier epoch than that of a previous order raises `StaleEpoch`.
     """
 
-    server: ReplicaServer | Edge | AdminServer
+    server: ReplicaServer | HostedProxy | AdminServer
 
     def __init__(self, name: ReplicaId, services: Services) -> None:
         self.name = name
@@ -335,7 +335,7 @@ class ReplicaProcess(ControlledProcess):
 
 
 class ProxyProcess(ControlledProcess):
-    server: Edge
+    server: HostedProxy
 
     def start(self, spec: ProxySpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
@@ -346,7 +346,7 @@ class ProxyProcess(ControlledProcess):
         options, services = HTTPOptions(**spec.options), self.services
         here = services.node
         shared = options.proxies_per_node > 1 or list(services.nodes()).count(services.address) > 1
-        self.server = Edge(
+        self.server = HostedProxy(
             lambda: ProxyState(secret, Router, here, self._access(options)),
             options,
             partial(services.watch, self.name),

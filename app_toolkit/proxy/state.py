@@ -129,9 +129,7 @@ class ProxyState:
         ]
         if options.max_requests_per_client is not None:
             filters.append(ClientLimit(options.max_requests_per_client))
-        own = ingress_filters(
-            count_gap=lambda ingress: self.counters.gaps(ingress).observe, server_timing=options.server_timing
-        )
+        own = ingress_filters(options, count_gap=lambda ingress: self.counters.gaps(ingress).observe)
         self.filters = Filters(*filters, *own)
 
     # For exchanges
@@ -231,7 +229,7 @@ class ProxyState:
 
     async def aclose(self) -> None:
         """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
-        self.filters.close()
+        await self.filters.aclose()
         self.wait_queues.close()
         for ingress_state in self._ingress_states.values():
             ingress_state.close()

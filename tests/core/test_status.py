@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app_toolkit.client.progress import Row
+from app_toolkit.config.models import Faults, Policy
 from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reconcile import ReplicaSetRecord
@@ -125,6 +127,17 @@ def test_replica_set_is_unhealthy_only_if_too_few_replicas_answer(rows, target):
     well = found.running - marked
     assert found.status == ("healthy" if well >= target else "unhealthy" if marked else "starting")
     assert bool(found.reason) == (found.status == "unhealthy")
+
+
+def test_the_faults_of_a_deployment_are_shown_unless_there_is_worse():
+    faults = Faults(abort_status=503, abort_percent=5)
+    spec = replica_set_spec("v1", 1, policy=Policy(faults=faults))
+    found = replica_set_status(spec, record(("v1", RUN), last_error="it died, once"), 20.0)
+    assert (found.status, found.faults) == ("healthy", f"faults are injected: {faults.summary}")
+    assert found.reason == asdict(found)["faults"]
+    assert str(Row("web", found)) == f"web: healthy, 1 of 1 running ({found.faults})"
+    assert replica_set_status(spec, record(), 20.0, "it fails").reason == "it fails"
+    assert replica_set_status(replica_set_spec(policy=Policy(faults=Faults())), record(), 20.0).faults is None
 
 
 def test_quarantined_replica_set_has_failed_with_a_reason():

@@ -11,7 +11,7 @@ import pytest
 
 from app_toolkit.dispatch.filters.client_limit import ClientLimit
 from app_toolkit.dispatch.filters.upload_pacing import MEASURE_S
-from app_toolkit.proxy.request import KEPT_BODY
+from app_toolkit.dispatch.request import KEPT_BODY
 from tests import published
 from tests.patience import PATIENCE_S
 

@@ -22,7 +22,7 @@ For a filter, an exchange has:
 * `proceed` and `fail`: a filter that has returned `math.inf` from `waits` calls one of them later.
 
 A filter may also have `samples()`, which yields its metrics and is called by other threads, `forget(ingress)`, for an
-ingress that is removed, and `close()`, for the end of the plane.
+ingress that is removed, and `aclose()`, which ends what it has begun when its plane closes.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ HOOKS = ("arrived", "place", "request", "waits", "waited", "sending", "sent", "r
 class Filters:
     """The filters of one plane, in their order: the hooks of each are called after those of the ones before."""
 
-    __slots__ = (*HOOKS, "_filters")
+    __slots__ = (*HOOKS, "__weakref__", "_filters")
 
     arrived: tuple[Any, ...]
     place: tuple[Any, ...]
@@ -66,14 +66,14 @@ class Filters:
             if hasattr(each, "forget"):
                 each.forget(ingress)
 
-    def close(self) -> None:
-        """Note that the plane ends."""
-        for each in self._filters:
-            if hasattr(each, "close"):
-                each.close()
-
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of all filters. Thread-safe."""
         for each in self._filters:
             if hasattr(each, "samples"):
                 yield from each.samples()
+
+    async def aclose(self) -> None:
+        """Close all filters, in their order."""
+        for each in self._filters:
+            if hasattr(each, "aclose"):
+                await each.aclose()

@@ -90,7 +90,7 @@ class Mirroring:
     def forget(self, ingress: ReplicaSetKey) -> None:
         self.mirrors.forget(ingress.name)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """End all copies, and begin no others."""
         self._closed = True
         for copy in list(self.live):

@@ -26,7 +26,7 @@ LAST_WORDS_S = 5.0
 """Seconds that a server may take to stop after its timeout has passed."""
 
 
-class Edge:
+class HostedProxy:
     """The HTTP edge of one process.
 
     The edge accepts no connections before it has received the routes. While no controller publishes snapshots, it uses
