@@ -8,7 +8,7 @@ if sys.platform == "win32":
         "runs as on Linux"
     )
 
-from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig
+from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig, Faults
 from app_toolkit.core.methods import idempotent
 from app_toolkit.core.preference import RoutedCall
 from app_toolkit.deployment import Deployment, deployment
@@ -16,6 +16,7 @@ from app_toolkit.errors import (
     BatchError,
     ConfigError,
     DeadlineExceeded,
+    FaultInjected,
     InstanceEnded,
     PlacementError,
     QueueFull,
@@ -65,6 +66,8 @@ __all__ = [
     "DeadlineExceeded",
     "Deployment",
     "DeploymentConfig",
+    "FaultInjected",
+    "Faults",
     "InstanceEnded",
     "PlacementError",
     "QueueFull",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, T
 
 import cloudpickle
 
-from app_toolkit.config.models import ClassConfig
+from app_toolkit.config.models import ClassConfig, Faults
 from app_toolkit.config.secrets import secrets_in
 from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import kebab
@@ -111,6 +111,8 @@ class DeploymentKeywords(TypedDict, total=False):
     rate_limit_by: str
     """what identifies a client: client (its address), session, header:NAME, query:NAME or cookie:NAME. Default:
     client"""
+    faults: Faults | None
+    """faults that requests and calls get on purpose; None: none. Default: None"""
     routing_policy: str | None
     """what chooses the replica of a call: prefix, the longest known part of its conversation, or module:function.
     Default: None"""
@@ -149,7 +151,7 @@ class DeploymentKeywords(TypedDict, total=False):
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
 """Options that only ingresses have."""
 
-OF_HTTP = frozenset({"max_body_size", "on_disconnect"})
+OF_HTTP = frozenset({"max_body_size", "on_disconnect", "rate_limit", "rate_limit_by"})
 """Options of ingresses, and of classes that answer HTTP with `__call__`."""
 
 

@@ -249,7 +249,7 @@ class IngressPolicy(Model):
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
     faults: Faults | None = None
-    """faults that requests get on purpose; None: none"""
+    """faults that requests and calls get on purpose; None: none"""
 
 
 class Policy(IngressPolicy):

@@ -17,6 +17,7 @@ from app_toolkit.dispatch.deadlines import Deadline
 from app_toolkit.dispatch.dispatcher import Stage
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
+from app_toolkit.dispatch.filters.faults import FaultInjection
 from app_toolkit.dispatch.ingress_router import IngressRouter, RoutePermit
 from app_toolkit.dispatch.ingress_state import IngressState
 from app_toolkit.dispatch.request import ClientRequest
@@ -238,7 +239,7 @@ class CallPlane:
     ) -> None:
         """`name`: of the deployment in records. None: that of the key."""
         self.clock = time.monotonic
-        self.filters = Filters()
+        self.filters = Filters(FaultInjection())
         self.records = records
         self.upstreams = upstreams
         self.state = CallState(key, self.clock, name)

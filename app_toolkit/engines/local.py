@@ -162,6 +162,7 @@ class Deployed(Local):
         yield Sample(CALLS_QUEUED, (self.router.name,), [self.router.waiting])
         yield Sample(CALLS_ONGOING, (self.router.name,), [self.router.ongoing])
         yield Sample(CALL_STREAMS, (self.router.name,), [self.router.opened])
+        yield from self.plane.filters.samples()
 
     # For handles
 

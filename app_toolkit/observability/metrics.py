@@ -191,9 +191,9 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         FAULTS,
         "counter",
-        "Faults that requests got on purpose, by the option `faults`: `delay` or `abort`.",
+        "Faults that requests and calls got on purpose, by the option `faults`: `delay` or `abort`.",
         (*DEPLOYMENT, "kind"),
-        "proxies",
+        "all",
     ),
     Metric(
         MIRRORED,

@@ -216,6 +216,8 @@ class RemoteDataPlane:
             yield Sample(CALLS_QUEUED, (key.name,), [load.waiting])
             yield Sample(CALLS_ONGOING, (key.name,), [load.ongoing])
             yield Sample(CALL_STREAMS, (key.name,), [load.streams])
+        for client in list(self._clients.values()):
+            yield from client.plane.filters.samples()
 
     def _loads(self) -> Loads:
         reported = self.registry.reported

@@ -21,7 +21,7 @@ from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.mirror import Mirrors
 from app_toolkit.engines.local import IN_PROCESS
-from app_toolkit.errors import QueueTimeout
+from app_toolkit.errors import FaultInjected, QueueTimeout
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import thread_work
 from app_toolkit.types import Message, Scope
@@ -340,9 +340,23 @@ def test_options_that_need_ray_are_logged_at_first_use_without_a_lifespan(listed
     assert second.endswith(UNAPPLIED.partition("; distributed")[2])
 
 
+class Faulty(Deployment, faults={"abort_status": 503, "abort_percent": 100}):
+    async def ask(self) -> str:
+        return "answered"
+
+
+@pytest.mark.anyio
+async def test_calls_in_one_process_get_the_faults_of_their_deployment() -> None:
+    faulty = Faulty.bind()
+    async with started(faulty):
+        with pytest.raises(FaultInjected, match="the option faults of faulty"):
+            await faulty.handle.ask()
+
+
 APPLIED = {
     *("name", "max_ongoing_requests", "max_queued_requests", "max_queue_wait_s", "request_timeout_s", "max_body_size"),
     *("max_open_websockets", "max_open_streams", "on_disconnect", "affinity", "batch", "sync_threads", "user_config"),
+    *("rate_limit", "rate_limit_by", "faults"),
 }
 """The options that work in one process. Whoever adds one decides: it works here as well, or it is marked `ON_RAY`."""
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.errors import NoReplica, ReplicaGone, ReplicaLost
+from app_toolkit.errors import FaultInjected, NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
+from app_toolkit.observability.metrics import FAULTS
 from app_toolkit.router.placement.hashed import most_preferred
 from app_toolkit.router.placement.prefix import PIECE
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymentClient
@@ -249,3 +250,14 @@ async def test_callers_apply_a_changed_routing_policy_at_once_unless_a_call_has_
     assert len(await called(40)) == 1
     calling.publish(*replicas)
     assert await called(40) == first | last
+
+
+async def test_calls_get_the_faults_of_their_deployment(serve: Serve, calling: Calling) -> None:
+    replica = serve(SOURCE)
+    caller = calling.publish(replica, faults={"abort_status": 503, "abort_percent": 100})
+    with pytest.raises(FaultInjected, match="the option faults of shop/model"):
+        await caller.call(double(1))
+    counted = [each for each in calling.callers.samples() if each.metric == FAULTS]
+    assert [(each.labels, each.numbers) for each in counted] == [(("shop/model", "abort"), [1])]
+    calling.publish(replica)
+    assert await caller.call(double(1)) == 2
