@@ -1,6 +1,7 @@
 """The upstreams of a proxy: pooled connections, on which requests are framed for replicas."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.upstream import Terms
@@ -24,10 +25,9 @@ class PooledUpstreams:
         self._pool = pool
         self._token = token
         self._redeem = redeem
-        self.give_back = pool.give_back
         self.distrust = pool.distrust
 
-    def take(self, address: Address) -> PooledConnection | None:
+    def take(self, address: Address) -> Any:
         return self._pool.take(address)
 
     def dial(
@@ -35,20 +35,33 @@ class PooledUpstreams:
     ) -> None:
         self._pool.dial(address, reached, failed)
 
-    def send(self, upstream: PooledConnection, exchange: Exchange, terms: Terms) -> None:
+    def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
+        head_only = exchange.request.method == b"HEAD"
+        upstream.begin(exchange, head_only=head_only, decode=is_decoded(exchange, terms))
+        upstream.write_all((self.head(exchange, terms), *body_to_send(exchange, terms)))
+
+    def give_back(self, upstream: Any) -> None:
+        self._pool.give_back(upstream)
+
+    def head(self, exchange: Exchange, terms: Terms) -> bytes:
+        """Return the head of the request, as a replica receives it."""
         request = exchange.request
         assert isinstance(request, Request), "a proxy parses the requests of its clients"
         assert request.id is not None
-        decode = request.version == "1.0" or terms.mirrored
-        upstream.begin(exchange, head_only=request.method == b"HEAD", decode=decode)
         version, peers = request.version.encode(), exchange.downstream.peers
         identity = hop.encode(self._token, request.id, version, peers, terms.timeout_ms)
         if terms.redeems:
             identity += self._redeem
         if terms.slow_body:
             identity += SLOW_BODY
-        head = request.head(identity, terms.replaced, mirrored=terms.mirrored)
-        if exchange.holding and not terms.mirrored:
-            upstream.write(head)
-        else:
-            upstream.write_all((head, *request.body.take()))
+        return request.head(identity, terms.replaced, mirrored=terms.mirrored)
+
+
+def is_decoded(exchange: Exchange, terms: Terms) -> bool:
+    """Return whether the downstream gets the body of the response without its framing."""
+    return exchange.request.version == "1.0" or terms.mirrored
+
+
+def body_to_send(exchange: Exchange, terms: Terms) -> Sequence[bytes]:
+    """Return the part of the request's body that may follow its head at once."""
+    return () if exchange.holding and not terms.mirrored else exchange.request.body.take()

@@ -21,8 +21,9 @@ def edge() -> Iterator[RunningProxy]:
 
 
 @pytest.fixture
-def world(edge: RunningProxy, tmp_path: Path) -> Iterator[World]:
-    world = World(edge, tmp_path)
+def world(edge: RunningProxy, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    """The parameter says where its replicas run (`on_both`)."""
+    world = World(edge, tmp_path, near=getattr(request, "param", "connected") == "near")
     yield world
     try:
         # Whatever happened: nobody waits, and every turn has been given back.

@@ -14,7 +14,7 @@ from app_toolkit.transport.frames import close_frame
 from tests import published
 from tests.patience import PATIENCE_S
 
-from .world import WAIT_S, Raw, World, eventually
+from .world import WAIT_S, Raw, World, eventually, on_both
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -28,6 +28,7 @@ def replicas(*served: Any) -> Any:
     return published.replica_set(*endpoints, max_queued_requests=10, max_queue_wait_s=WAIT_S)
 
 
+@on_both
 def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: World) -> None:
     web, chat, other = (world.replica() for _ in range(3))
     world.edge.post(
@@ -72,6 +73,7 @@ def test_below_no_prefix_there_is_nothing(world: World) -> None:
         assert raw.send(GET % b"/-/healthz").answer().json() == {"status": "success"}
 
 
+@on_both
 def test_a_route_without_an_ingress_is_not_found(world: World) -> None:
     replica = world.one()
     world.edge.post({"routes": published.routes(published.application("shop", "/", "web", path_route(None)))})
@@ -105,6 +107,7 @@ def test_a_proxy_is_ready_if_every_ingress_has_a_replica(own: World) -> None:
         assert ready(raw, b"?application=blog") == (503, ["there is no application 'blog' with a route prefix"])
 
 
+@on_both
 def test_an_old_snapshot_changes_nothing(world: World) -> None:
     replica = world.one()
     old = {"replicas/shop/web": Snapshot(Version(0, 9), None), "routes": Snapshot(Version(0, 9), None)}
@@ -113,6 +116,7 @@ def test_an_old_snapshot_changes_nothing(world: World) -> None:
         assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
 
 
+@on_both
 def test_a_removed_replica_finishes_its_requests(world: World) -> None:
     replica = world.one()
     idle = world.edge.statistics().idle

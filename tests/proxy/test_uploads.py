@@ -14,7 +14,7 @@ from app_toolkit.proxy.request import KEPT_BODY
 from tests import published
 from tests.patience import PATIENCE_S
 
-from .world import CALM, WAIT_S, Raw, RunningProxy, Served, World, eventually, later
+from .world import CALM, WAIT_S, Raw, RunningProxy, Served, World, eventually, later, on_both
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
@@ -43,6 +43,7 @@ def test_105_slow_uploads_leave_a_replica_with_100_slots_free_for_others(own: Wo
         assert slow[0].send(b"s" * (60_000 - 5 * 65)).answer().json()["length"] == 60_000
 
 
+@on_both
 @pytest.mark.parametrize("size", [1, 3_000, KEPT_BODY])
 def test_a_small_body_that_comes_in_pieces_reaches_the_app_whole_once_it_is_there(world: World, size: int) -> None:
     replica = world.one()
@@ -88,6 +89,7 @@ def test_a_body_that_arrives_while_its_application_is_removed_is_answered_404(ow
         assert (got.status, got.error) == (404, "not_found")
 
 
+@on_both
 def test_a_larger_body_is_passed_on_as_it_comes(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -151,6 +153,7 @@ def test_an_upload_that_gets_no_slot_for_slow_bodies_is_answered_503(own: World)
     assert replica.journal.consumed == 10
 
 
+@on_both
 def test_a_client_that_reads_the_response_before_it_ends_its_body_is_answered(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -161,6 +164,7 @@ def test_a_client_that_reads_the_response_before_it_ends_its_body_is_answered(wo
         raw.send(b"0\r\n\r\n").until(b"0\r\n\r\n")
 
 
+@on_both
 def test_a_long_chunked_body_does_not_wait_for_its_time(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -192,6 +196,7 @@ def test_the_deadline_of_a_request_includes_the_time_that_its_body_takes(own: Wo
     assert own.record(str(got.header("x-request-id")))["tries"] == 0
 
 
+@on_both
 def test_a_malformed_chunk_in_a_small_body_is_refused_before_any_user_code_runs(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:

@@ -66,7 +66,7 @@ class CallerConnection(asyncio.Protocol):
         self._server = get_local_addr(self.transport)
         self._client = get_remote_addr(self.transport)
         self._scheme = "https" if is_ssl(self.transport) else "http"
-        self.write, self.close = self.transport.write, self.transport.close
+        self.write, self.hang_up = self.transport.write, self.transport.close
         self._context = copy_context()
         self._connections.add(self)
 
@@ -147,7 +147,7 @@ class CallerConnection(asyncio.Protocol):
             self._begin(transaction)
         else:
             self._queued.append(transaction)
-            self.pause_reading()
+            self.pause_body()
 
     def on_body(self, body: bytes) -> None:
         if self._arriving is not None:
@@ -160,12 +160,12 @@ class CallerConnection(asyncio.Protocol):
 
     # For a transaction
 
-    def pause_reading(self) -> None:
+    def pause_body(self) -> None:
         if not self._paused:
             self._paused = True
             self.transport.pause_reading()
 
-    def resume_reading(self) -> None:
+    def resume_body(self) -> None:
         if self._paused and not (self._queued or self.transport.is_closing()):
             self._paused = False
             self.transport.resume_reading()
@@ -198,7 +198,7 @@ class CallerConnection(asyncio.Protocol):
             self._current = None
             if self._queued and current.keep_alive:
                 self._begin(self._queued.popleft())
-        self.resume_reading()
+        self.resume_body()
 
     @property
     def _is_free(self) -> bool:

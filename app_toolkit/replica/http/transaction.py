@@ -30,10 +30,10 @@ class Caller(Protocol):
     writable: asyncio.Event
     """Set while the caller reads fast enough."""
 
-    def pause_reading(self) -> None:
+    def pause_body(self) -> None:
         """Let the caller wait before it sends more of the body."""
 
-    def resume_reading(self) -> None:
+    def resume_body(self) -> None:
         """Let the caller send more of the body, unless something else prevents that."""
 
     def ask_for_body(self) -> None:
@@ -45,8 +45,8 @@ class Caller(Protocol):
     def write(self, data: Any) -> None:
         """Send bytes of the body."""
 
-    def close(self) -> None:
-        """End what connects the caller, once all written bytes are sent. If the response is not whole, it is cut."""
+    def hang_up(self) -> None:
+        """Disconnect once all written bytes are sent. The caller sees that a response that is not whole was cut off."""
 
     def response_sent(self, transaction: "Transaction") -> None:
         """Handle that all bytes of the response are written. Called again for each message that follows."""
@@ -102,7 +102,7 @@ class Transaction:
         else:
             self.body += body
             if len(self.body) > HIGH_WATER:
-                self._caller.pause_reading()
+                self._caller.pause_body()
         self.wake()
 
     def body_ended(self) -> None:
@@ -126,7 +126,7 @@ class Transaction:
             self._expects = False
             self._caller.ask_for_body()
         if not (self.disconnected or self.complete):
-            self._caller.resume_reading()
+            self._caller.resume_body()
             if not self._news:
                 if self._waiting is None:
                     self._waiting = asyncio.Event()
@@ -215,7 +215,7 @@ class Transaction:
         if self._waiting is not None:
             self._waiting.set()
         if not self.keep_alive:
-            self._caller.close()
+            self._caller.hang_up()
 
     def ended(self, task: "asyncio.Task[None]") -> None:
         """Complete the response after the app has returned or raised.
@@ -236,7 +236,7 @@ class Transaction:
                     self.put({"type": "http.response.body", "body": SERVER_ERROR})
             if not self.complete:
                 self.keep_alive = False
-                self._caller.close()
+                self._caller.hang_up()
         self._caller.ended(self, task)
 
 
