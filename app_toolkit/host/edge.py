@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
@@ -11,9 +11,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from app_toolkit.dispatch.exchange import Exchange
-from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.errors import ReplicaGone, ResponseUnreadable
-from app_toolkit.proxy.upstream import PooledUpstreams, body_to_send, is_decoded
+from app_toolkit.proxy.upstream import PooledUpstreams
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.http.connection import CallerConnection
 from app_toolkit.replica.http.transaction import REASONS, Transaction, new_scope
@@ -50,7 +49,7 @@ class NearReplica:
         self._config = config
         self._server_state = server_state
         self.context = copy_context()
-        #: The requests whose response is not whole.
+        #: The requests whose app has not returned.
         self.live: set[NearUpstream] = set()
 
     async def connect(
@@ -90,36 +89,46 @@ class NearUpstream:
         self.writable.set()
         #: None: the exchange has got the end of the response, or has ended the attempt.
         self._exchange: Exchange | None = None
-        self._transaction: Transaction
+        self._transaction: Transaction | None = None
         #: Whether the body of the request arrives in chunks.
         self._chunked = False
+        self._decode = False
         self._paused = False
         self._reusable = True
 
-    def begin(self, exchange: Exchange, head: bytes, *, decode: bool) -> None:
-        """Let the replica serve the request with this head. `decode`: remove the framing of the response's body."""
+    # For the exchange
+
+    def begin(self, exchange: Exchange, *, head_only: bool, decode: bool) -> None:
+        """Prepare for one request, as `PooledConnection.begin` does. What is written first is its head."""
+        self._exchange = exchange
+        self._decode = decode
+
+    def write_all(self, pieces: Sequence[bytes]) -> None:
+        if self._transaction is None:
+            head, *pieces = pieces
+            self._begin(head)
+        transaction = self._transaction
+        assert transaction is not None
+        for piece in pieces:
+            data = piece[piece.index(b"\r\n") + 2 : -2] if self._chunked else piece
+            if data:
+                transaction.take(data)
+        exchange = self._exchange
+        if exchange is not None and exchange.request.complete and (pieces or not exchange.holding):
+            transaction.body_ended()
+
+    def _begin(self, head: bytes) -> None:
+        """Let the replica serve the request with this head."""
         near = self._near
         first, *lines = head[:-4].split(b"\r\n")
         method, target, _ = first.split(b" ")
         fields = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         scope = new_scope(method, target, "1.1", fields, near.app_state, near.asgi_version)
-        self._exchange = exchange
         self._chunked = CHUNKED in fields
         transaction = self._transaction = Transaction(self, scope, keep_alive=True, expects=EXPECTS in fields)
-        transaction.framed = not decode
+        transaction.framed = not self._decode
         near.live.add(self)
         transaction.begin(near.replica, near.context, near.tasks)
-
-    # For the exchange
-
-    def write_all(self, pieces: Any) -> None:
-        transaction = self._transaction
-        for piece in pieces:
-            data = piece[piece.index(b"\r\n") + 2 : -2] if self._chunked else piece
-            if data:
-                transaction.take(data)
-        if self._exchange is not None and self._exchange.request.complete:
-            transaction.body_ended()
 
     def pass_on(self, data: bytes) -> None:
         raise NotImplementedError("a WebSocket has a connection")
@@ -131,17 +140,15 @@ class NearUpstream:
         self.writable.set()
 
     def abort(self) -> None:
-        self._detach()
-        self._transaction.disconnect()
-        self.writable.set()
+        self._exchange = None
+        self._disconnect()
 
     close = abort
 
     def lose(self, error: ReplicaGone) -> None:
         """End the attempt because the response cannot be completed."""
-        exchange = self._detach()
-        self._transaction.disconnect()
-        self.writable.set()
+        exchange, self._exchange = self._exchange, None
+        self._disconnect()
         if exchange is not None:
             self._tell(exchange.lost, error)
 
@@ -181,26 +188,28 @@ class NearUpstream:
             self._tell(self._exchange.received, data if type(data) is bytes else bytes(data))
 
     def response_sent(self, transaction: Transaction) -> None:
-        exchange = self._detach()
+        exchange, self._exchange = self._exchange, None
         if exchange is not None:
             self._tell(exchange.ended, self._reusable)
 
     def hang_up(self) -> None:
-        if self._transaction.whole:
+        transaction = self._transaction
+        if transaction is not None and transaction.whole:
             self._reusable = False
-            self.response_sent(self._transaction)
+            self.response_sent(transaction)
         else:
             self.lose(ReplicaGone(f"the app at {self._near.address} ended before its response did"))
 
     def ended(self, transaction: Transaction, task: "asyncio.Task[None]") -> None:
         self._near.tasks.discard(task)
-        del self._transaction  # which refers to this object
-
-    def _detach(self) -> Exchange | None:
-        """Return the exchange, which gets no more events."""
         self._near.live.discard(self)
-        exchange, self._exchange = self._exchange, None
-        return exchange
+        self._transaction = None  # which refers to this object
+
+    def _disconnect(self) -> None:
+        """Let the app see a disconnect of its client, and wait for nothing."""
+        if self._transaction is not None:
+            self._transaction.disconnect()
+        self.writable.set()
 
     def _tell(self, event: Callable[..., None], value: Any) -> None:
         """Tell the exchange of an event. What it begins and logs does not belong to the request of the app."""
@@ -227,13 +236,6 @@ class EdgeUpstreams(PooledUpstreams):
     def take(self, address: Address) -> Any:
         near = self._replicas.get(address)
         return self._pool.take(address) if near is None else NearUpstream(near)
-
-    def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
-        if isinstance(upstream, NearUpstream):
-            upstream.begin(exchange, self.head(exchange, terms), decode=is_decoded(exchange, terms))
-            upstream.write_all(body_to_send(exchange, terms))
-        else:
-            super().send(upstream, exchange, terms)
 
     def give_back(self, upstream: Any) -> None:
         if not isinstance(upstream, NearUpstream):  # which serves one request

@@ -1,6 +1,6 @@
 """The upstreams of a proxy: pooled connections, on which requests are framed for replicas."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from app_toolkit.dispatch.exchange import Exchange
@@ -35,33 +35,23 @@ class PooledUpstreams:
     ) -> None:
         self._pool.dial(address, reached, failed)
 
-    def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
-        head_only = exchange.request.method == b"HEAD"
-        upstream.begin(exchange, head_only=head_only, decode=is_decoded(exchange, terms))
-        upstream.write_all((self.head(exchange, terms), *body_to_send(exchange, terms)))
-
     def give_back(self, upstream: Any) -> None:
         self._pool.give_back(upstream)
 
-    def head(self, exchange: Exchange, terms: Terms) -> bytes:
-        """Return the head of the request, as a replica receives it."""
+    def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
         request = exchange.request
         assert isinstance(request, Request), "a proxy parses the requests of its clients"
         assert request.id is not None
+        decode = request.version == "1.0" or terms.mirrored
+        upstream.begin(exchange, head_only=request.method == b"HEAD", decode=decode)
         version, peers = request.version.encode(), exchange.downstream.peers
         identity = hop.encode(self._token, request.id, version, peers, terms.timeout_ms)
         if terms.redeems:
             identity += self._redeem
         if terms.slow_body:
             identity += SLOW_BODY
-        return request.head(identity, terms.replaced, mirrored=terms.mirrored)
-
-
-def is_decoded(exchange: Exchange, terms: Terms) -> bool:
-    """Return whether the downstream gets the body of the response without its framing."""
-    return exchange.request.version == "1.0" or terms.mirrored
-
-
-def body_to_send(exchange: Exchange, terms: Terms) -> Sequence[bytes]:
-    """Return the part of the request's body that may follow its head at once."""
-    return () if exchange.holding and not terms.mirrored else exchange.request.body.take()
+        head = request.head(identity, terms.replaced, mirrored=terms.mirrored)
+        if exchange.holding and not terms.mirrored:
+            upstream.write_all((head,))
+        else:
+            upstream.write_all((head, *request.body.take()))
