@@ -21,9 +21,14 @@ def edge() -> Iterator[RunningProxy]:
 
 
 @pytest.fixture
-def world(edge: RunningProxy, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
-    """The parameter says where its replicas run (`on_both`)."""
-    world = World(edge, tmp_path, near=getattr(request, "param", "connected") == "near")
+def near() -> bool:
+    """Whether replicas run on the event loop of the proxy (`on_both`)."""
+    return False
+
+
+@pytest.fixture
+def world(edge: RunningProxy, tmp_path: Path, near: bool) -> Iterator[World]:
+    world = World(edge, tmp_path, near=near)
     yield world
     try:
         # Whatever happened: nobody waits, and every turn has been given back.
@@ -57,9 +62,9 @@ def _is_gone(world: World) -> None:
 
 
 @pytest.fixture
-def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
+def own(tmp_path: Path, put_away: Callable[[World], None], near: bool) -> Iterator[World]:
     """A world whose proxy is its own, so that it may be drained."""
-    world = World(RunningProxy(CALM), tmp_path)
+    world = World(RunningProxy(CALM), tmp_path, near=near)
     yield world
     put_away(world)
 

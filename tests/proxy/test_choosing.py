@@ -76,6 +76,7 @@ def test_a_disconnect_behind_an_unread_body_is_found_at_the_next_sweep(
     eventually(lambda: own.edge.statistics().waiting == 0)
 
 
+@on_both
 def test_the_newest_request_is_served_first_while_clients_leave_the_queue(own: World) -> None:
     replica = own.one(most=1)
     with ExitStack() as stack:

@@ -140,6 +140,7 @@ def test_the_close_frame_of_a_replica_arrives_while_the_client_sends(world: Worl
     opened_at[0].close()
 
 
+@on_both
 def test_a_stopping_proxy_closes_websockets_on_both_sides(own: World) -> None:
     replica = own.one()
     with connect(f"ws://127.0.0.1:{own.port}/ws") as ws:
@@ -153,6 +154,7 @@ def test_a_stopping_proxy_closes_websockets_on_both_sides(own: World) -> None:
     eventually(lambda: replica.journal.events == ["ws closed DISCONNECTED"])
 
 
+@on_both
 def test_a_stopping_proxy_cuts_a_frame_without_waiting(own: World) -> None:
     one_that_can_be_killed(own)
     with opened(own, b"/vast") as raw:

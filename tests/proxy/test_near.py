@@ -11,7 +11,7 @@ from app_toolkit.observability.records import CUT
 
 from .world import World, eventually, on_both
 
-near = pytest.mark.parametrize("world", ["near"], indirect=True)
+near = pytest.mark.parametrize("near", [True], ids=["near"])
 
 SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 

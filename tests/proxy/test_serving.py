@@ -129,6 +129,7 @@ def test_a_removed_replica_finishes_its_requests(world: World) -> None:
     assert world.edge.statistics().idle == idle
 
 
+@on_both
 def test_a_drain_waits_for_running_requests_and_closes_their_connections(own: World) -> None:
     replica = own.one()
     with own.raw() as idle, own.raw() as busy:
@@ -147,6 +148,7 @@ def test_a_drain_waits_for_running_requests_and_closes_their_connections(own: Wo
         drained.result(PATIENCE_S)
 
 
+@on_both
 def test_a_request_that_outlasts_the_drain_gets_an_error(own: World) -> None:
     replica = own.one()
     with own.raw() as busy, own.raw() as talking:

@@ -26,6 +26,7 @@ def begun(world: World, count: int) -> None:
     eventually(lambda: sum(each.is_serving for each in world.edge.server.connections()) == count)
 
 
+@on_both
 def test_105_slow_uploads_leave_a_replica_with_100_slots_free_for_others(own: World) -> None:
     replica = own.one(most=SLOTS)
     with contextlib.ExitStack() as stack:
@@ -68,6 +69,7 @@ def replaced_by(other: Served | None, **policy: Any) -> dict[str, Any]:
     }
 
 
+@on_both
 def test_a_body_that_arrives_while_its_ingress_is_replaced_goes_to_the_new_one(own: World) -> None:
     replica, other = own.one(), own.replica()
     with own.raw() as raw:
@@ -79,6 +81,7 @@ def test_a_body_that_arrives_while_its_ingress_is_replaced_goes_to_the_new_one(o
     assert replica.journal.consumed == 0
 
 
+@on_both
 def test_a_body_that_arrives_while_its_application_is_removed_is_answered_404(own: World) -> None:
     own.one()
     with own.raw() as raw:
@@ -103,6 +106,7 @@ def slow_upload(raw: Raw, size: int = 200_000) -> Raw:
     return raw.send(POST % (b"/digest", size) + b"s" * 10)
 
 
+@on_both
 def test_slow_bodies_hold_half_of_the_slots_and_others_are_served(own: World) -> None:
     replica = own.one(most=10)
     with contextlib.ExitStack() as stack:
@@ -119,6 +123,7 @@ def test_slow_bodies_hold_half_of_the_slots_and_others_are_served(own: World) ->
         assert replica.journal.consumed == 12 * 200_000
 
 
+@on_both
 def test_a_delayed_upload_gets_a_slot_when_another_one_ends(own: World) -> None:
     replica = own.one(most=2)
     with own.raw() as first, own.raw() as second:
@@ -131,6 +136,7 @@ def test_a_delayed_upload_gets_a_slot_when_another_one_ends(own: World) -> None:
         assert second.send(b"s" * (200_000 - 10)).answer().json()["length"] == 200_000
 
 
+@on_both
 def test_a_slow_upload_that_is_refused_goes_to_another_replica(own: World) -> None:
     replicas = [own.replica(most=2), own.replica(most=2)]
     own.route(*(each.endpoint() for each in replicas))
@@ -140,6 +146,7 @@ def test_a_slow_upload_that_is_refused_goes_to_another_replica(own: World) -> No
         eventually(lambda: [each.journal.consumed for each in replicas] == [10, 10])
 
 
+@on_both
 def test_an_upload_that_gets_no_slot_for_slow_bodies_is_answered_503(own: World) -> None:
     replica = own.replica(most=2)
     own.route(replica.endpoint(), wait_s=0.3)
@@ -173,6 +180,7 @@ def test_a_long_chunked_body_does_not_wait_for_its_time(world: World) -> None:
         assert raw.send(b"0\r\n\r\n").answer().json()["length"] == KEPT_BODY
 
 
+@on_both
 def test_the_time_that_a_body_takes_is_not_time_in_the_queue(own: World) -> None:
     own.route()
     with own.raw() as raw:
@@ -186,6 +194,7 @@ def test_the_time_that_a_body_takes_is_not_time_in_the_queue(own: World) -> None
         assert raw.answer().body == b"hi"
 
 
+@on_both
 def test_the_deadline_of_a_request_includes_the_time_that_its_body_takes(own: World) -> None:
     replica = own.replica()
     own.route(replica.endpoint(), request_timeout_s=0.3)
@@ -225,6 +234,7 @@ def limited(tmp_path: Path) -> Iterator[Callable[..., World]]:
         world.edge.close()
 
 
+@on_both
 def test_a_client_that_a_slow_app_keeps_from_sending_is_not_slow(own: World) -> None:
     replica = own.one()
     with own.raw() as raw:
