@@ -9,8 +9,8 @@ if sys.platform == "win32":
     )
 
 from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig
-from app_toolkit.core.affinity import RoutedCall, RoutedReplica
 from app_toolkit.core.methods import idempotent
+from app_toolkit.core.preference import RoutedCall
 from app_toolkit.deployment import Deployment, deployment
 from app_toolkit.errors import (
     BatchError,
@@ -33,6 +33,7 @@ from app_toolkit.replica.disconnect import on_disconnect
 from app_toolkit.replica.objects.batching import batch
 from app_toolkit.replica.objects.multiplexing import multiplexed
 from app_toolkit.router.handle import CallFuture, Stream, call_many, options, remote
+from app_toolkit.router.placement.user_policy import RoutedReplica
 from app_toolkit.running import (
     Application,
     abort,

@@ -105,6 +105,12 @@ class DeploymentKeywords(TypedDict, total=False):
     affinity: str | None
     """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several.
     Default: None"""
+    rate_limit: str | None
+    """maximum requests of one client in a second, minute, hour or day: 100/minute; further ones get 429. Default:
+    None"""
+    rate_limit_by: str
+    """what identifies a client: client (its address), session, header:NAME, query:NAME or cookie:NAME. Default:
+    client"""
     routing_policy: str | None
     """what chooses the replica of a call: prefix, the longest known part of its conversation, or module:function.
     Default: None"""
@@ -141,7 +147,7 @@ class DeploymentKeywords(TypedDict, total=False):
 
 
 OF_INGRESSES = ClassConfig.model_fields.keys() - DeploymentKeywords.__annotations__.keys()
-"""Options about WebSockets, which classes do not serve."""
+"""Options that only ingresses have."""
 
 OF_HTTP = frozenset({"max_body_size", "on_disconnect"})
 """Options of ingresses, and of classes that answer HTTP with `__call__`."""

@@ -25,7 +25,7 @@
       StreamUnknown         404  the stream log has no such stream (any more)
       StreamActive          409  a stream with this key has not ended
       Misdirected           421  a route of another ingress
-      TooManyRequests       429  the client's address has `max_requests_per_client` requests at the proxy
+      TooManyRequests       429  the client has sent more requests than a limit of it allows
       HeadTooLarge          431
       RemoteError           500  a deployment's error or result that cannot be transferred to its caller
       NotSupported          501  a method or a transfer coding that is not supported
@@ -39,6 +39,7 @@
       TooManyConnections    503  the proxy has `max_connections` clients
       StreamLogMissing      503  the stream log of the application is not deployed, or not configured
       StreamLogFull         503  the stream log has reached one of its `StreamLimits`
+      FaultInjected         503  the option `faults` has aborted the request, with this status or another one
       DeadlineExceeded      504  `request_timeout_s` passed, in the queue or before the first byte of the response
       VersionNotSupported   505
   - ReplicaSignal           a replica's response to its router; clients never get it
@@ -156,7 +157,7 @@ class ChatError(ToolkitError):
 class RequestError(ToolkitError):
     """A request or a call failed. `reason` names the cause, `status` is the HTTP status that the client gets."""
 
-    status: ClassVar[int] = 500
+    status: int = 500
     reason: ClassVar[str] = "internal_error"
     retry_after_s: float | None = None
     """Seconds after which a retry makes sense: the `Retry-After` field. None: the response has no such field."""
@@ -308,6 +309,18 @@ class StreamLogFull(RequestError):
     reason = "stream_log_full"
     retry_after_s = 1.0
     frequent = True
+
+
+class FaultInjected(RequestError):
+    """The option `faults` has aborted the request on purpose. Nothing ran."""
+
+    status = 503
+    reason = "fault_injected"
+    frequent = True
+
+    def __init__(self, message: str, status: int = 503) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class DeadlineExceeded(RequestError):

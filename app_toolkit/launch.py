@@ -12,7 +12,7 @@ from app_toolkit.config.options import TrafficOptions
 from app_toolkit.config.settings import logs_to_stdout
 from app_toolkit.core.applications import check_all
 from app_toolkit.core.diff import Change, Diff, difference
-from app_toolkit.core.identity import candidate_name
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import logical_cpus, shared_logs
 from app_toolkit.proxy import addresses
@@ -136,7 +136,8 @@ def apply(
     for command in commands:
         name = command.spec.name
         if name in beside:
-            revisions[candidate_name(name, client.add_candidate(command, beside[name]))] = 1
+            number = client.add_candidate(command, beside[name])
+            revisions[ApplicationKey(name, number).name] = 1
         else:
             revisions[name] = client.execute(command)
     return revisions

@@ -32,7 +32,7 @@ from app_toolkit.errors import ConfigError, OverrideError
 from app_toolkit.interfaces import Deployable
 from app_toolkit.replica.objects.http import serves_http
 from app_toolkit.router.handle import methods_of
-from app_toolkit.router.routing import import_policy
+from app_toolkit.router.placement.user_policy import import_policy
 from app_toolkit.toolkit import Toolkit, route_table, unfit_batches
 from app_toolkit.types import ASGIApp, LoopKind
 from app_toolkit.userapp.artifact import Selection, is_installed, pack, select

@@ -92,6 +92,7 @@ class RunKeywords(TypedDict, total=False):
     max_requests_per_client: int | None
     tag_source: str | None
     server_timing: bool
+    rate_limit_storage: str
     forwarded_allow_ips: str
     ssl_keyfile: str | None
     ssl_certfile: str | None

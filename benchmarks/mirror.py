@@ -28,8 +28,8 @@ from app_toolkit.core.publication import PublishedReplica, ReplicaSetSnapshot, R
 from app_toolkit.core.routes import RoutedApplication
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.hosted_proxy import HostedProxy
 from app_toolkit.proxy.state import ProxyState
-from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.server import Server
 from app_toolkit.router.router import Router
@@ -85,7 +85,7 @@ def serve_proxy(pipe: Any, address: Any) -> None:
         version += 1
         return {key: Snapshot(Version(1, version), value) for key, value in values.items()}
 
-    edge = ProxyThread(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), watch)
+    edge = HostedProxy(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), watch)
     address.send(edge.start())
     time.sleep(3_600)
 

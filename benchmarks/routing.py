@@ -19,25 +19,15 @@ from functools import partial
 from random import Random
 from statistics import quantiles
 
-from app_toolkit.core.affinity import Preference
+from app_toolkit.config.models import Policy
 from app_toolkit.interfaces import Call, Endpoint
 from app_toolkit.router.router import Router
-from app_toolkit.router.routing import RoutingPolicy, routing_policy
 from app_toolkit.router.targets import Permit
 from app_toolkit.types import Address, ReplicaId
 from benchmarks.report import table
 
 SLOTS, TURNS, SERVICE_S, PAUSE_S = 16, 8, 2.0, 10.0
 REPLICAS, CALLERS, LOADS = (2, 4), (1, 2), (0.5, 0.9)
-
-
-@dataclass(eq=False, slots=True)
-class Caller:
-    router: Router
-    policy: RoutingPolicy | None
-
-    def preference(self, messages: list[dict[str, str]]) -> Preference | None:
-        return None if self.policy is None else self.policy.routed(Call("chat", (messages,), {}))
 
 
 @dataclass(eq=False, slots=True)
@@ -74,14 +64,11 @@ class Simulation:
         self.result = Routed()
         self._rng = Random(seed)
         self._rate = load * replicas * SLOTS / SERVICE_S / TURNS
-        self._callers = [
-            Caller(
-                Router("chat", rng=Random(seed + number)), None if option is None else routing_policy(option, "chat")
-            )
-            for number in range(callers)
+        self._routers = [
+            Router("chat", policy=Policy(routing_policy=option), rng=Random(seed + number)) for number in range(callers)
         ]
-        for caller in self._callers:
-            caller.router.update(
+        for router in self._routers:
+            router.update(
                 Endpoint(ReplicaId(f"r{number}"), Address("local:"), SLOTS // callers) for number in range(replicas)
             )
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -104,16 +91,16 @@ class Simulation:
 
     def _ask(self, conversation: Conversation, number: int) -> None:
         conversation.messages.append({"role": "user", "content": f"{number} asks {conversation.turns}"})
-        caller = self._rng.choice(self._callers)
-        preference = caller.preference(conversation.messages)
-        begin = partial(self._begin, conversation, number, caller, self._now)
-        permit = caller.router.try_acquire(affinity=preference)
+        router = self._rng.choice(self._routers)
+        preference = router.preference(Call("chat", (conversation.messages,), {}))
+        begin = partial(self._begin, conversation, number, router, self._now)
+        permit = router.try_acquire(preference=preference)
         if permit is None:
-            caller.router.wait(begin, self._now, affinity=preference, again=True)
+            router.wait(begin, self._now, preference=preference, again=True)
         else:
             begin(permit)
 
-    def _begin(self, conversation: Conversation, number: int, caller: Caller, asked_at: float, permit: Permit) -> None:
+    def _begin(self, conversation: Conversation, number: int, router: Router, asked_at: float, permit: Permit) -> None:
         replica = permit.endpoint.id
         self.result.waits_s.append(self._now - asked_at)
         self.result.served[replica] += 1
@@ -122,10 +109,10 @@ class Simulation:
         conversation.replica = replica
         conversation.turns += 1
         ends = self._now + self._rng.expovariate(1 / SERVICE_S)
-        self._at(ends, partial(self._end, conversation, number, caller, permit))
+        self._at(ends, partial(self._end, conversation, number, router, permit))
 
-    def _end(self, conversation: Conversation, number: int, caller: Caller, permit: Permit) -> None:
-        caller.router.release(permit)
+    def _end(self, conversation: Conversation, number: int, router: Router, permit: Permit) -> None:
+        router.release(permit)
         conversation.messages.append({"role": "assistant", "content": f"answer {conversation.turns}"})
         if conversation.turns < TURNS:
             self._at(self._now + self._rng.expovariate(1 / PAUSE_S), partial(self._ask, conversation, number))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from app_toolkit.admin.app import create_app
-from app_toolkit.admin.server import AdminThread
+from app_toolkit.admin.server import AdminServer
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
 from app_toolkit.clock import SystemClock
@@ -24,6 +24,7 @@ from app_toolkit.config.models import (
     Route,
 )
 from app_toolkit.controller.controller import Controller
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LoggedRecord, LogPage, LogQuery
 from app_toolkit.core.slow import SlowAttempt, SlowRequest, is_selected
 from app_toolkit.core.status import Load
@@ -229,7 +230,7 @@ def simulated(*applications: ApplicationSpec, broken: Mapping[str, str] | None =
     """A simulated instance with these applications. `broken`: the errors with which deployments fail to start."""
     client = SimulatedClient()
     try:
-        client.world.broken |= broken or {}
+        client.world.broken |= {ReplicaSetKey.parse(name): error for name, error in (broken or {}).items()}
         for spec in applications:
             client.execute(Deploy(spec))
         yield client
@@ -242,7 +243,7 @@ def served(client: SimulatedClient, token: str | None = None, port: int = 0) -> 
     """The admin process of a simulated instance in this process. Yields its URL."""
     options = AdminOptions(admin_port=port)
     app = create_app(client, Traffic(client), options, token)
-    server = AdminThread(app, options, port)
+    server = AdminServer(app, options, port)
     address = server.start()
     try:
         yield f"http://{address.partition(':')[2]}"

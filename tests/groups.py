@@ -177,6 +177,7 @@ GROUPS = {
     "ecosystem": Group(
         paths=("tests/benchmarks/test_conformance", "tests/ecosystem/"),
         changes=(
+            "app_toolkit/dispatch/",
             "app_toolkit/proxy/",
             "app_toolkit/replica/http/",
             "benchmarks/conformance/",
@@ -193,6 +194,7 @@ GROUPS = {
             "app_toolkit/core/trace.py",
             "app_toolkit/host/process.py",
             "app_toolkit/observability/",
+            "app_toolkit/dispatch/",
             "app_toolkit/proxy/",
             "app_toolkit/replica/",
             "app_toolkit/router/remote.py",

@@ -107,6 +107,7 @@ def test_a_deployment_with_other_options_is_packed_alike_because_the_spec_has_th
             "class Model: 'on_disconnect' is an option of ingresses and of classes with __call__, and this class .*",
         ),
         ({"max_open_websockets": 2}, "class Model: 'max_open_websockets' is an option of ingresses, and a class .*"),
+        ({"faults": {"headers": True}}, "class Model: 'faults' is an option of ingresses, and a class .*"),
         ({"user_config": {"set": {1}}}, "class Model: user_config.set.* = .*"),
     ],
 )

@@ -15,7 +15,7 @@ from tests.docs.pages import page
 PACKAGE = Path(__file__).parent.parent / "app_toolkit"
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"types", "errors", "interfaces", "clock", "private"}),
+    frozenset({"types", "errors", "interfaces", "clock", "private", "thread"}),
     frozenset({"config"}),
     frozenset({"core"}),
     frozenset({"transport", "observability", "userapp"}),
@@ -181,7 +181,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     [
         ("core.plan", "from app_toolkit.router.router import Router", "upwards"),
         ("core.plan", "from app_toolkit import Toolkit", "from the package itself"),
-        ("config.models", "def f():\n    import app_toolkit.core.balance", "upwards"),
+        ("config.models", "def f():\n    import app_toolkit.core.batch", "upwards"),
         ("toolkit", "from app_toolkit.engines.one_process import OneProcess", "upwards"),
         ("deployment", "def f():\n    from app_toolkit.engines.local import IN_PROCESS", "upwards"),
         ("router.router", "from app_toolkit.replica.admission.replica import Replica", "in the same layer"),

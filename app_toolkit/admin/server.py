@@ -1,11 +1,8 @@
 """The HTTP server of the admin process: uvicorn on a thread, which other threads control."""
 
 import asyncio
-import logging
 import socket
-import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from typing import Any
 
 import uvicorn
@@ -14,10 +11,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app_toolkit.admin.security import check_exposure
 from app_toolkit.config.models import AdminOptions
-from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
+from app_toolkit.errors import StartupError
+from app_toolkit.thread import ServerThread
 from app_toolkit.types import Address
-
-logger = logging.getLogger("app_toolkit.admin")
 
 BACKLOG = 128
 """Connections that may wait until the server accepts them."""
@@ -32,7 +28,7 @@ ENDING_S = 1
 """Seconds that requests may take to end when the server stops. Streams end then."""
 
 
-class AdminThread:
+class AdminServer:
     """Serves the app of the admin process on a thread of its own. Call its methods from other threads.
 
     A server can be started only once.
@@ -54,9 +50,8 @@ class AdminThread:
             limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=ENDING_S,
         )
-        self._server = _Server(config, app.state.live.close)
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = ServerThread("app-toolkit admin", "the event loop of the admin process")
+        self._server = _Server(config, self._thread.report_ready, app.state.live.close)
 
     def start(self) -> Address:
         """Bind, and serve. Return the address.
@@ -67,23 +62,7 @@ class AdminThread:
         check_exposure(self._options.admin_host)
         listener = bind(self._options, self._preferred_port)
         port = listener.getsockname()[1]
-
-        def run() -> None:
-            try:
-                with asyncio.Runner() as runner:
-                    self._loop = runner.get_loop()
-                    runner.run(self._server.serve([listener]))
-            except BaseException as error:  # no other code handles an error of this thread
-                if self._server.ready.done():
-                    logger.critical("the event loop of the admin process ended", exc_info=error)
-                else:
-                    self._server.ready.set_exception(error)
-            finally:
-                listener.close()
-
-        self._thread = threading.Thread(target=run, name="app-toolkit admin", daemon=True)
-        self._thread.start()
-        self._server.ready.result()
+        self._thread.start(lambda: self._server.serve([listener]), listener.close)
         host = self._options.admin_host
         return Address(f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}")
 
@@ -93,19 +72,7 @@ class AdminThread:
         async def answer() -> None:
             pass
 
-        question = answer()
-        try:
-            assert self._loop is not None
-            asked = asyncio.run_coroutine_threadsafe(question, self._loop)
-        except RuntimeError:
-            question.close()
-            raise ReplicaGone("the event loop of the admin process has ended") from None
-        try:
-            asked.result(timeout_s)
-        except TimeoutError:
-            asked.cancel()
-            why = f"the event loop of the admin process did not answer within {timeout_s:g} s"
-            raise Unresponsive(why, None) from None
+        self._thread.ask(answer(), timeout_s)
 
     def drain(self, timeout_s: float) -> None:
         """Do nothing: the server accepts requests until it stops."""
@@ -113,8 +80,7 @@ class AdminThread:
     def stop(self, timeout_s: float) -> None:
         """End the streams, and stop within `timeout_s` seconds."""
         self._server.should_exit = True
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
 
     def statistics(self) -> None:
         """Return None: the admin process has no statistics."""
@@ -151,15 +117,17 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, started: Callable[[], None], end_streams: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`started` is called when the server accepts connections, and `end_streams` when it stops."""
         super().__init__(config)
+        self._started = started
         self._end_streams = end_streams
-        self.ready: Future[None] = Future()
-        """Completed when the server accepts connections."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.ready.set_result(None)
+        self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._end_streams()

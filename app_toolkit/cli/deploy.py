@@ -11,7 +11,7 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import WAIT_S, Engine
 from app_toolkit.client.progress import serving_at
 from app_toolkit.config.options import TrafficOptions
-from app_toolkit.core.identity import candidate_of
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.errors import ConfigError
 from app_toolkit.launch import Manifest
 from app_toolkit.planning import stream_log_warnings, with_files
@@ -94,9 +94,13 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
             with connecting(address):
                 client = engine.start(address=address, with_lease=False)
         revisions = launch.apply(client, changes.commands, beside)
-        for name, number in filter(None, map(candidate_of, revisions)):
-            traffic = beside[name]
-            screen.say(f"Revision {number} of {name} gets {traffic.percent:g} % of the requests once it runs.")
+        for key in map(ApplicationKey.parse, revisions):
+            if not key.is_candidate:
+                continue
+            traffic = beside[key.application]
+            screen.say(
+                f"Revision {key.revision} of {key.application} gets {traffic.percent:g} % of the requests once it runs."
+            )
             if traffic.mirror:
                 screen.say(f"It gets copies of {traffic.mirror:g} % of the requests of the other revisions.")
         if not options.wait:

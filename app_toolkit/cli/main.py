@@ -53,7 +53,7 @@ from app_toolkit.config.render import Given, render
 from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion, nearest
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
-from app_toolkit.core.identity import candidate_name
+from app_toolkit.core.identity import ApplicationKey, parts_of
 from app_toolkit.core.logs import MOST_RECORDS, Level, LogQuery
 from app_toolkit.core.slow import MOST_SHOWN
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
@@ -527,7 +527,7 @@ def logs(
         raise ConfigError("--proxies and --controller exclude each other")
     if subject is not None and (proxies or controller):
         raise ConfigError(f"{subject} names replicas, so --proxies and --controller would show nothing")
-    application, _, deployment = (subject or "").partition("/")
+    application, deployment = parts_of(subject or "")
     query = LogQuery(
         application=application or None,
         deployment=deployment or None,
@@ -662,9 +662,9 @@ def traffic(
     admin_url: AdminURL = None,
 ) -> None:
     """Show the shares and mirrors of the live revisions, or of the members of a split, or set them."""
-    application, slash, split = application_or_split.partition("/")
+    application, split = parts_of(application_or_split)
     with _connected(context) as client:
-        if slash and (weights or mirror):
+        if split is not None and (weights or mirror):
             members = _numbers(weights or (), str, "MEMBER=WEIGHT, such as writer-v2=10")
             copies = _shares(mirror, str, "MEMBER=PERCENT, such as writer-v3=50")
             client.execute(SetSplit.named(application_or_split, members, copies))
@@ -673,18 +673,19 @@ def traffic(
             client.execute(SetTraffic(application, revisions, _shares(mirror, int, "REVISION=PERCENT, such as 13=50")))
         found = _application(client, application)
         screen = Screen()
-        if slash:
+        if split is not None:
             shown = found.split(split)
             screen.splits([shown])
             if shown.mirrors:
                 load = client.load()
-                names = {each: f"{application}/{each}" for each in shown.mirrors}
+                main = ApplicationKey.parse(application)
+                names = {each: main.replica_set(each).name for each in shown.mirrors}
                 screen.mirrors({each: load[name].mirrored_calls for each, name in names.items() if name in load})
             return
         screen.traffic(found)
         if mirrors := [each.revision for each in found.traffic if each.mirror]:
-            load = client.load()
-            screen.mirrors({f"{each}": mirrored_to(candidate_name(application, each), load) for each in mirrors})
+            load, main = client.load(), ApplicationKey.parse(application)
+            screen.mirrors({f"{each}": mirrored_to(main.candidate(each), load) for each in mirrors})
 
 
 def _application(client: Client, name: str) -> ApplicationStatus:

@@ -83,7 +83,7 @@ def _deployments() -> Iterator[str]:
     for name, option in of_class.items():
         if name == "name":
             continue
-        on_class = NONE if name in OF_INGRESSES else option.default
+        on_class = NONE if name.partition(".")[0] in OF_INGRESSES else option.default
         on_ingress = ingress[name].default if name in ingress else NONE
         about = (option if on_ingress == NONE else ingress[name]).about + (" ↻" if option.restarts else "")
         yield f"| `{name}` | {option.should_be} | {on_ingress} | {on_class} | {about} |"

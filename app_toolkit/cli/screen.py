@@ -15,7 +15,7 @@ from app_toolkit.client.interrupts import discard_output
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.identity import ReplicaSetKey, application_of, are_proxies, is_admin, node_of
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey, application_of, process_set_of
 from app_toolkit.core.logs import LoggedRecord, LogPage
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.stalls import WARN_AFTER_S, WATCHDOG, Blocked
@@ -166,7 +166,8 @@ class Screen:
                 self.canary(application.canary)
             self.splits(application.splits)
             found = rows(status, [application.name])
-            ours = {name: each for name, each in load.items() if application_of(name) == application.name}
+            key = ApplicationKey.parse(application.name)
+            ours = {name: each for name, each in load.items() if application_of(name) == key}
             if self._console.is_terminal:
                 self._console.print(_table(found, ours))
             for row in found:
@@ -263,9 +264,8 @@ class Screen:
             at = (now - timedelta(seconds=each.age_s)).isoformat(" ", "seconds")
             first, *rest = (each.cause or "").splitlines() or [""]
             what = "  ".join(filter(None, (at, each.subject or "instance", each.name, each.replica or "")))
-            if are_proxies(each.subject) or is_admin(each.subject):
-                node = node_of(each.subject)
-                what = what.replace(node, node[:SHOWN_NODE])
+            if (processes := process_set_of(each.subject)) is not None:
+                what = what.replace(processes.node, processes.node[:SHOWN_NODE])
             self.say(f"{what}: {_printable(first)}" if first else what)
             self._traceback(map(_printable, rest))
 

@@ -22,7 +22,7 @@ from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, S
 from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core.applications import Comparison
 from app_toolkit.core.canary import CanaryPlan
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.identity import ReplicaSetKey, parts_of
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.status import InstanceStatus
 from app_toolkit.errors import ConfigError
@@ -225,7 +225,7 @@ class SetSplit(Command[int]):
     @classmethod
     def named(cls, split: str, weights: Mapping[str, float], mirrors: Mapping[str, float] | None = None) -> Self:
         """Return the command for `APPLICATION/SPLIT`. Raises `ConfigError` if the name has another form."""
-        application, _, name = split.partition("/")
+        application, name = parts_of(split)
         if not (application and name):
             raise ConfigError(f"{split!r} names no split: it should be APPLICATION/SPLIT")
         return cls(application, name, weights, mirrors or {})
@@ -421,6 +421,7 @@ class Shutdown(Command[None]):
 
 def _names(deployment: str) -> tuple[str, str]:
     try:
-        return ReplicaSetKey.parse(deployment)
+        key = ReplicaSetKey.parse(deployment)
     except ValueError:
         raise ConfigError(f"{deployment!r} names no deployment: it should be APPLICATION/DEPLOYMENT") from None
+    return key.application_key.name, key.deployment

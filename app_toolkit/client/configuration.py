@@ -16,7 +16,7 @@ from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, Deploym
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.config.render import Given, render
 from app_toolkit.core.applications import proxy_options
-from app_toolkit.core.identity import candidate_of
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.traffic import with_split
 from app_toolkit.deployment import OF_HTTP, OF_INGRESSES
 from app_toolkit.errors import ConfigError
@@ -46,7 +46,9 @@ def write(client: Client) -> str:
     mirrors, and a shared stream log that the applications have brought with them.
     """
     specs, http = client.execute(GetApplications())
-    mains = [spec for name, spec in specs.items() if candidate_of(name) is None and not _is_shared_log(spec)]
+    mains = [
+        spec for name, spec in specs.items() if not ApplicationKey.parse(name).is_candidate and not _is_shared_log(spec)
+    ]
     given = {spec.name: {each.config.name: _options(each) for each in spec.deployments} for spec in mains}
     # The prefix of an application without HTTP has no effect, and in a file no two are the same.
     shown = [each.model_copy(update={"route_prefix": each.route_prefix or f"/{each.name}"}) for each in mains]

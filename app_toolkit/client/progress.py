@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.core.identity import PROXIES, ReplicaSetKey, candidate_of
+from app_toolkit.core.identity import ApplicationKey, ProcessSetKey, ReplicaSetKey
 from app_toolkit.core.status import FAILED, ApplicationStatus, InstanceStatus, ReplicaSetStatus
 from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, Superseded, ToolkitError
+from app_toolkit.types import NodeId
 
 SHOWN_NODE = 8
 """The number of characters of a node's ID that are shown."""
@@ -43,14 +44,19 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
     if not found:
         return []
     several = len(status.proxies) > 1
-    # `proxy@NODE`, with the beginning of the node's ID, as in Ray's own tools.
-    proxies = [Row(each.name[: len(PROXIES) + SHOWN_NODE] if several else "proxy", each) for each in status.proxies]
+    proxies = [Row(_short(each.name) if several else "proxy", each) for each in status.proxies]
     replica_sets = [replica_set for application in found for replica_set in application.deployments]
     named = [
         Row(each.name if len(applications) > 1 else ReplicaSetKey.parse(each.name).deployment, each)
         for each in replica_sets
     ]
     return proxies + named
+
+
+def _short(proxies: str) -> str:
+    """Return the name of a replica set of proxies with the beginning of the node's ID, as in Ray's own tools."""
+    key = ProcessSetKey.parse(proxies)
+    return key._replace(node=NodeId(key.node[:SHOWN_NODE])).name
 
 
 def is_serving(status: InstanceStatus, applications: Collection[str]) -> bool:
@@ -76,12 +82,11 @@ def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[st
 
 def _gets_no_requests(status: InstanceStatus, name: str) -> bool:
     """Return whether an application is a live revision that was not available yet."""
-    candidate = candidate_of(name)
-    if candidate is None:
+    key = ApplicationKey.parse(name)
+    if not key.is_candidate:
         return False
-    application, revision = candidate
-    main = status.application(application)
-    return main is not None and any(each.revision == revision and not each.is_ready for each in main.traffic)
+    main = status.application(key.application)
+    return main is not None and any(each.revision == key.revision and not each.is_ready for each in main.traffic)
 
 
 def ended(status: InstanceStatus, application: str, revision: int) -> ToolkitError | None:

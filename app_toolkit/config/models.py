@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal, Self
@@ -27,6 +27,7 @@ from pydantic import (
 from app_toolkit.config.affinity import key_sources
 from app_toolkit.config.fields import MODULE, OBJECT, SecretValue, merge, sentence
 from app_toolkit.config.log_config import logging_config
+from app_toolkit.config.rate_limit import counted_by, rate_limit
 from app_toolkit.config.suggestions import nearest
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions, Resources
@@ -168,6 +169,17 @@ def _tag_source(option: str | None) -> str | None:
     return option
 
 
+def _rate_limit(option: str | None) -> str | None:
+    if option is not None:
+        rate_limit(option)
+    return option
+
+
+def _rate_limit_by(option: str) -> str:
+    counted_by(option)
+    return option
+
+
 def _route_prefix(prefix: str | None) -> str | None:
     if prefix is not None and not re.fullmatch(r"/([^/?#\s]+(/[^/?#\s]+)*)?", prefix):
         plain = "/".join(part for part in re.split(r"[/?#\s]+", prefix) if part)
@@ -187,6 +199,36 @@ def _routing_policy(option: str | None) -> str | None:
     return option
 
 
+class Faults(Model):
+    """Faults that requests get on purpose, to test what clients do then. Only this option causes them."""
+
+    delay_s: Annotated[float | None, Field(gt=0, le=86_400)] = None
+    """seconds that a delayed request waits before it asks for a replica"""
+    delay_percent: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """percentage of the requests that are delayed"""
+    abort_status: Annotated[int | None, Field(ge=400, le=599)] = None
+    """status of the response to an aborted request, which no replica gets"""
+    abort_percent: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """percentage of the requests that are aborted"""
+    headers: bool = False
+    """whether a request may name its own faults in X-Fault-Delay-Ms and X-Fault-Abort-Status"""
+
+    @model_validator(mode="after")
+    def _check_effect(self) -> Self:
+        for one, other in (("delay_s", "delay_percent"), ("abort_status", "abort_percent")):
+            for option, needed in ((one, other), (other, one)):
+                if getattr(self, option) and not getattr(self, needed):
+                    raise ValueError(f"{option} has no effect without {needed}")
+        return self
+
+    @property
+    def summary(self) -> str:
+        """What requests get, as a phrase; empty: no faults."""
+        delay = f"a delay of {self.delay_s:g} s for {self.delay_percent:g} % of the requests" if self.delay_s else ""
+        abort = f"status {self.abort_status} for {self.abort_percent:g} % of the requests" if self.abort_status else ""
+        return ", ".join(filter(None, (delay, abort, "what headers ask for" if self.headers else "")))
+
+
 class IngressPolicy(Model):
     """Options that callers of an ingress apply, and callers of a class, too."""
 
@@ -200,8 +242,14 @@ class IngressPolicy(Model):
     """maximum bytes of a request body; a larger one is refused with 413"""
     affinity: Annotated[str | None, AfterValidator(_affinity)] = None
     """where requests have the key of their session: header:NAME, query:NAME, cookie:NAME, cookie, client, or several"""
+    rate_limit: Annotated[str | None, AfterValidator(_rate_limit)] = None
+    """maximum requests of one client in a second, minute, hour or day: 100/minute; further ones get 429"""
+    rate_limit_by: Annotated[str, AfterValidator(_rate_limit_by)] = "client"
+    """what identifies a client: client (its address), session, header:NAME, query:NAME or cookie:NAME"""
     retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
+    faults: Faults | None = None
+    """faults that requests get on purpose; None: none"""
 
 
 class Policy(IngressPolicy):
@@ -437,12 +485,21 @@ class CallOptions(Model):
 
 
 REDIS_URL = "APP_TOOLKIT_REDIS_URL"
-"""The environment variable with the URL of the Redis server for `stream_log = "redis"`."""
+"""The environment variable with the URL of the Redis server for `stream_log` and `rate_limit_storage` = "redis"."""
 
 
 def stream_log(choice: str) -> str:
     """Return a value of the option `stream_log`. Raises `ValueError`, whose message shows no URL."""
-    if choice in ("memory", "shared", "redis"):
+    return _word_or_redis(choice, ("memory", "shared", "redis"), "replicas")
+
+
+def _rate_limit_storage(choice: str) -> str:
+    return _word_or_redis(choice, ("memory", "redis"), "proxies")
+
+
+def _word_or_redis(choice: str, words: Sequence[str], readers: str) -> str:
+    """Return one of these words, or the URL of a Redis server without a password. `readers`: who connects to it."""
+    if choice in words:
         return choice
     try:
         parts = urlsplit(choice)
@@ -451,11 +508,11 @@ def stream_log(choice: str) -> str:
         raise SecretValue("it is no valid URL of a Redis server, such as redis://HOST:6379/0") from None
     if parts.scheme not in ("redis", "rediss", "unix") or "://" not in choice:
         shown = f", not {choice!r}" if re.fullmatch(r"[\w-]*", choice) else ""
-        raise SecretValue(f"it should be memory, shared, redis, or a URL such as redis://HOST:6379/0{shown}")
+        raise SecretValue(f"it should be {', '.join(words)}, or a URL such as redis://HOST:6379/0{shown}")
     if parts.password or "password" in parse_qs(parts.query):
         raise SecretValue(
             f'a URL in options must not have a password: set it to "redis", and {REDIS_URL} in the environment of the '
-            "replicas to the URL"
+            f"{readers} to the URL"
         )
     return choice
 
@@ -703,6 +760,8 @@ class ProxyOptions(Model):
     """maximum concurrent requests and WebSockets per client address and proxy; further ones get 429"""
     tag_source: Annotated[str | None, AfterValidator(_tag_source)] = None
     """where a request names the tag of a live revision: header:NAME, query:NAME or cookie:NAME; None: nowhere"""
+    rate_limit_storage: Annotated[str, AfterValidator(_rate_limit_storage)] = "memory"
+    """where `rate_limit` counts: memory of each proxy, redis, or the URL of a Redis server without a password"""
     server_timing: bool = False
     """whether responses have a Server-Timing field: the time in the queue, and that of the app"""
     forwarded_allow_ips: str = "127.0.0.1,::1"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from app_toolkit.config.models import REDIS_URL
+from app_toolkit.config.models import REDIS_URL, HTTPOptions
 from app_toolkit.config.options import Options
 
 RUNTIME_DIR = "APP_TOOLKIT_RUNTIME_DIR"
@@ -101,9 +101,17 @@ def names_service() -> bool:
     return bool(os.environ.get("OTEL_SERVICE_NAME")) or "service.name=" in resource
 
 
-def server_timing() -> bool:
-    """Return whether responses of an app in one process have a Server-Timing field. The default is no."""
-    return os.environ.get("APP_TOOLKIT_SERVER_TIMING", "").lower() in ("1", "true", "on", "yes")
+REQUEST_OPTIONS = ("server_timing", "rate_limit_storage")
+"""The options of the proxies that apply to an app in one process, too."""
+
+
+def request_options() -> HTTPOptions:
+    """Return the `REQUEST_OPTIONS` of an app in one process.
+
+    Raises `ConfigError` if the value of a variable is invalid.
+    """
+    given: dict[str, Any] = {option: os.environ.get(_variable(option)) for option in REQUEST_OPTIONS}
+    return Settings(**{option: value for option, value in given.items() if value}).part(HTTPOptions)
 
 
 def runtime_folder() -> Path:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from app_toolkit.config.models import AdminOptions, HTTPOptions
-from app_toolkit.core.identity import admin_of
+from app_toolkit.core.identity import AnySetKey, ProcessSetKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.interfaces import AdminSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
@@ -58,19 +58,19 @@ class Admin:
         """When the admin process becomes desired; None: it is, or the time is not known."""
         return None if self._is_desired else self._starts_at
 
-    def specs(self) -> dict[str, ReplicaSetSpec]:
-        """Return the spec of the replica set by its name; empty: no admin process is desired."""
+    def specs(self) -> dict[AnySetKey, ReplicaSetSpec]:
+        """Return the spec of the replica set by its key; empty: no admin process is desired."""
         if not (self._is_desired and self._options.admin):
             return {}
-        name = admin_of(self.home)
+        key = ProcessSetKey("admin", self.home)
         options: dict[str, Any] = self._options.model_dump()
         preferred = self._port or (PORT if self._options.admin_port is None else self._options.admin_port)
         spec = ReplicaSetSpec(
-            name=name,
+            key=key,
             template_hash=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
             target=1,
             template=AdminSpec(ReplicaId(""), options, self.home, preferred),
             apart=True,  # the old and the new process use the same port
             routed=False,  # clients do not watch snapshots, so the process drains at once
         )
-        return {name: spec}
+        return {key: spec}

@@ -21,16 +21,15 @@ from app_toolkit.controller.replica_sets import ReplicaSets
 from app_toolkit.controller.scaling import Scaling
 from app_toolkit.controller.state_store import StateStore
 from app_toolkit.core import applications, partial, replica_sets, rollout, shutdown, traffic
-from app_toolkit.core.applications import Comparison, replica_set_names
+from app_toolkit.core.applications import Comparison, replica_set_keys
 from app_toolkit.core.canary import CanaryPlan, CanaryRelease
 from app_toolkit.core.identity import (
-    admin_of,
-    application_of,
+    AnySetKey,
+    ApplicationKey,
+    ProcessSetKey,
+    ReplicaSetKey,
+    application_of_caller,
     are_proxies,
-    candidate_of,
-    is_admin,
-    main_name,
-    node_of,
     replica_set_of,
 )
 from app_toolkit.core.publication import encode, route_snapshot, split_snapshots
@@ -104,7 +103,7 @@ class Controller:
         self._canaries = Canaries()
         self.ticked = clock.now()
         self._next: float | None = None
-        self._splits: set[str] = set()
+        self._splits: set[ReplicaSetKey] = set()
         """The splits that are published."""
         self._shutdown_deadline: float | None = None
         """When the shutdown ends even if some processes still run; None: there is no shutdown."""
@@ -124,18 +123,18 @@ class Controller:
         self._replica_sets = ReplicaSets(self.epoch, self.event_log, self._changes)
         stored = await (self.state_store.discard() if discard else self.state_store.read())
         self._launcher.listen(self.inbox.put, self.epoch)
-        found: dict[str, list[ReplicaId]] = {}
+        found: dict[AnySetKey, list[ReplicaId]] = {}
         for id in await self._launcher.found():
             found.setdefault(replica_set_of(id), []).append(id)
         self.ticked = now = self._clock.now()
         recover_until = now + RECOVERY_S
         self._endpoints = EndpointPublisher(self.publisher, recover_until)
-        for name, ids in found.items():
-            if are_proxies(name):
-                self.desired.proxies.found(node_of(name), recover_until)
-            elif is_admin(name):
+        for key, ids in found.items():
+            if are_proxies(key):
+                self.desired.proxies.found(key.node, recover_until)
+            elif isinstance(key, ProcessSetKey):
                 self.desired.admin.start_by(now)
-            self._replica_sets.find(name, ids, now)
+            self._replica_sets.find(key, ids, now)
         self.desired.begin(stored, now)
         self._scaling.adopt(self.desired.specs(), self._replica_sets.known, now)
         self._follow(now)
@@ -223,7 +222,7 @@ class Controller:
             if as_written and spec == running and expected == revision and same_options:
                 return revision
         if as_written:  # it only changes options, so it does not matter who holds the application
-            owner = self.desired.leases.holder(spec.name)
+            owner = self.desired.leases.holder(_key(spec.name))
         self._check(spec)
         revision = await self.desired.apply(spec, http or HTTPOptions(), owner, code or {}, expected, initial)
         self._lift(spec)
@@ -235,7 +234,7 @@ class Controller:
         Raises `ConfigError` if there is no such revision or no such application, and the errors of `apply`.
         """
         self._check_open()
-        there = self.desired.rollout(name)
+        there = self.desired.rollout(_key(name))
         version = rollout.rollback_target(there)
         if version is None:
             raise ConfigError(f"application {name!r} has no stable revision other than the current one")
@@ -270,7 +269,7 @@ class Controller:
         Raises `ConfigError` if there is no such application or revision, or the weights are invalid.
         """
         self._check_open()
-        await self.desired.set_traffic(name, lambda it: traffic.with_weights(it, weights, mirrors))
+        await self.desired.set_traffic(_key(name), lambda it: traffic.with_weights(it, weights, mirrors))
 
     async def begin_release(self, name: str, revision: int | None, plan: CanaryPlan) -> None:
         """Begin a canary release of a candidate. `revision`: None for the only one.
@@ -280,7 +279,7 @@ class Controller:
         """
         self._check_open()
         await self.desired.change_release(
-            name,
+            _key(name),
             lambda it: traffic.with_release(it, revision, plan),
             "CanaryBegun",
             f"steps {', '.join(f'{each:g} %' for each in plan.steps)}",
@@ -290,7 +289,7 @@ class Controller:
         """Pause or resume the canary release of an application. Raises `ConfigError` if there is none that goes on."""
         self._check_open()
         await self.desired.change_release(
-            name,
+            _key(name),
             lambda it: traffic.with_paused(it, paused=paused),
             "CanaryPaused" if paused else "CanaryResumed",
             "a client asked for it",
@@ -304,7 +303,7 @@ class Controller:
         Raises `ConfigError` if there is no such application, split or member, or the weights or mirrors are invalid.
         """
         self._check_open()
-        there = self.desired.rollout(application)
+        there = self.desired.rollout(_key(application))
         return await self._apply_again(there, traffic.with_split(there.current, split, weights, mirrors), None)
 
     async def promote(self, name: str, revision: int | None, finished: CanaryRelease | None = None) -> int:
@@ -314,15 +313,15 @@ class Controller:
         no such application or candidate.
         """
         self._check_open()
-        after = await self.desired.promote(name, revision, self._check_unused, finished)
+        after = await self.desired.promote(_key(name), revision, self._check_unused, finished)
         self._lift(after.desired)
         return after.revision
 
     async def abort(self, name: str) -> None:
         """Send all requests to the main revision of an application, and remove its other live revisions."""
         self._check_open()
-        await self.desired.set_traffic(name, traffic.aborted)
-        self._lift(self.desired.rollout(name).desired)
+        await self.desired.set_traffic(_key(name), traffic.aborted)
+        self._lift(self.desired.rollout(_key(name)).desired)
 
     async def scale(self, application: str, deployment: str, num_replicas: int) -> int:
         """Set the number of replicas of a deployment, and return the application's new revision number.
@@ -330,21 +329,24 @@ class Controller:
         Raises `ConfigError` if there is no such deployment, it is autoscaled, or the number is out of bounds.
         """
         self._check_open()
-        there = self.desired.rollout(application)
+        there = self.desired.rollout(_key(application))
         return await self._apply_again(there, applications.scaled(there.current, deployment, num_replicas), None)
 
     async def _apply_again(self, there: Rollout, version: ApplicationSpec, expected: int | None) -> int:
         """Apply a changed version of an application that exists, under the lease that holds it."""
-        owner = self.desired.leases.holder(there.name)
+        owner = self.desired.leases.holder(there.key)
         return await self.apply(version, None, owner, None, there.revision if expected is None else expected)
 
     def _lift(self, spec: ApplicationSpec) -> None:
-        for name in replica_set_names(spec):
-            self._replica_sets.lift(name)
+        for key in replica_set_keys(spec):
+            self._replica_sets.lift(key)
 
     def current(self) -> tuple[Mapping[str, ApplicationSpec], HTTPOptions]:
         """Return the current revision of each application by name, and the options of the proxies."""
-        return dict(self.desired.applications), self.desired.proxies.http
+        return self._current(), self.desired.proxies.http
+
+    def _current(self) -> dict[str, ApplicationSpec]:
+        return {key.name: spec for key, spec in self.desired.applications.items()}
 
     def compare(
         self,
@@ -359,7 +361,7 @@ class Controller:
         `ConfigError` of `apply` if one of the others would be refused.
         """
         self._check_open()
-        running = {name: (each.current, each.revision) for name, each in self.desired.rollouts.items()}
+        running = {each.name: (each.current, each.revision) for each in self.desired.rollouts.values()}
         comparison = applications.compare(specs, running, self.desired.proxies.http, http, only)
         applied = [
             applications.changed(running.get(spec.name, (None, 0))[0], spec, only)
@@ -384,14 +386,14 @@ class Controller:
 
         Raises `ConfigError` if there is none.
         """
-        return applications.callee(self.desired.applications, application, name)
+        return applications.callee(self._current(), application, name)
 
     def application(self, name: str) -> tuple[ApplicationSpec, int]:
         """Return the current revision of an application, and the number of the revision that was applied last.
 
         Raises `ConfigError` if there is no such application.
         """
-        there = self.desired.rollout(name)
+        there = self.desired.rollout(_key(name))
         return there.current, there.revision
 
     async def delete(self, application: str, deployment: str | None = None) -> None:
@@ -400,21 +402,21 @@ class Controller:
         Raises `ConfigError` if it does not exist, or if another application or deployment calls it.
         """
         self._check_open()
+        key = _key(application)
         if deployment is not None:
-            there = self.desired.rollout(application)
+            there = self.desired.rollout(key)
             await self._apply_again(there, partial.without(there.current, deployment), None)
             return
-        if (candidate := candidate_of(application)) is not None and application in self.desired.rollouts:
-            name, revision = candidate
-            await self.desired.set_traffic(name, lambda it: traffic.removed_one(it, revision))
+        if key.is_candidate and key in self.desired.rollouts:
+            await self.desired.set_traffic(key.main, lambda it: traffic.removed_one(it, key.revision))
             return
-        callers = self._callers_of(application, application)
+        callers = self._callers_of(key, key)
         if callers:
             raise ConfigError(
                 f"application {application!r} cannot be deleted: its deployments are called by "
                 f"{', '.join(sorted(callers))}"
             )
-        await self.desired.delete(application)
+        await self.desired.delete(key)
 
     def _check(self, spec: ApplicationSpec) -> None:
         """Raise `ConfigError` if an application has masked secrets, or lacks a deployment that others call."""
@@ -422,21 +424,18 @@ class Controller:
         self._check_unused(spec)
 
     def _check_unused(self, spec: ApplicationSpec) -> None:
-        before = self.desired.applications.get(spec.name)
-        lost = (
-            []
-            if before is None
-            else [name for name in replica_set_names(before) if name not in replica_set_names(spec)]
-        )
-        for name in lost:
-            if callers := self._callers_of(spec.name, name):
-                raise ConfigError(f"{name!r} cannot be deleted: it is called by {', '.join(sorted(callers))}")
+        application = _key(spec.name)
+        before = self.desired.applications.get(application)
+        lost = [] if before is None else [key for key in replica_set_keys(before) if key not in replica_set_keys(spec)]
+        for key in lost:
+            if callers := self._callers_of(application, key):
+                raise ConfigError(f"{key.name!r} cannot be deleted: it is called by {', '.join(sorted(callers))}")
 
-    def _callers_of(self, application: str, name: str) -> set[str]:
-        """Return the other applications whose replicas call `name`: the application, or a replica set of it."""
-        callers = map(ReplicaId, self.publisher.callers_of(f"{REPLICAS}{name}/"))
-        calling = {application_of(replica_set_of(caller)) for caller in callers}
-        return self.desired.rollouts.keys() & calling - {application}
+    def _callers_of(self, application: ApplicationKey, called: ApplicationKey | ReplicaSetKey) -> set[str]:
+        """Return the names of the other applications whose replicas call the application, or a replica set of it."""
+        callers = self.publisher.callers_of(f"{REPLICAS}{called.name}/")
+        calling = set(map(application_of_caller, callers))
+        return {each.name for each in self.desired.rollouts.keys() & calling - {application}}
 
     def hold(self, owner: str, ttl_s: float = LEASE_S) -> None:
         """Begin or renew a lease. If it expires, the applications that were applied under it are deleted.
@@ -458,7 +457,9 @@ class Controller:
         self.inbox.wake()
         number = -1
         while not self._ended.is_set():
-            there = any(main_name(application_of(name) or "") in held for name in self._replica_sets.known)
+            there = any(
+                isinstance(key, ReplicaSetKey) and key.application_key.main in held for key in self._replica_sets.known
+            )
             if owner not in leases and not there and self._shutdown_deadline is None:
                 return
             number, _ = await self.status_after(number, LEASE_S)
@@ -497,7 +498,7 @@ class Controller:
         """Return the admin process, and the seconds after which a process asks again if there is none."""
         if not self.desired.proxies.http.admin:
             return None, ADMIN_OFF_S
-        there = self._replica_sets.known.get(admin_of(self.desired.admin.home))
+        there = self._replica_sets.known.get(ProcessSetKey("admin", self.desired.admin.home))
         replicas = () if there is None else there.record.replicas
         return next((each.id for each in replicas if each.phase is Phase.RUNNING), None), ADMIN_DOWN_S
 
@@ -592,10 +593,10 @@ class Controller:
         if self._endpoints.end_recovery(self._replica_sets.known, now):
             self._replica_sets.touch()
             self._scaling.settle(self._replica_sets.known, now)
-        for name, target in self._scaling.decide(self._replica_sets.known, now):
-            self._replica_sets.scale(name, target)
-        for name in self._replica_sets.plan(now):
-            self._publish(name, now)
+        for key, target in self._scaling.decide(self._replica_sets.known, now):
+            self._replica_sets.scale(key, target)
+        for key in self._replica_sets.plan(now):
+            self._publish(key, now)
         self._continue_shutdown(now)
         await self._act()
 
@@ -622,10 +623,10 @@ class Controller:
         if not self._replica_sets.take(event, now):
             return
         if isinstance(event, (Started, Found)) and event.location is not None:
-            name = replica_set_of(event.replica)
-            if are_proxies(name):
+            key = replica_set_of(event.replica)
+            if are_proxies(key):
                 self.desired.proxies.learn(event.location.address)
-            elif is_admin(name):
+            elif isinstance(key, ProcessSetKey):
                 self.desired.admin.learn(event.location.address)
 
     def _forget(self, caller: str) -> None:
@@ -643,34 +644,34 @@ class Controller:
         """Continue the rollouts whose replica sets have changed."""
         if not self.desired.in_progress:
             return
-        happened = {application_of(name) for name in self._replica_sets.touched}
-        for name in self.desired.in_progress & happened:
-            if await self.desired.advance(name, self._replica_sets.known):
-                self._lift(self.desired.applications[name])
+        happened = {key.application_key for key in self._replica_sets.touched if isinstance(key, ReplicaSetKey)}
+        for key in self.desired.in_progress & happened:
+            if await self.desired.advance(key, self._replica_sets.known):
+                self._lift(self.desired.applications[key])
 
     async def _continue_releases(self, now: float) -> None:
         """Perform what the canary releases decide."""
         if self.desired.shutdown_step is not None:
             return
         decided = list(self._canaries.decide(self.desired.rollouts, self._replica_sets.known, now))
-        for name, release, decision, baseline in decided:
+        for key, release, decision, baseline in decided:
             change = functools.partial(traffic.after_decision, release=release, decision=decision, baseline=baseline)
             event = "CanaryReturned" if decision.action == "return" else "CanaryStep"
             try:
                 if decision.action == "finish":
-                    await self.promote(name, release.revision, release)
+                    await self.promote(key.name, release.revision, release)
                 else:
-                    await self.desired.change_release(name, change, event, decision.why)
+                    await self.desired.change_release(key, change, event, decision.why)
             except ConfigError as error:  # others call a deployment that it lacks, or the application was deleted
-                self._canaries.refuse(name, release, str(error))
-                self.event_log.append(name, "CanaryBlocked", cause=str(error))
+                self._canaries.refuse(key, release, str(error))
+                self.event_log.append(key.name, "CanaryBlocked", cause=str(error))
 
-    def _publish(self, name: str, now: float) -> None:
-        if self._endpoints.publish(name, self._replica_sets.known[name], now):
+    def _publish(self, key: AnySetKey, now: float) -> None:
+        if self._endpoints.publish(key, self._replica_sets.known[key], now):
             self.inbox.wake()  # the removed replica can be released at once if no caller uses it
-        if self._replica_sets.drop_gone(name):
-            self._endpoints.remove(name)
-            if are_proxies(name) and self._shutdown_deadline is not None:
+        if self._replica_sets.drop_gone(key):
+            self._endpoints.remove(key)
+            if are_proxies(key) and self._shutdown_deadline is not None:
                 self._respecify()  # with fewer proxies, the shutdown may continue with its next step
 
     async def _act(self) -> None:
@@ -712,10 +713,10 @@ class Controller:
 
     def _publish_splits(self) -> None:
         splits = split_snapshots(rollout.active_revisions(self.desired.rollouts.values()))
-        for name, snapshot in splits.items():
-            self.publisher.publish(f"{SPLITS}{name}", encode(snapshot))
-        for name in self._splits - splits.keys():
-            self.publisher.remove(f"{SPLITS}{name}")
+        for key, snapshot in splits.items():
+            self.publisher.publish(f"{SPLITS}{key.name}", encode(snapshot))
+        for key in self._splits - splits.keys():
+            self.publisher.remove(f"{SPLITS}{key.name}")
         self._splits = set(splits)
 
     def _continue_shutdown(self, now: float) -> None:
@@ -739,6 +740,14 @@ class Controller:
             raise StaleEpoch(f"the controller of epoch {self.epoch} has been replaced")
         if self._ended.is_set():
             raise ControlError("the instance is shut down")
+
+
+def _key(name: str) -> ApplicationKey:
+    """Return the application that a client names. Raises `ConfigError` if none can have this name."""
+    try:
+        return ApplicationKey.parse(name)
+    except ValueError:
+        raise ConfigError(f"there is no application {name!r}") from None
 
 
 def _rounds() -> Iterator[int]:

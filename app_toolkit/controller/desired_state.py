@@ -15,7 +15,7 @@ from app_toolkit.controller.state_store import StateStore, StoredState
 from app_toolkit.core import applications, rollout, shutdown, traffic
 from app_toolkit.core.canary import CanaryRelease
 from app_toolkit.core.diff import difference
-from app_toolkit.core.identity import candidate_name, candidate_of
+from app_toolkit.core.identity import AnySetKey, ApplicationKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.rollout import Rollout
@@ -34,7 +34,7 @@ class _Specs:
 
     rollout: Rollout
     spread: bool
-    specs: Mapping[str, ReplicaSetSpec]
+    specs: Mapping[AnySetKey, ReplicaSetSpec]
 
 
 class DesiredState:
@@ -55,8 +55,8 @@ class DesiredState:
         *,
         lasting: bool,
     ) -> None:
-        self.rollouts: dict[str, Rollout] = {}
-        """The rollout of each application, by name."""
+        self.rollouts: dict[ApplicationKey, Rollout] = {}
+        """The rollout of each application and candidate."""
         self.proxies = Proxies(home)
         self.admin = Admin(home)
         self.leases = Leases()
@@ -70,23 +70,23 @@ class DesiredState:
         They answer 404 after the last application was deleted."""
         self._stored_port = 0
         self._stored_leases: dict[str, Any] = {}
-        self._specs: dict[str, _Specs] = {}
-        self._followed: dict[str, ReplicaSetSpec] = {}
+        self._specs: dict[ApplicationKey, _Specs] = {}
+        self._followed: dict[AnySetKey, ReplicaSetSpec] = {}
         """The specs of the proxies and of the admin process that `specs` returned last."""
         self._clock = clock
         self._event_log = event_log
         self._changed = changed
         self._lasting = lasting
         self._changing = asyncio.Lock()
-        self._unwanted: dict[str, float] = {}
-        """When the ingresses of each candidate that was removed are to be deleted, or the rest of it, by its name."""
-        self.in_progress: set[str] = set()
+        self._unwanted: dict[ApplicationKey, float] = {}
+        """When the ingresses of each candidate that was removed are to be deleted, or the rest of it."""
+        self.in_progress: set[ApplicationKey] = set()
         """The applications whose rollout is not settled."""
 
     def begin(self, stored: StoredState, now: float) -> None:
         """Take over the state that the previous controller stored. Every lease begins anew."""
         self.rollouts = stored.rollouts
-        self.in_progress = {name for name, each in stored.rollouts.items() if not each.is_settled}
+        self.in_progress = {key for key, each in stored.rollouts.items() if not each.is_settled}
         self._note_unwanted()
         if stored.http is not None:
             self._move(stored.http)
@@ -98,32 +98,33 @@ class DesiredState:
         self._stored_leases = stored.leases
         self.leases.read(stored.leases, now)
 
-    def specs(self) -> dict[str, ReplicaSetSpec]:
-        """Return the specs of the replica sets that are desired now, by name."""
+    def specs(self) -> dict[AnySetKey, ReplicaSetSpec]:
+        """Return the specs of the replica sets that are desired now, by key."""
         proxies, admin = self.proxies.specs(), self.admin.specs()
         self._followed = {**proxies, **admin}
-        self._specs = {name: self._specs_of(each) for name, each in self.rollouts.items()}
-        deployments = {name: spec for each in self._specs.values() for name, spec in each.specs.items()}
+        self._specs = {key: self._specs_of(each) for key, each in self.rollouts.items()}
+        deployments = {key: spec for each in self._specs.values() for key, spec in each.specs.items()}
         return shutdown.desired(self.shutdown_step, deployments, proxies if self._has_served else {}, admin)
 
     def _specs_of(self, stands: Rollout) -> "_Specs":
         """Compute the replica sets of an application, or reuse those from before: computing them takes a while."""
-        before, spread = self._specs.get(stands.name), self.proxies.spread
+        before, spread = self._specs.get(stands.key), self.proxies.spread
         if before is not None and before.rollout is stands and before.spread == spread:
             return before
         specs = applications.replica_set_specs(stands.active, spread=spread, number_of=stands.number_of)
         return _Specs(stands, spread, specs)
 
     @property
-    def applications(self) -> dict[str, ApplicationSpec]:
-        """The current revision of each application, by name."""
-        return {name: each.current for name, each in self.rollouts.items()}
+    def applications(self) -> dict[ApplicationKey, ApplicationSpec]:
+        """The current revision of each application."""
+        return {key: each.current for key, each in self.rollouts.items()}
 
-    def rollout(self, name: str) -> Rollout:
+    def rollout(self, key: ApplicationKey) -> Rollout:
         """Return the rollout of an application. Raises `ConfigError` if there is no such application."""
-        if name not in self.rollouts:
-            raise ConfigError(f"there is no application {name!r}{nearest(name, self.rollouts)}")
-        return self.rollouts[name]
+        if key not in self.rollouts:
+            meant = nearest(key.name, [each.name for each in self.rollouts])
+            raise ConfigError(f"there is no application {key.name!r}{meant}")
+        return self.rollouts[key]
 
     @property
     def due(self) -> float | None:
@@ -146,7 +147,8 @@ class DesiredState:
         """Apply an application, and return its new revision number."""
         async with self._changing:
             self._check_open()
-            last = self.rollouts.get(spec.name)
+            key = ApplicationKey.parse(spec.name)
+            last = self.rollouts.get(key)
             if last is not None and last.live:
                 spec = applications.beside(spec, last.current)
             revision = 0 if last is None else last.revision
@@ -166,14 +168,14 @@ class DesiredState:
             after = traffic.after(rollout.applied(last, spec).without_ended_release())
             if owner is not None and last is None:
                 # First: without a stored lease, the application would stay forever.
-                await self._store_lease(owner, spec.name)
+                await self._store_lease(owner, key)
             await self._state_store.put_application(after, code)
             self._store_rollout(after)
             changes = difference(None if last is None else last.desired, spec)
             self._event_log.append(spec.name, "Applied", cause=f"revision {after.revision}: {changes}")
             self._changed()
             if owner is not None:
-                await self._store_lease(owner, spec.name)
+                await self._store_lease(owner, key)
             await self._delete_code()
             await self._state_store.check_epoch()  # a later controller may have read the store before this change
             return after.revision
@@ -190,7 +192,7 @@ class DesiredState:
         Return the options of the proxies after that. The parameters are as of `apply`.
         """
         for spec in specs:
-            last = self.rollouts.get(spec.name)
+            last = self.rollouts.get(ApplicationKey.parse(spec.name))
             if last is not None and last.live and spec.route_prefix != last.current.route_prefix:
                 raise ConfigError(
                     f"the live revisions of application {spec.name!r} have the route prefix "
@@ -233,8 +235,8 @@ class DesiredState:
             if equal is not None:
                 await self._put_rollout(after, "TrafficChanged", traffic.summary(after))
                 return equal
-            name = candidate_name(spec.name, after.last_number)
-            own = rollout.applied(None, spec.model_copy(update={"name": name}))
+            key = after.key.candidate(after.last_number)
+            own = rollout.applied(None, spec.model_copy(update={"name": key.name}))
             await self._state_store.put_application(own, code)
             self._store_rollout(own)
             await self._put_rollout(after, "CandidateAdded", f"revision {after.last_number}")
@@ -248,9 +250,9 @@ class DesiredState:
         The parameters are as of `add_candidate`, and it raises the same `ConfigError`.
         """
         main = self._main_of(spec)
-        if candidate_of(spec.name) is not None:
+        if main.key.is_candidate:
             raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
-        if self.leases.holder(spec.name) not in (None, owner):
+        if self.leases.holder(main.key) not in (None, owner):
             raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster")
         if spec.route_prefix is None:
             raise ConfigError(f"application {spec.name!r} serves no HTTP, so it cannot have several live revisions")
@@ -264,39 +266,42 @@ class DesiredState:
 
     def _main_of(self, spec: ApplicationSpec) -> Rollout:
         """Return the rollout beside which a live revision of an application runs. Raises `ConfigError` without one."""
-        if spec.name not in self.rollouts:
+        key = ApplicationKey.parse(spec.name)
+        if key not in self.rollouts:
             raise ConfigError(
                 f"there is no application {spec.name!r} beside which a revision could run; deploy it first"
             )
-        return self.rollouts[spec.name]
+        return self.rollouts[key]
 
     def _live_equal(self, main: Rollout, spec: ApplicationSpec) -> int | None:
         """Return the newest live revision beside the main one that was deployed from this spec; None: there is none."""
         for each in reversed(main.live):
-            own = self.rollouts.get(candidate_name(main.name, each.revision))
+            own = self.rollouts.get(main.key.candidate(each.revision))
             if own is not None and own.desired.model_copy(update={"name": main.name}) == spec:
                 return each.revision
         return None
 
-    async def set_traffic(self, name: str, change: Callable[[Rollout], Rollout]) -> None:
+    async def set_traffic(self, key: ApplicationKey, change: Callable[[Rollout], Rollout]) -> None:
         """Change the shares of the live revisions of an application."""
         async with self._changing:
             self._check_open()
-            after = change(self.rollout(name))
+            after = change(self.rollout(key))
             await self._put_rollout(after, "TrafficChanged", traffic.summary(after))
 
-    async def change_release(self, name: str, change: Callable[[Rollout], Rollout], event: str, cause: str) -> None:
+    async def change_release(
+        self, key: ApplicationKey, change: Callable[[Rollout], Rollout], event: str, cause: str
+    ) -> None:
         """Change the canary release of an application. `event` and `cause`: the record of the change."""
         async with self._changing:
             self._check_open()
-            before = self.rollout(name)
+            before = self.rollout(key)
             after = change(before)
             if after is not before:  # otherwise the client repeats a request, or the release has ended meanwhile
                 await self._put_rollout(after, event, cause)
 
     async def promote(
         self,
-        name: str,
+        key: ApplicationKey,
         revision: int | None,
         check: Callable[[ApplicationSpec], object],
         finished: CanaryRelease | None = None,
@@ -304,7 +309,7 @@ class DesiredState:
         """Send all requests to a candidate, and apply its spec to the main revision. Return the rollout.
 
         Parameters:
-            name: That of the application.
+            key: That of the application.
             revision: The candidate; None: the only one.
             check: Raises `ConfigError` if the spec cannot be applied.
             finished: The canary release that ends by this. If it was paused or has ended meanwhile, nothing changes.
@@ -312,17 +317,17 @@ class DesiredState:
         """
         async with self._changing:
             self._check_open()
-            before = self.rollout(name)
+            before = self.rollout(key)
             if finished is not None and before.canary != finished:
                 return before
             main = traffic.promoted(before, revision)
             if main is before:
                 return main  # the client repeats a request that was performed before
             assert main.promoted is not None
-            own = self.rollout(candidate_name(name, main.promoted))
+            own = self.rollout(key.candidate(main.promoted))
             if own.stable is None:
-                raise ConfigError(f"revision {main.promoted} of application {name!r} is not available yet")
-            spec = own.current.model_copy(update={"name": name})
+                raise ConfigError(f"revision {main.promoted} of application {key.name!r} is not available yet")
+            spec = own.current.model_copy(update={"name": key.name})
             check(spec)
             after = traffic.after(rollout.applied(main, spec))
             await self._put_rollout(after, "Promoted", f"revision {main.promoted} as revision {after.revision}")
@@ -335,21 +340,21 @@ class DesiredState:
         self._changed()
         await self._state_store.check_epoch()  # a later controller may have read the store before this change
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, key: ApplicationKey) -> None:
         async with self._changing:
             self._check_open()
-            main = self.rollout(name)
-            await self._delete(name)
+            main = self.rollout(key)
+            await self._delete(key)
             for each in main.candidates:
-                await self._delete(candidate_name(name, each.revision))
+                await self._delete(key.candidate(each.revision))
 
-    async def _delete(self, name: str) -> None:
-        await self._state_store.delete_application(name)
-        self.rollouts.pop(name, None)
-        self.in_progress.discard(name)
-        self._unwanted.pop(name, None)
-        self.leases.discard(name)
-        self._event_log.append(name, "Deleted")
+    async def _delete(self, key: ApplicationKey) -> None:
+        await self._state_store.delete_application(key)
+        self.rollouts.pop(key, None)
+        self.in_progress.discard(key)
+        self._unwanted.pop(key, None)
+        self.leases.discard(key)
+        self._event_log.append(key.name, "Deleted")
         self._changed()
         await self._delete_code()
         await self._state_store.check_epoch()  # a later controller may have read the store before this change
@@ -357,43 +362,34 @@ class DesiredState:
     async def _delete_candidates(self) -> None:
         """Delete the candidates that have been removed for so long that no request waits for them any more."""
         now = self._clock.now()
-        for name, at in list(self._unwanted.items()):
+        for key, at in list(self._unwanted.items()):
             if now < at:
                 continue
             async with self._changing:
-                if self.shutdown_step is not None or name not in self._unwanted:
+                if self.shutdown_step is not None or key not in self._unwanted:
                     return
-                own = self.rollouts.get(name)
+                own = self.rollouts.get(key)
                 if own is not None and (rest := traffic.without_ingresses(own.current)) is not None:
                     # Its requests may call its other deployments until its ingresses have drained.
-                    self._unwanted[name] = now + traffic.longest_drain_s(own) + ROUTES_S
+                    self._unwanted[key] = now + traffic.longest_drain_s(own) + ROUTES_S
                     drained = rollout.applied(own, rest)
                     await self._state_store.put_application(drained)
                     self._store_rollout(drained)
                     self._changed()
                     continue
-                await self._delete(name)
-                application, revision = self._candidate(name)
-                if application in self.rollouts:
-                    after = traffic.without(self.rollouts[application], revision)
+                await self._delete(key)
+                if key.main in self.rollouts:
+                    after = traffic.without(self.rollouts[key.main], key.revision)
                     await self._state_store.put_application(after)
                     self._store_rollout(after)
                     self._changed()
-
-    @staticmethod
-    def _candidate(name: str) -> tuple[str, int]:
-        found = candidate_of(name)
-        assert found is not None, "only candidates are removed"
-        return found
 
     def _note_unwanted(self) -> None:
         """Note when each removed candidate is to be deleted: when no request waits in the queue of a caller."""
         removed = traffic.removed(self.rollouts)
         self._unwanted = {
-            name: self._unwanted.get(
-                name, self._clock.now() + traffic.longest_wait_s(self.rollouts.get(name)) + ROUTES_S
-            )
-            for name in removed
+            key: self._unwanted.get(key, self._clock.now() + traffic.longest_wait_s(self.rollouts.get(key)) + ROUTES_S)
+            for key in removed
         }
 
     async def begin_shutdown(self, why: str) -> None:
@@ -412,14 +408,14 @@ class DesiredState:
 
     # For the controller loop
 
-    async def advance(self, name: str, known: Mapping[str, ReplicaSet]) -> bool:
+    async def advance(self, key: ApplicationKey, known: Mapping[AnySetKey, ReplicaSet]) -> bool:
         """Continue the rollout of an application. Return whether it was rolled back to the stable revision now."""
-        before = self.rollouts.get(name)
+        before = self.rollouts.get(key)
         after = before and traffic.after(rollout.step(before, known))
         if before is None or after is None or after is before:
             return False
         async with self._changing:
-            if self.shutdown_step is not None or self.rollouts.get(name) is not before:
+            if self.shutdown_step is not None or self.rollouts.get(key) is not before:
                 return False  # another revision was applied meanwhile, or a shutdown has begun
             await self._state_store.put_application(after)
             self._store_rollout(after)
@@ -428,12 +424,12 @@ class DesiredState:
             return after.failure != before.failure
 
     def _store_rollout(self, after: Rollout) -> None:
-        self.rollouts[after.name] = after
+        self.rollouts[after.key] = after
         self._note_unwanted()
         if after.is_settled:
-            self.in_progress.discard(after.name)
+            self.in_progress.discard(after.key)
         else:
-            self.in_progress.add(after.name)
+            self.in_progress.add(after.key)
 
     def _log_progress(self, before: Rollout, after: Rollout) -> None:
         if after.failure != before.failure:
@@ -492,17 +488,17 @@ class DesiredState:
         now = self._clock.now()
         over = self.leases.expired(now)
         for held in over.values():
-            for name in held:
+            for key in held:
                 # The previous controller may have deleted the application and died before it stored the leases.
-                if name in self.rollouts:
-                    await self.delete(name)
+                if key in self.rollouts:
+                    await self.delete(key)
         still = self.leases.expired(now)  # an owner may have renewed its lease meanwhile
         over = {owner: held for owner, held in over.items() if owner in still}
         if over and not self._lasting and not self.rollouts and len(over) == len(self.leases):
             await self.begin_shutdown(f"all leases have expired: {', '.join(sorted(over))}")
         for owner, held in over.items():
             self.leases.remove(owner)
-            self._event_log.append("", "LeaseEnded", cause=f"{owner} held {', '.join(held) or 'nothing'}")
+            self._event_log.append("", "LeaseEnded", cause=f"{owner} held {', '.join(map(str, held)) or 'nothing'}")
         if over:
             self._changed()
         if self.leases.plain() != self._stored_leases:
@@ -510,9 +506,9 @@ class DesiredState:
                 if self.shutdown_step is None:
                     await self._put_leases()
 
-    async def _store_lease(self, owner: str, name: str) -> None:
+    async def _store_lease(self, owner: str, key: ApplicationKey) -> None:
         self.leases.hold(owner, LEASE_S, self._clock.now())
-        self.leases.add(owner, name)
+        self.leases.add(owner, key)
         await self._put_leases()
 
     async def _put_leases(self) -> None:

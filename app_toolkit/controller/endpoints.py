@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from app_toolkit.controller.publisher import Publisher
 from app_toolkit.core import publication, replica_sets
-from app_toolkit.core.identity import application_of, replica_set_of
+from app_toolkit.core.identity import AnySetKey, ReplicaSetKey, replica_set_of
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.interfaces import REPLICAS, Version
@@ -32,43 +32,43 @@ class EndpointPublisher:
         """Whether any removed replica waits for acknowledgements of callers."""
         return bool(self._unrouting)
 
-    def publish(self, name: str, replica_set: ReplicaSet, now: float) -> bool:
+    def publish(self, key: AnySetKey, replica_set: ReplicaSet, now: float) -> bool:
         """Publish the endpoints of a replica set if they have changed. Return whether any replica was removed."""
-        if application_of(name) is None:
+        if not isinstance(key, ReplicaSetKey):
             return False
         replicas = replica_set.record.replicas
-        if self._recover_until is not None and replica_sets.recovering({name: replica_set}):
+        if self._recover_until is not None and replica_sets.recovering({key: replica_set}):
             return False  # the snapshot would have fewer endpoints than the last published one, which callers still use
-        key = _key(name)
+        published_as = _published_as(key)
         snapshot = publication.replica_set_snapshot(
             replica_set.spec, replicas, now, replica_set.record.failures, replica_set.record.last_error
         )
         if snapshot is not None:
-            self._publisher.publish(key, publication.encode(snapshot))
-        version = self._publisher.version(key) or Version(self._publisher.epoch, 0)
+            self._publisher.publish(published_as, publication.encode(snapshot))
+        version = self._publisher.version(published_as) or Version(self._publisher.epoch, 0)
         leaving = [replica.id for replica in publication.unrouting(replicas) if replica.id not in self._unrouting]
         self._unrouting.update(dict.fromkeys(leaving, version))
         return bool(leaving)
 
-    def remove(self, name: str) -> None:
+    def remove(self, key: AnySetKey) -> None:
         """Remove a replica set."""
-        self._publisher.remove(_key(name))
+        self._publisher.remove(_published_as(key))
 
-    def released(self, known: Mapping[str, ReplicaSet]) -> list[ReplicaId]:
+    def released(self, known: Mapping[AnySetKey, ReplicaSet]) -> list[ReplicaId]:
         """Return the removed replicas that no caller uses any more. Each is returned once."""
         gone = []
         for id, version in list(self._unrouting.items()):
-            name = replica_set_of(id)
-            record = known[name].record.replica(id) if name in known else None
+            key = replica_set_of(id)
+            record = known[key].record.replica(id) if key in known else None
             drains = record is not None and record.phase is Phase.DRAINING
-            if drains and not self._publisher.acknowledged(_key(name), version):
+            if drains and not self._publisher.acknowledged(_published_as(key), version):
                 continue
             del self._unrouting[id]
             if drains:
                 gone.append(id)
         return gone
 
-    def end_recovery(self, known: Mapping[str, ReplicaSet], now: float) -> bool:
+    def end_recovery(self, known: Mapping[AnySetKey, ReplicaSet], now: float) -> bool:
         """End the recovery once all replicas have reported their state or the time is over.
 
         From then on, every replica set is published, and callers are notified of the removal of all other keys. Returns
@@ -82,5 +82,5 @@ class EndpointPublisher:
         return ends
 
 
-def _key(replica_set: str) -> str:
+def _published_as(replica_set: AnySetKey) -> str:
     return f"{REPLICAS}{replica_set}"

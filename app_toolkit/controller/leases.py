@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app_toolkit.core.identity import ApplicationKey
+
 LEASE_S = 30.0
 """Seconds that an application outlives the process that runs it in the foreground."""
 
@@ -12,7 +14,7 @@ LEASE_S = 30.0
 class _Lease:
     until: float
     ttl_s: float
-    applications: set[str]
+    applications: set[ApplicationKey]
     """The applications that are deleted when the lease ends."""
 
 
@@ -30,18 +32,24 @@ class Leases:
 
     def read(self, stored: Mapping[str, Any], now: float) -> None:
         """Read a value that `plain` returned. Each lease begins anew."""
-        self._leases = {owner: _Lease(now + ttl_s, ttl_s, set(held)) for owner, (ttl_s, held) in stored.items()}
+        self._leases = {
+            owner: _Lease(now + ttl_s, ttl_s, set(map(ApplicationKey.parse, held)))
+            for owner, (ttl_s, held) in stored.items()
+        }
 
     def plain(self) -> dict[str, Any]:
         """Return the leases as plain data, without the times, which are on the clock of this controller."""
-        return {owner: [lease.ttl_s, sorted(lease.applications)] for owner, lease in self._leases.items()}
+        return {
+            owner: [lease.ttl_s, sorted(each.name for each in lease.applications)]
+            for owner, lease in self._leases.items()
+        }
 
     def hold(self, owner: str, ttl_s: float, now: float) -> None:
         """Begin or renew a lease."""
         lease = self._leases.setdefault(owner, _Lease(0.0, ttl_s, set()))
         lease.until, lease.ttl_s = now + ttl_s, ttl_s
 
-    def end(self, owner: str, now: float) -> set[str]:
+    def end(self, owner: str, now: float) -> set[ApplicationKey]:
         """Let a lease expire now, and return its applications."""
         lease = self._leases.get(owner)
         if lease is None:
@@ -49,17 +57,17 @@ class Leases:
         lease.until = now
         return set(lease.applications)
 
-    def add(self, owner: str, application: str) -> None:
+    def add(self, owner: str, application: ApplicationKey) -> None:
         self._leases[owner].applications.add(application)
 
-    def discard(self, application: str) -> None:
+    def discard(self, application: ApplicationKey) -> None:
         for lease in self._leases.values():
             lease.applications.discard(application)
 
-    def holder(self, application: str) -> str | None:
+    def holder(self, application: ApplicationKey) -> str | None:
         return next((owner for owner, lease in self._leases.items() if application in lease.applications), None)
 
-    def expired(self, now: float) -> dict[str, list[str]]:
+    def expired(self, now: float) -> dict[str, list[ApplicationKey]]:
         """Return the applications of each expired lease, by owner. An expired lease stays until `remove`."""
         return {owner: sorted(lease.applications) for owner, lease in self._leases.items() if lease.until <= now}
 

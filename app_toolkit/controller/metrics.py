@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from app_toolkit.core import autoscale
-from app_toolkit.core.identity import ADMIN, PROXIES, application_of, candidate_of, main_name
+from app_toolkit.core.identity import AnySetKey, ApplicationKey, ReplicaSetKey, application_of, process_set_of
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.core.status import ScalingStatus, traffic_status
@@ -53,29 +53,30 @@ class ControllerMetrics:
 
     def samples(
         self,
-        rollouts: Mapping[str, Rollout],
-        known: Mapping[str, ReplicaSet],
-        scaling: Mapping[str, ScalingStatus],
+        rollouts: Mapping[ApplicationKey, Rollout],
+        known: Mapping[AnySetKey, ReplicaSet],
+        scaling: Mapping[AnySetKey, ScalingStatus],
     ) -> Iterator[Sample]:
         """Yield the samples of all metrics of the controller.
 
         Parameters:
-            rollouts: Those of all applications and candidates, by name.
-            known: The replica sets by name.
+            rollouts: Those of all applications and candidates.
+            known: The replica sets.
             scaling: The values of the autoscalers by replica set.
         """
         for (application, event), number in self._events.items():
             yield Sample(EVENTS, (application, event), [number])
         yield Sample(TICK_SECONDS, (), self.ticks.numbers())
-        for name, replica_set in known.items():
-            if application_of(name) is not None:
-                yield from _samples_of_replicas(name, replica_set, scaling.get(name))
-        self._starts = {name: histogram for name, histogram in self._starts.items() if name in known}
+        for key, replica_set in known.items():
+            if isinstance(key, ReplicaSetKey):
+                yield from _samples_of_replicas(key.name, replica_set, scaling.get(key))
+        names = {key.name for key in known}
+        self._starts = {name: histogram for name, histogram in self._starts.items() if name in names}
         for name, histogram in self._starts.items():
             if application_of(name) is not None:
                 yield Sample(START_SECONDS, (name,), histogram.numbers())
-        for name, rollout in rollouts.items():
-            if candidate_of(name) is None:
+        for rollout in rollouts.values():
+            if not rollout.key.is_candidate:
                 yield from _samples_of_traffic(rollout, rollouts)
 
 
@@ -96,7 +97,7 @@ def _reason(target: int, scaling: ScalingStatus | None) -> str:
     return autoscale.reason(target, scaling.needed, scaling.min_replicas, scaling.max_replicas)
 
 
-def _samples_of_traffic(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> Iterator[Sample]:
+def _samples_of_traffic(rollout: Rollout, rollouts: Mapping[ApplicationKey, Rollout]) -> Iterator[Sample]:
     revision = rollout.current_revision or rollout.revision
     yield Sample(APPLICATION_REVISION, (rollout.name,), [revision])
     live = traffic_status(rollout, rollouts)
@@ -113,6 +114,6 @@ def _samples_of_traffic(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> It
 
 def _application(subject: str) -> str:
     """Return the application of a record, without the revision of a candidate; `-` for the proxies and the instance."""
-    if not subject or subject.startswith((PROXIES, ADMIN)):
+    if not subject or process_set_of(subject) is not None:
         return NONE
-    return main_name(application_of(subject) or subject)
+    return (application_of(subject) or ApplicationKey.parse(subject)).application

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from app_toolkit.config.models import HTTPOptions, ProxyOptions
-from app_toolkit.core.identity import proxies_of
+from app_toolkit.core.identity import AnySetKey, ProcessSetKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
@@ -74,20 +74,22 @@ class Proxies:
         """Whether proxies are on several nodes."""
         return bool(self._until)
 
-    def specs(self) -> dict[str, ReplicaSetSpec]:
-        """Return the specs of the replica sets by name. The node of the controller is first."""
+    def specs(self) -> dict[AnySetKey, ReplicaSetSpec]:
+        """Return the specs of the replica sets by key. The node of the controller is first."""
         known = self.http.port or self.port
-        replica_sets = {proxies_of(self.home): self._spec(self.home, self.http.proxies_per_node if known else 1)}
+        replica_sets: dict[AnySetKey, ReplicaSetSpec] = {
+            ProcessSetKey("proxy", self.home): self._spec(self.home, self.http.proxies_per_node if known else 1)
+        }
         for node, until in self._until.items():
             if known:
                 target = self.http.proxies_per_node if until is None else self._active.get(node, 0)
-                replica_sets[proxies_of(node)] = self._spec(node, min(target, self.http.proxies_per_node))
+                replica_sets[ProcessSetKey("proxy", node)] = self._spec(node, min(target, self.http.proxies_per_node))
         return replica_sets
 
     def _spec(self, node: NodeId, target: int) -> ReplicaSetSpec:
         options = _own(self.http)
         return ReplicaSetSpec(
-            name=proxies_of(node),
+            key=ProcessSetKey("proxy", node),
             template_hash=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
             target=target,
             template=ProxySpec(ReplicaId(""), {**options, "port": self.http.port or self.port}, node),

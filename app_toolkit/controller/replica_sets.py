@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app_toolkit.controller.changes import Changes
 from app_toolkit.core import replica_sets
-from app_toolkit.core.identity import replica_set_of
+from app_toolkit.core.identity import AnySetKey, replica_set_of
 from app_toolkit.core.reconcile import (
     Action,
     Kill,
@@ -39,8 +39,8 @@ class ReplicaSets:
     """
 
     def __init__(self, epoch: int, event_log: EventLog, changes: Changes) -> None:
-        self.known: dict[str, ReplicaSet] = {}
-        """The replica sets by name. Only this class changes them."""
+        self.known: dict[AnySetKey, ReplicaSet] = {}
+        """The replica sets by their keys. Only this class changes them."""
         self.actions: deque[Action] = deque()
         """The planned actions that the launcher has not performed yet."""
         self.moved = False
@@ -48,91 +48,91 @@ class ReplicaSets:
         self._epoch = epoch
         self._event_log = event_log
         self._changes = changes
-        self._touched: set[str] = set()
-        self._due: dict[str, float] = {}
+        self._touched: set[AnySetKey] = set()
+        self._due: dict[AnySetKey, float] = {}
         self._minted = 0
 
     # Desired state
 
-    def specify(self, desired: Mapping[str, ReplicaSetSpec], *, proxies_linger: bool) -> None:
+    def specify(self, desired: Mapping[AnySetKey, ReplicaSetSpec], *, proxies_linger: bool) -> None:
         """Set the desired replica sets. All others are orphaned."""
         before = self.known
         self.known = replica_sets.specified(before, desired, starts=self._minted, proxies_linger=proxies_linger)
-        self._touched.update(name for name, replica_set in self.known.items() if replica_set is not before.get(name))
+        self._touched.update(key for key, replica_set in self.known.items() if replica_set is not before.get(key))
 
-    def scale(self, name: str, target: int) -> None:
+    def scale(self, key: AnySetKey, target: int) -> None:
         """Set the target of a replica set, which must have a spec."""
-        replica_set = self.known[name]
+        replica_set = self.known[key]
         assert replica_set.spec is not None
-        self._happened(name, replace(replica_set, spec=replace(replica_set.spec, target=target)))
+        self._happened(key, replace(replica_set, spec=replace(replica_set.spec, target=target)))
         self._changes.notify()
 
-    def lift(self, name: str) -> None:
+    def lift(self, key: AnySetKey) -> None:
         """End the quarantine of a replica set, and clear the backoff of its restarts."""
-        if name in self.known:
-            self._happened(name, replica_sets.lifted(self.known[name]))
+        if key in self.known:
+            self._happened(key, replica_sets.lifted(self.known[key]))
 
     # Known state
 
-    def find(self, name: str, ids: list[ReplicaId], now: float) -> None:
+    def find(self, key: AnySetKey, ids: list[ReplicaId], now: float) -> None:
         """Add the replicas of a replica set that were found after a restart."""
-        self._happened(name, ReplicaSet(recovered(name, sorted(ids), now)))
+        self._happened(key, ReplicaSet(recovered(key, sorted(ids), now)))
         for id in ids:
-            self._event_log.append(name, "Recovering", replica=id, cause=f"epoch {self._epoch} began")
+            self._event_log.append(key.name, "Recovering", replica=id, cause=f"epoch {self._epoch} began")
 
     def take(self, event: Event, now: float) -> bool:
         """Apply an event. Return False if the replica is not known; it is then killed if it runs."""
-        name = replica_set_of(event.replica)
-        replica_set = self.known.get(name)
+        key = replica_set_of(event.replica)
+        replica_set = self.known.get(key)
         was = None if replica_set is None else replica_set.record.replica(event.replica)
         if replica_set is None or was is None:
             if isinstance(event, (Started, Placed, Found)):
                 # The replica was started by an earlier controller, and the record of the start was lost.
-                self._order(name, Kill(event.replica, "it is not among the replicas that are known"))
+                self._order(key, Kill(event.replica, "it is not among the replicas that are known"))
             return False
         try:
-            self._happened(name, replace(replica_set, record=take(replica_set.record, event, now)))
+            self._happened(key, replace(replica_set, record=take(replica_set.record, event, now)))
         except Exception as error:
-            self._quarantine(name, error)
+            self._quarantine(key, error)
             return True
         self.moved = self.moved or isinstance(event, (Started, Found, Exited))
         if isinstance(event, ProbeFailed):
             logger.warning("%s failed its health check %d: %s", event.replica, was.failed_probes + 1, event.why)
         nothing_new = (isinstance(event, ProbePassed) and not was.failed_probes) or was.unplaceable == event
         if not nothing_new:
-            self._log_event(name, event)
+            self._log_event(key, event)
         return True
 
     def requests_lost(self, replica: ReplicaId, why: str) -> None:
         """Record which requests ran in a replica when it was lost, also in the error that its end has left."""
-        name = replica_set_of(replica)
-        if name not in self.known:
+        key = replica_set_of(replica)
+        if key not in self.known:
             return
-        self.known[name] = replace(self.known[name], record=with_lost_requests(self.known[name].record, replica, why))
-        self._event_log.append(name, "RequestsLost", replica=replica, cause=why)
+        self.known[key] = replace(self.known[key], record=with_lost_requests(self.known[key].record, replica, why))
+        self._event_log.append(key.name, "RequestsLost", replica=replica, cause=why)
         self._changes.notify()
 
     def forgive(self, seconds: float) -> None:
         """Move all deadlines forward by the time in which the controller did not run."""
-        for name, replica_set in self.known.items():
-            self._happened(name, replace(replica_set, record=forgiven(replica_set.record, seconds)))
+        for key, replica_set in self.known.items():
+            self._happened(key, replace(replica_set, record=forgiven(replica_set.record, seconds)))
 
     def touch(self) -> None:
         """Include every replica set in the next plan."""
         self._touched.update(self.known)
 
     @property
-    def touched(self) -> frozenset[str]:
+    def touched(self) -> frozenset[AnySetKey]:
         """The replica sets that have changed since the last plan."""
         return frozenset(self._touched)
 
-    def drop_gone(self, name: str) -> bool:
+    def drop_gone(self, key: AnySetKey) -> bool:
         """Remove a replica set if it is not desired and has no replicas. Return whether it was removed."""
-        if not self.known[name].gone:
+        if not self.known[key].gone:
             return False
-        del self.known[name]
-        self._touched.discard(name)
-        self._due.pop(name, None)
+        del self.known[key]
+        self._touched.discard(key)
+        self._due.pop(key, None)
         self._changes.notify()
         return True
 
@@ -143,54 +143,54 @@ class ReplicaSets:
         """When the next action of any replica set is due if no event arrives before; None: never."""
         return min(self._due.values(), default=None)
 
-    def plan(self, now: float) -> list[str]:
-        """Plan for the replica sets that have changed or are due, and return their names."""
-        names = [name for name in self.known if name in self._touched or self._due.get(name, math.inf) <= now]
-        for name in names:
-            self._touched.discard(name)
-            self._due.pop(name, None)
-            if not self.known[name].quarantine:
-                self._plan(name, now)
-        return names
+    def plan(self, now: float) -> list[AnySetKey]:
+        """Plan for the replica sets that have changed or are due, and return their keys."""
+        keys = [key for key in self.known if key in self._touched or self._due.get(key, math.inf) <= now]
+        for key in keys:
+            self._touched.discard(key)
+            self._due.pop(key, None)
+            if not self.known[key].quarantine:
+                self._plan(key, now)
+        return keys
 
     def kill_all(self, why: str) -> None:
         """Kill all replicas that are left, regardless of the desired state."""
-        for name, replica_set in self.known.items():
+        for key, replica_set in self.known.items():
             for replica in replica_set.record.replicas:
-                self._order(name, Kill(replica.id, why))
+                self._order(key, Kill(replica.id, why))
 
-    def _plan(self, name: str, now: float) -> None:
-        replica_set = self.known[name]
+    def _plan(self, key: AnySetKey, now: float) -> None:
+        replica_set = self.known[key]
         try:
             for action in plan(replica_set.spec, replica_set.record, now, self._epoch):
-                self.known[name] = replica_set = replace(replica_set, record=noted(replica_set.record, action, now))
-                self._order(name, action)
+                self.known[key] = replica_set = replace(replica_set, record=noted(replica_set.record, action, now))
+                self._order(key, action)
             at = due(replica_set.spec, replica_set.record)
         except Exception as error:
-            self._quarantine(name, error)
+            self._quarantine(key, error)
         else:
             if at is not None:
-                self._due[name] = at
+                self._due[key] = at
         self._minted = max(self._minted, replica_set.record.starts)
 
-    def _order(self, name: str, action: Action) -> None:
+    def _order(self, key: AnySetKey, action: Action) -> None:
         if not isinstance(action, Probe):
-            self._log_event(name, action)
+            self._log_event(key, action)
         if not isinstance(action, Retire):
             self.actions.append(action)
 
-    def _happened(self, name: str, replica_set: ReplicaSet) -> None:
-        self.known[name] = replica_set
-        self._touched.add(name)
+    def _happened(self, key: AnySetKey, replica_set: ReplicaSet) -> None:
+        self.known[key] = replica_set
+        self._touched.add(key)
 
-    def _quarantine(self, name: str, error: Exception) -> None:
+    def _quarantine(self, key: AnySetKey, error: Exception) -> None:
         message = f"{type(error).__name__}: {error}"
-        self.known[name] = replace(self.known[name], quarantine=f"{name} is not looked after any more: {message}")
-        self._due.pop(name, None)
-        self._event_log.append(name, "Quarantined", cause=message)
+        self.known[key] = replace(self.known[key], quarantine=f"{key} is not looked after any more: {message}")
+        self._due.pop(key, None)
+        self._event_log.append(key.name, "Quarantined", cause=message)
         self._changes.notify()
 
-    def _log_event(self, name: str, what: Event | Action) -> None:
+    def _log_event(self, key: AnySetKey, what: Event | Action) -> None:
         cause = f"template hash {what.template_hash}" if isinstance(what, Start) else getattr(what, "why", None)
-        self._event_log.append(name, type(what).__name__, replica=what.replica, cause=cause)
+        self._event_log.append(key.name, type(what).__name__, replica=what.replica, cause=cause)
         self._changes.notify()

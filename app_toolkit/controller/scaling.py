@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from app_toolkit.config.models import AutoscalingConfig
 from app_toolkit.core.autoscale import Autoscaler, Decision, Report
+from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase
@@ -35,40 +36,42 @@ class Scaling:
 
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log
-        self._scaled: dict[str, _Scaled] = {}
-        self._recovering: set[str] = set()
+        self._scaled: dict[AnySetKey, _Scaled] = {}
+        self._recovering: set[AnySetKey] = set()
         """Replica sets that were found after a restart and have replicas which have not reported their state yet."""
-        self._stirred: set[str] = set()
+        self._stirred: set[AnySetKey] = set()
         """Replica sets whose autoscaler must decide now, before it is due."""
 
     # Desired state
 
-    def adopt(self, specs: Mapping[str, ReplicaSetSpec], found: Mapping[str, ReplicaSet], now: float) -> None:
+    def adopt(
+        self, specs: Mapping[AnySetKey, ReplicaSetSpec], found: Mapping[AnySetKey, ReplicaSet], now: float
+    ) -> None:
         """Begin after a restart with the stored specs. `found`: the replica sets that have replicas."""
-        for name, spec in specs.items():
-            if spec.autoscaling is not None and name in found:
-                self._recovering.add(name)
+        for key, spec in specs.items():
+            if spec.autoscaling is not None and key in found:
+                self._recovering.add(key)
             elif spec.autoscaling is not None:
                 self._begin(spec, spec.autoscaling, 0, now)
 
     def scaled(
-        self, specs: Mapping[str, ReplicaSetSpec], known: Mapping[str, ReplicaSet], now: float
-    ) -> dict[str, ReplicaSetSpec]:
+        self, specs: Mapping[AnySetKey, ReplicaSetSpec], known: Mapping[AnySetKey, ReplicaSet], now: float
+    ) -> dict[AnySetKey, ReplicaSetSpec]:
         """Set the desired replica sets, and return their specs with the targets of the autoscalers."""
-        for name in self._scaled.keys() - specs.keys():
-            del self._scaled[name]
+        for key in self._scaled.keys() - specs.keys():
+            del self._scaled[key]
         self._recovering &= specs.keys()
-        return {name: self._with_target(spec, known.get(name), now) for name, spec in specs.items()}
+        return {key: self._with_target(spec, known.get(key), now) for key, spec in specs.items()}
 
     def _with_target(self, spec: ReplicaSetSpec, replica_set: ReplicaSet | None, now: float) -> ReplicaSetSpec:
-        name, config = spec.name, spec.autoscaling
+        key, config = spec.key, spec.autoscaling
         if config is None:
-            self._scaled.pop(name, None)
-            self._recovering.discard(name)
+            self._scaled.pop(key, None)
+            self._recovering.discard(key)
             return spec
-        if name in self._recovering:
+        if key in self._recovering:
             return replace(spec, target=_remaining_replicas(replica_set, config))
-        there = self._scaled.get(name)
+        there = self._scaled.get(key)
         if there is None:
             before = replica_set.spec if replica_set is not None and replica_set.desired else None
             there = self._begin(spec, config, (before or spec).target, now)
@@ -78,8 +81,8 @@ class Scaling:
 
     def _begin(self, spec: ReplicaSetSpec, config: AutoscalingConfig, target: int, now: float) -> _Scaled:
         autoscaler = Autoscaler(config, target, now, *_shares(spec))
-        there = self._scaled[spec.name] = _Scaled(autoscaler, autoscaler.decide(now).target)
-        self._stirred.add(spec.name)
+        there = self._scaled[spec.key] = _Scaled(autoscaler, autoscaler.decide(now).target)
+        self._stirred.add(spec.key)
         return there
 
     # Reports
@@ -87,38 +90,38 @@ class Scaling:
     def hear(self, caller: str, loads: Loads, now: float) -> bool:
         """Take the report of a caller. Return False if the caller must report again, because a part was not used."""
         heard = True
-        for name, load in loads.items():
-            there = self._scaled.get(name)
+        for key, load in loads.items():
+            there = self._scaled.get(key)
             if there is not None:
                 there.autoscaler.hear(Report(caller, now, *load), now)
-                self._check_decision(name, there, now)
-            elif name in self._recovering:
+                self._check_decision(key, there, now)
+            elif key in self._recovering:
                 heard = False
         return heard
 
     def forget(self, caller: str, now: float) -> None:
         """Remove the load of a caller that has ended."""
-        for name, there in self._scaled.items():
+        for key, there in self._scaled.items():
             there.autoscaler.forget(caller, now)
-            self._check_decision(name, there, now)
+            self._check_decision(key, there, now)
 
-    def settle(self, known: Mapping[str, ReplicaSet], now: float) -> None:
+    def settle(self, known: Mapping[AnySetKey, ReplicaSet], now: float) -> None:
         """End the recovery of all replica sets."""
-        for name in list(self._recovering):
-            self._settle(name, known[name], now)
+        for key in list(self._recovering):
+            self._settle(key, known[key], now)
 
-    def _settle(self, name: str, replica_set: ReplicaSet, now: float) -> None:
-        self._recovering.discard(name)
+    def _settle(self, key: AnySetKey, replica_set: ReplicaSet, now: float) -> None:
+        self._recovering.discard(key)
         if replica_set.spec is not None and replica_set.spec.autoscaling is not None:
             config = replica_set.spec.autoscaling
             self._begin(replica_set.spec, config, _remaining_replicas(replica_set, config), now)
 
-    def _check_decision(self, name: str, there: _Scaled, now: float) -> None:
+    def _check_decision(self, key: AnySetKey, there: _Scaled, now: float) -> None:
         """Mark a deployment whose target has changed, or whose next decision is due earlier than before."""
         decision = there.autoscaler.decide(now)
         sooner = (math.inf if decision.due is None else decision.due) < (math.inf if there.due is None else there.due)
         if decision.target != there.target or sooner:
-            self._stirred.add(name)
+            self._stirred.add(key)
 
     # Decisions
 
@@ -132,32 +135,32 @@ class Scaling:
         """When the next target may change without another report; None: none can."""
         return min((there.due for there in self._scaled.values() if there.due is not None), default=None)
 
-    def decide(self, known: Mapping[str, ReplicaSet], now: float) -> Iterator[tuple[str, int]]:
+    def decide(self, known: Mapping[AnySetKey, ReplicaSet], now: float) -> Iterator[tuple[AnySetKey, int]]:
         """Yield the replica sets whose target changes now, each with the new target."""
-        for name in list(self._recovering):
-            replica_set = known[name]
+        for key in list(self._recovering):
+            replica_set = known[key]
             if not any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
-                self._settle(name, replica_set, now)
+                self._settle(key, replica_set, now)
             elif replica_set.spec is not None and replica_set.spec.autoscaling is not None:
                 target = _remaining_replicas(replica_set, replica_set.spec.autoscaling)
                 if target != replica_set.spec.target:
-                    yield name, target
+                    yield key, target
         stirred, self._stirred = self._stirred, set()
-        for name, there in self._scaled.items():
-            if name in stirred or (there.due is not None and there.due <= now):
+        for key, there in self._scaled.items():
+            if key in stirred or (there.due is not None and there.due <= now):
                 decision = there.autoscaler.decide(now)
                 there.due = decision.due
                 if decision.target != there.target:
                     there.why = _why(there, decision)
-                    self._event_log.append(name, "Scaled", cause=there.why)
+                    self._event_log.append(key.name, "Scaled", cause=there.why)
                     there.target = decision.target
-                replica_set = known[name]
+                replica_set = known[key]
                 if replica_set.spec is not None and replica_set.spec.target != there.target:
-                    yield name, there.target
+                    yield key, there.target
 
-    def status(self, now: float) -> dict[str, ScalingStatus]:
-        """Return the load and the number of needed replicas of each autoscaled replica set, by name."""
-        return {name: _status(there, now) for name, there in self._scaled.items()}
+    def status(self, now: float) -> dict[AnySetKey, ScalingStatus]:
+        """Return the load and the number of needed replicas of each autoscaled replica set, by its key."""
+        return {key: _status(there, now) for key, there in self._scaled.items()}
 
 
 def _shares(spec: ReplicaSetSpec) -> tuple[float, float]:

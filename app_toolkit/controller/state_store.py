@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.controller.checkpoint import corrupt, decode_checkpoint, encode_checkpoint
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.errors import ConfigError, Conflict, CorruptValue, StaleEpoch
 from app_toolkit.interfaces import CODE, Store, code_key
@@ -26,16 +27,16 @@ APPLICATIONS = "applications/"
 """The prefix of the key of an application's rollout. The name of the application follows."""
 
 
-def application_key(name: str) -> str:
-    return f"{APPLICATIONS}{name}"
+def application_key(key: ApplicationKey) -> str:
+    return f"{APPLICATIONS}{key.name}"
 
 
 @dataclass(slots=True)
 class StoredState:
     """The state that the previous controller stored."""
 
-    rollouts: dict[str, Rollout] = field(default_factory=dict)
-    """By the name of the application."""
+    rollouts: dict[ApplicationKey, Rollout] = field(default_factory=dict)
+    """By application."""
     http: HTTPOptions | None = None
     port: int = 0
     """The port that the proxies listened on; 0: none yet."""
@@ -89,7 +90,7 @@ class StateStore:
     async def read(self) -> StoredState:
         rollouts = [await self._read(key, Rollout.model_validate_json) for key in await self.store.keys(APPLICATIONS)]
         return StoredState(
-            {rollout.name: rollout for rollout in rollouts if rollout is not None},
+            {rollout.key: rollout for rollout in rollouts if rollout is not None},
             await self._read(HTTP, HTTPOptions.model_validate_json),
             await self._read(PORT, int) or 0,
             await self._read(LEASES, json.loads) or {},
@@ -99,10 +100,10 @@ class StateStore:
         """Store a rollout. The packed code, by hash, is stored before the revisions that need it."""
         for hash, packed in code.items():
             await self._put(code_key(hash), packed)
-        await self._put_checkpoint(application_key(rollout.name), rollout.model_dump_json().encode())
+        await self._put_checkpoint(application_key(rollout.key), rollout.model_dump_json().encode())
 
-    async def delete_application(self, name: str) -> None:
-        await self._delete(application_key(name))
+    async def delete_application(self, key: ApplicationKey) -> None:
+        await self._delete(application_key(key))
 
     async def delete_code_except_of(self, versions: Collection[ApplicationSpec]) -> None:
         """Delete the packed code that none of these revisions needs. Replicas that start later unpack the rest."""

@@ -7,7 +7,7 @@ from app_toolkit.config.files import applied_again
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, DeploymentSpec, HTTPOptions, SplitSpec
 from app_toolkit.core import partial
 from app_toolkit.core.diff import Change, Diff, difference, of_part, options_changed
-from app_toolkit.core.identity import ReplicaSetKey, candidate_of, main_name
+from app_toolkit.core.identity import AnySetKey, ApplicationKey, ReplicaSetKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.redaction import secrets_of
 from app_toolkit.errors import ConfigError
@@ -24,17 +24,17 @@ def check_all(
     owner: str | None,
     there: Iterable[ApplicationSpec],
     listening: HTTPOptions,
-    holder: Callable[[str], str | None],
+    holder: Callable[[ApplicationKey], str | None],
 ) -> HTTPOptions:
     """Raise `ConfigError` if `owner` may not apply these applications, in this order.
 
     `there`, `listening` and `owner` are as of `check`. `named`: the options of the proxies that change. `holder`
-    returns the owner of the lease that holds the application of a name. Returns the options of the proxies after that.
+    returns the owner of the lease that holds an application. Returns the options of the proxies after that.
     """
     there = list(there)
     for spec in specs:
         changed = proxy_options(listening, named)
-        check(spec, changed, owner, there, listening, holder(spec.name))
+        check(spec, changed, owner, there, listening, holder(ApplicationKey.parse(spec.name)))
         there.append(spec)
         listening = changed
     return listening
@@ -53,19 +53,17 @@ def check(
     `there`: every revision that runs or may be started again. `http`: the new options of the proxies, `listening`: the
     present ones. `holder`: the owner of the lease that holds the application of this name.
     """
-    if candidate_of(spec.name) is not None and all(other.name != spec.name for other in there):
+    if ApplicationKey.parse(spec.name).is_candidate and all(other.name != spec.name for other in there):
         raise ConfigError(f"there is no application {spec.name!r}, and no other one can have this name")
     check_root_path(spec)
     for other in there:
-        if main_name(other.name) != main_name(spec.name) and other.route_prefix == spec.route_prefix is not None:
+        if _main(other) != _main(spec) and other.route_prefix == spec.route_prefix is not None:
             raise ConfigError(
                 f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: {other.name!r} has it"
             )
     if holder not in (None, owner):
         raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
-    others = sorted(
-        {main_name(other.name) for other in there if other.route_prefix is not None} - {main_name(spec.name)}
-    )
+    others = sorted({_main(other) for other in there if other.route_prefix is not None} - {_main(spec)})
     if http != listening and others:
         changes = ", ".join(map(str, options_changed(listening, http)))
         raise ConfigError(
@@ -243,9 +241,15 @@ def _check_streams(spec: ApplicationSpec) -> None:
             )
 
 
-def replica_set_names(spec: ApplicationSpec) -> list[str]:
-    """Return the names of the replica sets of all deployments, in the order of the deployments."""
-    return [str(ReplicaSetKey(spec.name, deployment.config.name)) for deployment in spec.deployments]
+def _main(spec: ApplicationSpec) -> str:
+    """Return the name of the application without the revision of a candidate."""
+    return ApplicationKey.parse(spec.name).application
+
+
+def replica_set_keys(spec: ApplicationSpec) -> list[ReplicaSetKey]:
+    """Return the keys of the replica sets of all deployments, in the order of the deployments."""
+    key = ApplicationKey.parse(spec.name)
+    return [key.replica_set(deployment.config.name) for deployment in spec.deployments]
 
 
 def replica_set_specs(
@@ -253,15 +257,15 @@ def replica_set_specs(
     *,
     spread: bool,
     number_of: Callable[[ApplicationSpec], int] = lambda spec: 0,
-) -> dict[str, ReplicaSetSpec]:
-    """Return the replica sets of these applications, by name.
+) -> dict[AnySetKey, ReplicaSetSpec]:
+    """Return the replica sets of these applications, by key.
 
     `spread`: whether their callers are on several nodes. `number_of` returns the number of a revision; 0: not known.
     """
     return {
-        name: _replica_set_spec(name, spec, deployment, number_of(spec), spread=spread)
+        key: _replica_set_spec(key, spec, deployment, number_of(spec), spread=spread)
         for spec in applications
-        for name, deployment in zip(replica_set_names(spec), spec.deployments, strict=True)
+        for key, deployment in zip(replica_set_keys(spec), spec.deployments, strict=True)
     }
 
 
@@ -282,14 +286,14 @@ def _without_secrets(resources: Resources, secrets: Collection[str]) -> tuple[Re
 
 
 def _replica_set_spec(
-    name: str, spec: ApplicationSpec, deployment: DeploymentSpec, revision: int, *, spread: bool
+    key: ReplicaSetKey, spec: ApplicationSpec, deployment: DeploymentSpec, revision: int, *, spread: bool
 ) -> ReplicaSetSpec:
     config, origin = deployment.config, deployment.origin or spec
     template_hash = spec.template_hash(config.name)
     secrets = secrets_of(deployment)
     resources, variables = _without_secrets(config.ray_actor_options.to_resources(), secrets)
     return ReplicaSetSpec(
-        name=name,
+        key=key,
         template_hash=template_hash,
         target=config.starting_replicas,
         template=ReplicaSpec(

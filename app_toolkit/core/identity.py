@@ -1,5 +1,6 @@
-"""The names of replica sets and replicas. Only this module builds and parses them.
+"""The identities of applications, replica sets and replicas. Only this module builds and takes apart their names.
 
+The package works with keys. Their names are for what leaves a process: the wire, records, logs, metrics and status.
 A replica set has the replicas of one deployment, `APPLICATION/DEPLOYMENT`, the proxies of one node, `proxy@NODE`, or
 the admin process of the instance, `admin@NODE`. A replica is `REPLICA_SET-EPOCH-NUMBER`, with a dot instead of the
 slash. Names of applications and deployments contain neither slashes nor dots nor `@`.
@@ -8,99 +9,178 @@ A candidate, which is a live revision of an application beside its main revision
 of an application of its own, `APPLICATION@REVISION`.
 """
 
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from typing import Literal, NamedTuple, TypeGuard
 
 from app_toolkit.types import NodeId, ReplicaId
 
-PROXIES = "proxy@"
-"""The prefix of the names of replica sets of proxies."""
+MAIN = 0
+"""The revision in the keys of the main revision of an application. Its number changes, and these keys stay."""
 
-ADMIN = "admin@"
-"""The prefix of the name of the replica set of the admin process."""
+SHARED = 4_096
+"""How many keys of each kind are kept to be used again. Every call of a handle needs a key and its name."""
 
 
-class ReplicaSetKey(NamedTuple):
-    """Identifies the replica set of one deployment. `str()` is its name, and `parse` the inverse."""
-
+class _ApplicationFields(NamedTuple):
     application: str
-    deployment: str
+    revision: int = MAIN
+
+
+class ApplicationKey(_ApplicationFields):
+    """Identifies the main revision of an application, or a candidate."""
+
+    @cached_property
+    def name(self) -> str:
+        return f"{self.application}@{self.revision}" if self.revision else self.application
 
     def __str__(self) -> str:
-        return f"{self.application}/{self.deployment}"
+        return self.name
+
+    @property
+    def is_candidate(self) -> bool:
+        return self.revision != MAIN
+
+    @property
+    def main(self) -> "ApplicationKey":
+        return ApplicationKey(self.application)
+
+    def candidate(self, revision: int) -> "ApplicationKey":
+        """Return the key of a candidate of the same application."""
+        return ApplicationKey(self.application, revision)
+
+    def replica_set(self, deployment: str) -> "ReplicaSetKey":
+        return _replica_set(self, deployment)
 
     @classmethod
+    @lru_cache(SHARED)
+    def parse(cls, name: str) -> "ApplicationKey":
+        """Return the key with this name. Raises `ValueError` if what follows the `@` is no revision."""
+        application, at, revision = name.partition("@")
+        if not at:
+            return cls(application)
+        if not (revision.isascii() and revision.isdigit()) or revision.startswith("0"):
+            raise ValueError(f"{name!r} is not the name of an application, NAME or NAME@REVISION")
+        return cls(application, int(revision))
+
+
+class _ReplicaSetFields(NamedTuple):
+    application: str
+    deployment: str
+    revision: int = MAIN
+
+
+class ReplicaSetKey(_ReplicaSetFields):
+    """Identifies the replica set of one deployment, or a split among those of all applications."""
+
+    @cached_property
+    def name(self) -> str:
+        return f"{self.application_key}/{self.deployment}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @cached_property
+    def application_key(self) -> ApplicationKey:
+        return ApplicationKey(self.application, self.revision)
+
+    @property
+    def main(self) -> "ReplicaSetKey":
+        """The key of the replica set that the main revision has for the deployment."""
+        return ReplicaSetKey(self.application, self.deployment)
+
+    @classmethod
+    @lru_cache(SHARED)
     def parse(cls, name: str) -> "ReplicaSetKey":
-        """Return the key of a replica set. Raises `ValueError` if the name is that of proxies, or no name."""
+        """Return the key with this name. Raises `ValueError` if the name is that of proxies, or no name."""
         application, slash, deployment = name.partition("/")
         if not (application and slash and deployment):
             raise ValueError(f"{name!r} is not the name of the replica set of a deployment, APPLICATION/DEPLOYMENT")
-        return cls(application, deployment)
+        return ApplicationKey.parse(application).replica_set(deployment)
 
 
-def split_name(application: str, split: str) -> str:
-    """Return the name of a split among those of all applications."""
-    return f"{application}/{split}"
+@lru_cache(SHARED)
+def _replica_set(application: ApplicationKey, deployment: str) -> ReplicaSetKey:
+    return ReplicaSetKey(application.application, deployment, application.revision)
 
 
-def application_of(replica_set: str) -> str | None:
-    """Return the application that a replica set belongs to.
+class _ProcessSetFields(NamedTuple):
+    kind: Literal["proxy", "admin"]
+    node: NodeId
+
+
+class ProcessSetKey(_ProcessSetFields):
+    """Identifies the replica set of the proxies of one node, or of the admin process."""
+
+    @cached_property
+    def name(self) -> str:
+        return f"{self.kind}@{self.node}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def parse(cls, name: str) -> "ProcessSetKey":
+        """Return the key with this name. Raises `ValueError` if it is the name of another replica set."""
+        kind, at, node = name.partition("@")
+        if not at or "/" in node or kind not in ("proxy", "admin"):
+            raise ValueError(f"{name!r} is not the name of a replica set of proxies or of the admin process")
+        return cls("proxy" if kind == "proxy" else "admin", NodeId(node))
+
+
+AnySetKey = ReplicaSetKey | ProcessSetKey
+"""Identifies any replica set."""
+
+
+def parse_set(name: str) -> AnySetKey:
+    """Return the key of the replica set with this name. Raises `ValueError` if it is no name."""
+    return ReplicaSetKey.parse(name) if "/" in name else ProcessSetKey.parse(name)
+
+
+def application_of(name: str) -> ApplicationKey | None:
+    """Return the application of a replica set, by its name in records, metrics or status.
 
     None for proxies, for the admin process, and for callers that are no replicas.
     """
-    application, slash, _ = replica_set.partition("/")
-    return application if slash else None
+    return ReplicaSetKey.parse(name).application_key if "/" in name else None
 
 
-def candidate_name(application: str, revision: int) -> str:
-    """Return the name of the application that a candidate is."""
-    return f"{application}@{revision}"
+def process_set_of(name: str) -> ProcessSetKey | None:
+    """Return the replica set of proxies or of the admin process, by its name in records; None: the name is another."""
+    try:
+        return ProcessSetKey.parse(name)
+    except ValueError:
+        return None
 
 
-def candidate_of(name: str) -> tuple[str, int] | None:
-    """Return the application and the revision of a candidate; None: the name is that of no candidate."""
-    application, at, revision = name.partition("@")
-    return (application, int(revision)) if at else None
+def are_proxies(key: AnySetKey) -> TypeGuard[ProcessSetKey]:
+    return isinstance(key, ProcessSetKey) and key.kind == "proxy"
 
 
-def main_name(name: str) -> str:
-    """Return the name of an application without the revision of a candidate."""
-    return name.partition("@")[0]
+def parts_of(text: str) -> tuple[str, str | None]:
+    """Return the application, and the deployment or split, that a user names. None: only an application."""
+    application, slash, part = text.partition("/")
+    return application, part if slash else None
 
 
-def main_replica_set(name: str) -> str:
-    """Return the name of the replica set that the main revision has for a deployment."""
-    key = ReplicaSetKey.parse(name)
-    return str(ReplicaSetKey(main_name(key.application), key.deployment))
+def dotted(replica_set: AnySetKey) -> str:
+    """Return a name without a slash, as ids of replicas and cookies have it."""
+    return replica_set.name.replace("/", ".")
 
 
-def proxies_of(node: NodeId) -> str:
-    """Return the name of the replica set of a node's proxies."""
-    return f"{PROXIES}{node}"
-
-
-def are_proxies(replica_set: str) -> bool:
-    return replica_set.startswith(PROXIES) and "/" not in replica_set
-
-
-def admin_of(node: NodeId) -> str:
-    """Return the name of the replica set of the admin process on a node."""
-    return f"{ADMIN}{node}"
-
-
-def is_admin(replica_set: str) -> bool:
-    return replica_set.startswith(ADMIN) and "/" not in replica_set
-
-
-def node_of(replica_set: str) -> NodeId:
-    """Return the node of a replica set of proxies or of the admin process."""
-    return NodeId(replica_set.partition("@")[2])
-
-
-def replica_id(replica_set: str, epoch: int, number: int) -> ReplicaId:
+def replica_id(replica_set: AnySetKey, epoch: int, number: int) -> ReplicaId:
     """Return a unique id: each epoch is taken once."""
-    return ReplicaId(f"{replica_set.replace('/', '.')}-{epoch}-{number}")
+    return ReplicaId(f"{dotted(replica_set)}-{epoch}-{number}")
 
 
-def replica_set_of(id: ReplicaId) -> str:
-    """Return the name of the replica set that a replica belongs to."""
+def application_of_caller(caller: str) -> ApplicationKey | None:
+    """Return the application that a caller is a replica of; None: it is no replica of a deployment."""
+    return application_of(_set_name(caller))
+
+
+def replica_set_of(id: ReplicaId) -> AnySetKey:
+    """Return the key of the replica set that a replica belongs to."""
+    return parse_set(_set_name(id))
+
+
+def _set_name(id: str) -> str:
     return id.rsplit("-", 2)[0].replace(".", "/")

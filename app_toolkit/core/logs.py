@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from heapq import nlargest
 from typing import Any, Literal, Self
 
-from app_toolkit.core.identity import ReplicaSetKey, are_proxies, main_name, replica_set_of
+from app_toolkit.core.identity import ReplicaSetKey, process_set_of, replica_set_of
 from app_toolkit.types import ReplicaId
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
@@ -27,8 +27,9 @@ ProcessKind = Literal["replicas", "proxies", "controller", "admin"]
 
 def kind_of(process: str) -> ProcessKind:
     """Return what kind of process has this name, which is the name of its log file, too."""
-    if are_proxies(process):
-        return "proxies"
+    own = process_set_of(process)
+    if own is not None:
+        return "proxies" if own.kind == "proxy" else "admin"
     if "." in process:
         return "replicas"
     return "controller" if process.startswith("controller") else "admin"
@@ -59,9 +60,9 @@ class LogQuery:
             return True
         if kind_of(process) != "replicas":
             return False
-        key = ReplicaSetKey.parse(replica_set_of(ReplicaId(process)))
-        return (
-            self.application in (None, key.application, main_name(key.application))
+        key = replica_set_of(ReplicaId(process))
+        return isinstance(key, ReplicaSetKey) and (
+            self.application in (None, key.application, key.application_key.name)
             and self.deployment in (None, key.deployment)
         )  # fmt: skip
 

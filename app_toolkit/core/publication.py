@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from app_toolkit.config.models import ApplicationSpec, Policy
 from app_toolkit.core import restarts
-from app_toolkit.core.identity import split_name
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.restarts import Failure
@@ -40,7 +40,7 @@ class StartBlocked:
     exception: str | None = None
     """The class of the exception that the starts raise; None: they raise none."""
 
-    def sentence(self, replica_set: str) -> str:
+    def sentence(self, replica_set: ReplicaSetKey) -> str:
         return f"no replica of {replica_set} runs: {self._cause()}"
 
     def _cause(self) -> str:
@@ -160,10 +160,10 @@ def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
     return RouteSnapshot(tuple(longest_first))
 
 
-def split_snapshots(revisions: Iterable[ApplicationSpec]) -> dict[str, SplitSnapshot]:
-    """Return the splits of these revisions, by `APPLICATION/SPLIT`. Of those with one name, the last one counts."""
+def split_snapshots(revisions: Iterable[ApplicationSpec]) -> dict[ReplicaSetKey, SplitSnapshot]:
+    """Return the splits of these revisions. Of those with one name, the last one counts."""
     return {
-        split_name(spec.name, split.name): SplitSnapshot(split.shares, split.mirrors)
+        ApplicationKey.parse(spec.name).replica_set(split.name): SplitSnapshot(split.shares, split.mirrors)
         for spec in revisions
         for split in spec.splits
     }

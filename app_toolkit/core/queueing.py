@@ -1,8 +1,8 @@
 """Decides which request of a wait queue is served next: the oldest, or the newest while clients give up.
 
-A request whose key displaces another key at the replica (`core.affinity`) is an exception. Where two keys share one
-place, serving them strictly by age would load both models again and again. So it gives way to requests that displace
-nothing, for a bounded time.
+A request whose key displaces another key at the replica (`router.placement.holders`) is an exception. Where two keys
+share one place, serving them strictly by age would load both models again and again. So it gives way to requests that
+displace nothing, for a bounded time.
 
 Serving the oldest request first is fair. In an overload in which clients give up, however, the queue grows until each
 request is served just before its client disconnects, and the work is wasted. Serving the newest request first gives

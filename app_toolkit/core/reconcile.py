@@ -2,7 +2,7 @@
 
 `plan` is a pure function of the spec, the record and the time. A restarted controller therefore plans what the
 controller before it would have planned. A *replica set* is the set of replicas of one deployment, of the proxies of one
-node, or of the admin process; `core.identity` has their names.
+node, or of the admin process; `core.identity` has their keys.
 
 * New replicas start before old ones are retired, as many at a time as `max_surge` allows. An old replica is retired
   only if a new one is ready. The controller never lets fewer replicas serve than the target less `max_unavailable`.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from app_toolkit.config.models import AutoscalingConfig, Policy
 from app_toolkit.core import restarts
-from app_toolkit.core.identity import are_proxies, is_admin, replica_id
+from app_toolkit.core.identity import AnySetKey, ProcessSetKey, are_proxies, replica_id
 from app_toolkit.core.replica_state import (
     DrainSent,
     Event,
@@ -76,7 +76,7 @@ class Start:
 
     spec: ReplicaSpec | ProxySpec | AdminSpec
     resources: Resources
-    replica_set: str
+    replica_set: AnySetKey
     template_hash: str
     max_per_node: int | None = None
     """How many replicas of this replica set and template may be on one node; None: any number."""
@@ -147,7 +147,7 @@ Action = Start | Retire | Drain | Stop | Kill | Probe | Reconfigure
 class ReplicaSetSpec:
     """The desired state of one replica set. `template` is the spec of each of its replicas, without the id."""
 
-    name: str
+    key: AnySetKey
     template_hash: str
     target: int
     template: ReplicaSpec | ProxySpec | AdminSpec
@@ -202,7 +202,7 @@ class ReplicaSetSpec:
 class ReplicaSetRecord:
     """The state of one replica set as the controller knows it, with the history of replicas that have ended."""
 
-    name: str
+    key: AnySetKey
     replicas: tuple[ReplicaRecord, ...] = ()
     starts: int = 0
     """The number of starts in this epoch. The id of the next replica is derived from it."""
@@ -228,7 +228,7 @@ def _live(spec: ReplicaSpec | ProxySpec | AdminSpec) -> ReloadableOptions | None
 # Records
 
 
-def recovered(replica_set: str, found: Iterable[ReplicaId], now: float, starts: int = 0) -> ReplicaSetRecord:
+def recovered(replica_set: AnySetKey, found: Iterable[ReplicaId], now: float, starts: int = 0) -> ReplicaSetRecord:
     """Return the record of a replica set after a restart: the ids of its replicas, whose state is not known yet."""
     return ReplicaSetRecord(
         replica_set, tuple(ReplicaRecord(id, replica_set, "", Phase.RECOVERING, since=now) for id in found), starts
@@ -383,9 +383,9 @@ def plan(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float, epoc
     held_until = restarts.not_before(record.failures, desired.template_hash, desired.target)
     if held_until is None or now >= held_until:
         for number in range(moves.starts):
-            id = replica_id(record.name, epoch, record.starts + 1 + number)
+            id = replica_id(record.key, epoch, record.starts + 1 + number)
             template = replace(desired.template, id=id)
-            actions.append(Start(template, desired.resources, record.name, desired.template_hash, desired.max_per_node))
+            actions.append(Start(template, desired.resources, record.key, desired.template_hash, desired.max_per_node))
     return actions
 
 
@@ -584,11 +584,11 @@ def _first_to_keep(replica: ReplicaRecord) -> tuple[bool, int, int, float, Repli
 
 def orphan_spec(record: ReplicaSetRecord) -> ReplicaSetSpec:
     """Return the spec of an orphaned replica set, which was found after its application was deleted."""
-    if are_proxies(record.name):
+    if are_proxies(record.key):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
-        return ReplicaSetSpec(record.name, "", 0, proxy, apart=True, routed=False)
-    if is_admin(record.name):
+        return ReplicaSetSpec(record.key, "", 0, proxy, apart=True, routed=False)
+    if isinstance(record.key, ProcessSetKey):
         admin = AdminSpec(ReplicaId(""), {}, NodeId(""), 0)
-        return ReplicaSetSpec(record.name, "", 0, admin, apart=True, routed=False)
+        return ReplicaSetSpec(record.key, "", 0, admin, apart=True, routed=False)
     replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", ReloadableOptions(0), 0.0)
-    return ReplicaSetSpec(record.name, "", 0, replica)
+    return ReplicaSetSpec(record.key, "", 0, replica)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app_toolkit.core.identity import application_of, are_proxies, node_of
+from app_toolkit.core.identity import AnySetKey, ReplicaSetKey, are_proxies
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.restarts import failed_starts
@@ -30,33 +30,33 @@ class ReplicaSet:
 
 
 def specified(
-    replica_sets: Mapping[str, ReplicaSet],
-    desired: Mapping[str, ReplicaSetSpec],
+    replica_sets: Mapping[AnySetKey, ReplicaSet],
+    desired: Mapping[AnySetKey, ReplicaSetSpec],
     *,
     starts: int,
     proxies_linger: bool = False,
-) -> dict[str, ReplicaSet]:
+) -> dict[AnySetKey, ReplicaSet]:
     """Return the replica sets after exactly those in `desired` have become desired.
 
     New replica sets have no replicas yet. Replica sets that are not in `desired` are orphaned, and their replicas
     retire. If a spec has not changed, the same object is returned.
 
     Parameters:
-        replica_sets: The present replica sets by name.
-        desired: The desired specs by name.
+        replica_sets: The present replica sets by key.
+        desired: The desired specs by key.
         starts: The highest number of starts of any replica set in this epoch. A new replica set continues from this
-            number, so that ids stay unique if its name was used before.
+            number, so that ids stay unique if its key was used before.
         proxies_linger: Whether orphaned proxies keep running after they have drained.
     """
     known = {
-        name: replica_sets.get(name) or ReplicaSet(ReplicaSetRecord(name, starts=starts))
-        for name in (*replica_sets, *desired)
+        key: replica_sets.get(key) or ReplicaSet(ReplicaSetRecord(key, starts=starts))
+        for key in (*replica_sets, *desired)
     }
     return {
-        name: _desired(replica_set, desired[name])
-        if name in desired
-        else _orphaned(replica_set, lingers=proxies_linger and are_proxies(name))
-        for name, replica_set in known.items()
+        key: _desired(replica_set, desired[key])
+        if key in desired
+        else _orphaned(replica_set, lingers=proxies_linger and are_proxies(key))
+        for key, replica_set in known.items()
     }
 
 
@@ -84,7 +84,7 @@ def lifted(replica_set: ReplicaSet) -> ReplicaSet:
     return replace(replica_set, quarantine=None, record=replace(replica_set.record, failures=()))
 
 
-def recovering(replica_sets: Mapping[str, ReplicaSet]) -> bool:
+def recovering(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> bool:
     """Return whether any replica that was found after a restart has not reported its state yet."""
     return any(
         replica.phase is Phase.RECOVERING
@@ -93,23 +93,23 @@ def recovering(replica_sets: Mapping[str, ReplicaSet]) -> bool:
     )
 
 
-def occupied(replica_sets: Mapping[str, ReplicaSet]) -> set[NodeId]:
+def occupied(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> set[NodeId]:
     """Return the nodes with replicas that serve requests."""
     return {
         replica.location.node
-        for name, replica_set in replica_sets.items()
-        if application_of(name) is not None
+        for key, replica_set in replica_sets.items()
+        if isinstance(key, ReplicaSetKey)
         for replica in replica_set.record.replicas
         if replica.location is not None and replica.phase in (Phase.RUNNING, Phase.DRAINING)
     }
 
 
-def active_proxies(replica_sets: Mapping[str, ReplicaSet]) -> Counter[NodeId]:
+def active_proxies(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> Counter[NodeId]:
     """Return the number of proxies by node that serve or may serve clients."""
     return Counter(
-        node_of(name)
-        for name, replica_set in replica_sets.items()
-        if are_proxies(name)
+        key.node
+        for key, replica_set in replica_sets.items()
+        if are_proxies(key)
         for replica in replica_set.record.replicas
         if replica.phase in SERVING
     )

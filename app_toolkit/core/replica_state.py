@@ -7,6 +7,7 @@ The table of transitions is complete. An event that the table does not list for 
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from app_toolkit.core.identity import AnySetKey
 from app_toolkit.errors import IllegalTransition
 from app_toolkit.interfaces import Location, ReloadableOptions
 from app_toolkit.types import ReplicaId
@@ -114,7 +115,7 @@ class Found(Event):
     the reloadable options that the replica has applied or starts with; None: it is applying options, or failed to.
     """
 
-    replica_set: str
+    replica_set: AnySetKey
     template_hash: str
     phase_name: str
     location: Location | None = None
@@ -128,7 +129,7 @@ class Found(Event):
 
 @dataclass(frozen=True, slots=True)
 class StartSent(Event):
-    replica_set: str
+    replica_set: AnySetKey
     template_hash: str
     live: ReloadableOptions | None
 
@@ -189,7 +190,7 @@ class ReplicaRecord:
     """The state of one replica as the controller knows it. Times are on the clock of this controller."""
 
     id: ReplicaId
-    replica_set: str
+    replica_set: AnySetKey
     template_hash: str
     phase: Phase
     since: float

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app_toolkit.core.canary import Requests
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
 from app_toolkit.types import ReplicaId
 
 LEAST_S = 1.0
@@ -20,11 +21,11 @@ JUMP = 2
 reports it at once, because replicas take long to start."""
 
 Load = tuple[int, int, int, int]
-Loads = Mapping[str, Load]
-"""The loads of one caller by deployment, `APPLICATION/DEPLOYMENT`: the numbers of waiting requests, ongoing requests,
-open WebSockets and open streams."""
+Loads = Mapping[ReplicaSetKey, Load]
+"""The loads of one caller by deployment: the numbers of waiting requests, ongoing requests, open WebSockets and open
+streams."""
 
-Compared = Mapping[str, Requests]
+Compared = Mapping[ApplicationKey, Requests]
 """The ended requests in one caller, by live revision, of applications with a canary release. They are counts since the
 caller began to count, so a report that is lost does no harm."""
 

@@ -14,9 +14,9 @@ from pydantic import Field
 
 from app_toolkit.config.models import ApplicationSpec, Model
 from app_toolkit.core import restarts
-from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.applications import replica_set_keys
 from app_toolkit.core.canary import CanaryRelease
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.identity import AnySetKey, ApplicationKey, ReplicaSetKey
 from app_toolkit.core.publication import unrouting
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
@@ -116,6 +116,10 @@ class Rollout(Model):
         return self.desired.name
 
     @property
+    def key(self) -> ApplicationKey:
+        return ApplicationKey.parse(self.name)
+
+    @property
     def current(self) -> ApplicationSpec:
         """The revision that should run."""
         return self.stable if self.failure is not None and self.stable is not None else self.desired
@@ -198,7 +202,7 @@ def rollback_revision(rollout: Rollout) -> int | None:
     return next((number for revision, number in numbered if revision is not None and revision != rollout.current), None)
 
 
-def step(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> Rollout:
+def step(rollout: Rollout, replica_sets: Mapping[AnySetKey, ReplicaSet]) -> Rollout:
     """Return the rollout after its next step in this state of the replica sets; the same object if nothing changes."""
     if rollout.is_settled:
         return rollout
@@ -206,10 +210,10 @@ def step(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> Rollout:
     if failure is not None:
         return rollout.but(failure=failure, outgoing=rollout.desired)
     current = rollout.current
-    if any(name not in replica_sets or replica_sets[name].spec is None for name in replica_set_names(current)):
+    if any(name not in replica_sets or replica_sets[name].spec is None for name in replica_set_keys(current)):
         return rollout
     changed = {name for revision in _known(rollout.outgoing, rollout.stable) for name in _changed(current, revision)}
-    if all(_is_available(replica_sets[name], ready=name in changed) for name in replica_set_names(current)):
+    if all(_is_available(replica_sets[name], ready=name in changed) for name in replica_set_keys(current)):
         return _available(rollout)
     if rollout.published != current and (
         _same_table(rollout.published, current) or _has_ready_ingresses(current, replica_sets)
@@ -238,12 +242,12 @@ def _available(rollout: Rollout) -> Rollout:
     )
 
 
-def _ask_others(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
+def _ask_others(revision: ApplicationSpec, replica_sets: Mapping[AnySetKey, ReplicaSet]) -> bool:
     """Return whether requests still go to a replica of another revision, whose code may call other deployments."""
-    return any(_others(replica_sets[name]) for name in replica_set_names(revision))
+    return any(_others(replica_sets[name]) for name in replica_set_keys(revision))
 
 
-def failure_of(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> str | None:
+def failure_of(rollout: Rollout, replica_sets: Mapping[AnySetKey, ReplicaSet]) -> str | None:
     """Return why the desired revision is about to be rolled back.
 
     None: it has not failed, was rolled back before, or there is no stable revision to return to.
@@ -257,18 +261,18 @@ def failure_of(rollout: Rollout, replica_sets: Mapping[str, ReplicaSet]) -> str 
     return None
 
 
-def _changed(revision: ApplicationSpec, other: ApplicationSpec) -> Iterator[str]:
+def _changed(revision: ApplicationSpec, other: ApplicationSpec) -> Iterator[ReplicaSetKey]:
     """Yield the replica sets whose replicas must become ready, because they are replaced or reload options."""
     there = {each.config.name: each for each in other.deployments}
-    for name, deployment in zip(replica_set_names(revision), revision.deployments, strict=True):
+    for name, deployment in zip(replica_set_keys(revision), revision.deployments, strict=True):
         old = there.get(deployment.config.name)
         same = old is not None and old.config.reloadable_options == deployment.config.reloadable_options
         if not same or _template_hash(other, name) != _template_hash(revision, name):
             yield name
 
 
-def _template_hash(revision: ApplicationSpec, replica_set: str) -> str:
-    return revision.template_hash(ReplicaSetKey.parse(replica_set).deployment)
+def _template_hash(revision: ApplicationSpec, replica_set: ReplicaSetKey) -> str:
+    return revision.template_hash(replica_set.deployment)
 
 
 def _is_available(replica_set: ReplicaSet, *, ready: bool) -> bool:
@@ -299,9 +303,10 @@ def _same_table(one: ApplicationSpec, other: ApplicationSpec) -> bool:
     return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 
-def _has_ready_ingresses(revision: ApplicationSpec, replica_sets: Mapping[str, ReplicaSet]) -> bool:
+def _has_ready_ingresses(revision: ApplicationSpec, replica_sets: Mapping[AnySetKey, ReplicaSet]) -> bool:
     """Return whether each ingress of this revision has a ready replica or a target of 0."""
-    return all(_serves(replica_sets[str(ReplicaSetKey(revision.name, name))]) for name in revision.ingresses)
+    key = ApplicationKey.parse(revision.name)
+    return all(_serves(replica_sets[key.replica_set(name)]) for name in revision.ingresses)
 
 
 def _serves(replica_set: ReplicaSet) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from app_toolkit.config.models import CorsSettings, Route
-from app_toolkit.core.identity import ReplicaSetKey, main_name
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
 from app_toolkit.errors import NotFound
 
 RequestKind = Literal["http", "websocket"]
@@ -147,16 +147,15 @@ class RoutedApplication:
 class LiveIngress:
     """The ingress of one live revision that can serve a request."""
 
-    revision: str
-    """The name of the application, or of the candidate."""
-    replica_set: str
+    revision: ApplicationKey
+    replica_set: ReplicaSetKey
     share: float
     tag: str | None
     mirror: float
     """The share of the requests of which it gets a copy."""
 
 
-Choose = Callable[[Sequence[LiveIngress]], str]
+Choose = Callable[[Sequence[LiveIngress]], ReplicaSetKey]
 """Chooses the replica set for a request, if several live revisions can serve it."""
 
 
@@ -168,7 +167,7 @@ class RouteLookup:
         #: The live revisions by route prefix, the longest prefix first. Nearly always, there is one for each prefix.
         #: Each has its route table, and its ingresses by their names.
         self._revisions: dict[str, list[tuple[RouteTable, dict[str, LiveIngress]]]] = {}
-        self._cors: dict[str, tuple[CorsSettings, ...]] = {}
+        self._cors: dict[ReplicaSetKey, tuple[CorsSettings, ...]] = {}
         for each in self.applications:
             table = RouteTable(each.default, each.routes, each.prefix, each.root_path)
             ingresses = {owner: _live_ingress(each, owner) for owner in table.owners}
@@ -192,10 +191,10 @@ class RouteLookup:
         #: Whether a live revision gets copies of requests.
         self.has_mirrors = any(each.mirror for each in self.applications)
         #: The live revisions whose requests are reported.
-        self.compared = frozenset(each.name for each in self.applications if each.compared)
+        self.compared = frozenset(ApplicationKey.parse(each.name) for each in self.applications if each.compared)
 
-    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> tuple[str, str]:
-        """Return the name of the replica set, and the path template of the route, which is empty if no route matches.
+    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> tuple[ReplicaSetKey, str]:
+        """Return the replica set, and the path template of the route, which is empty if no route matches.
 
         Raises `NotFound` if no application owns the path.
 
@@ -211,15 +210,15 @@ class RouteLookup:
                 if owner is not None:
                     able.append((ingresses[owner], route))
             if not able:
-                name = next(main_name(each.name) for each in self.applications if each.prefix == prefix)
-                raise NotFound(f"no deployment of application {name!r} serves {path[:200]!r}")
+                there = next(ApplicationKey.parse(each.name) for each in self.applications if each.prefix == prefix)
+                raise NotFound(f"no deployment of application {there.application!r} serves {path[:200]!r}")
             if len(able) == 1:
                 return able[0][0].replica_set, able[0][1]
             chosen = choose([ingress for ingress, _ in able])
             return next((chosen, route) for ingress, route in able if ingress.replica_set == chosen)
         raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
 
-    def cors(self, replica_set: str, path: str) -> tuple[CorsSettings, ...]:
+    def cors(self, replica_set: ReplicaSetKey, path: str) -> tuple[CorsSettings, ...]:
         """Return the settings of each `CORSMiddleware` of the app that would respond to a request.
 
         `replica_set`: the one that serves the request. If it is none of those that `find` can return, the application
@@ -231,7 +230,7 @@ class RouteLookup:
         above = (each.cors for each in self.applications if path and strip_prefix(each.prefix, path) is not None)
         return next(above, ())
 
-    def mirrors(self, method: str, path: str, serving: str) -> list[tuple[str, float]]:
+    def mirrors(self, method: str, path: str, serving: ReplicaSetKey) -> list[tuple[ReplicaSetKey, float]]:
         """Return the replica sets that may get a copy of a request, with their shares.
 
         `serving`: the replica set that serves the request, which gets no copy.
@@ -249,8 +248,8 @@ class RouteLookup:
 
 
 def _live_ingress(application: RoutedApplication, ingress: str) -> LiveIngress:
-    replica_set = str(ReplicaSetKey(application.name, ingress))
-    return LiveIngress(application.name, replica_set, application.share, application.tag, application.mirror)
+    revision = ApplicationKey.parse(application.name)
+    return LiveIngress(revision, revision.replica_set(ingress), application.share, application.tag, application.mirror)
 
 
 def strip_prefix(prefix: str, path: str) -> str | None:

@@ -1,6 +1,7 @@
 """Session affinity: the affinity key of a request, and the pin that names the replica of a session.
 
-If the client chooses the ID of a session, the ID is hashed, and all proxies choose the same replica (`core.affinity`).
+If the client chooses the ID of a session, the ID is hashed, and all proxies choose the same replica
+(`router.placement.hashed`).
 
 An ID that the app issues is known by one replica only. Such an ID carries a *pin*, `ID~PIN`, which names the replica
 and proves that this instance has made it. So every proxy finds the replica, also after a restart, and no process has a
@@ -13,6 +14,7 @@ from base64 import b32encode
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.types import ReplicaId
 
 MOST_PINS = 4_096
@@ -48,9 +50,9 @@ def digest(replica: ReplicaId) -> str:
 class Pins:
     """The pins of one ingress."""
 
-    def __init__(self, secret: bytes, ingress: str) -> None:
-        """`secret`: that of the instance. `ingress`: the name of the replica set, so that others refuse its pins."""
-        self._key = hashlib.sha256(b"app-toolkit session\0%b\0%b" % (ingress.encode(), secret)).digest()
+    def __init__(self, secret: bytes, ingress: ReplicaSetKey) -> None:
+        """`secret`: that of the instance. `ingress`: its replica set, so that others refuse its pins."""
+        self._key = hashlib.sha256(b"app-toolkit session\0%b\0%b" % (ingress.name.encode(), secret)).digest()
         #: The pins of the replicas that have sent responses.
         self._pins: dict[ReplicaId, str] = {}
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from app_toolkit.core.identity import application_of, are_proxies
+from app_toolkit.core.identity import AnySetKey, ReplicaSetKey, are_proxies
 from app_toolkit.core.reconcile import (
     ANSWER_S,
     FOUND_S,
@@ -28,26 +28,26 @@ class ShutdownStep(Enum):
     """The proxies and the admin process end."""
 
 
-def step(replica_sets: Mapping[str, ReplicaSet]) -> ShutdownStep:
+def step(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> ShutdownStep:
     """Return the present step. Each step begins when the previous one is complete."""
     proxies = [
         replica
-        for name, replica_set in replica_sets.items()
-        if are_proxies(name)
+        for key, replica_set in replica_sets.items()
+        if are_proxies(key)
         for replica in replica_set.record.replicas
     ]
     if any(proxy.phase is not Phase.STOPPING for proxy in proxies):
         return ShutdownStep.REQUESTS
-    has_replicas = any(application_of(name) is not None for name in replica_sets)
+    has_replicas = any(isinstance(key, ReplicaSetKey) for key in replica_sets)
     return ShutdownStep.REPLICAS if has_replicas else ShutdownStep.PROXIES
 
 
 def desired(
     step: ShutdownStep | None,
-    deployments: Mapping[str, ReplicaSetSpec],
-    proxies: Mapping[str, ReplicaSetSpec],
-    admin: Mapping[str, ReplicaSetSpec],
-) -> dict[str, ReplicaSetSpec]:
+    deployments: Mapping[AnySetKey, ReplicaSetSpec],
+    proxies: Mapping[AnySetKey, ReplicaSetSpec],
+    admin: Mapping[AnySetKey, ReplicaSetSpec],
+) -> dict[AnySetKey, ReplicaSetSpec]:
     """Return the replica sets that are desired in a step. None: there is no shutdown, and all of them are desired.
 
     The admin process takes the last metrics of the others, so it ends last.
@@ -68,10 +68,10 @@ def proxies_linger(step: ShutdownStep | None) -> bool:
     return step in (ShutdownStep.REQUESTS, ShutdownStep.REPLICAS)
 
 
-def longest(replica_sets: Mapping[str, ReplicaSet]) -> float:
+def longest(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> float:
     """Return the seconds within which all processes have ended or were killed: first the proxies, then all others."""
     proxies, others = 0.0, 0.0
-    for name, replica_set in replica_sets.items():
+    for key, replica_set in replica_sets.items():
         if not replica_set.record.replicas:
             continue
         spec = replica_set.spec or orphan_spec(replica_set.record)
@@ -79,7 +79,7 @@ def longest(replica_sets: Mapping[str, ReplicaSet]) -> float:
         lasts = graceful + max(graceful, STOP_S) + 3 * ANSWER_S + KILL_RETRY_S
         if any(replica.phase is Phase.RECOVERING for replica in replica_set.record.replicas):
             lasts += FOUND_S
-        if application_of(name) is None:
+        if not isinstance(key, ReplicaSetKey):
             proxies = max(proxies, lasts)
         else:
             others = max(others, UNROUTE_S + lasts)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from app_toolkit.core.identity import application_of, main_name
+from app_toolkit.core.identity import ApplicationKey, application_of
 
 PERIOD_S = 120.0
 PERIODS = 5
@@ -132,7 +132,8 @@ def is_selected(request: SlowRequest, name: str | None) -> bool:
         return request.deployment == name
     if request.kind == "call":
         return False
-    return name is None or main_name(application_of(request.deployment) or request.deployment) == name
+    key = application_of(request.deployment) or ApplicationKey.parse(request.deployment)
+    return name in (None, key.application)
 
 
 def with_calls(requests: Iterable[SlowRequest], calls: Iterable[SlowRequest]) -> Sequence[SlowRequest]:

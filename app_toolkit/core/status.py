@@ -5,15 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from app_toolkit.config.suggestions import nearest
 from app_toolkit.core import restarts
-from app_toolkit.core.applications import replica_set_names
+from app_toolkit.core.applications import replica_set_keys
 from app_toolkit.core.canary import Requests
 from app_toolkit.core.identity import (
+    AnySetKey,
+    ApplicationKey,
+    ProcessSetKey,
     ReplicaSetKey,
-    admin_of,
     application_of,
     are_proxies,
-    candidate_name,
-    proxies_of,
+    parts_of,
 )
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
@@ -93,6 +94,8 @@ class ReplicaSetStatus:
     """None: the deployment is not autoscaled."""
     outdated: int = 0
     """The number of replicas of earlier revisions that run."""
+    faults: str | None = None
+    """The faults that its requests get on purpose, as a sentence; None: they get none."""
 
     @property
     def running(self) -> int:
@@ -123,9 +126,9 @@ class ReplicaSetStatus:
 
     @property
     def reason(self) -> str:
-        """The last line of the error; empty if the status is healthy."""
+        """The last line of the error. If there is none or the status is healthy: its faults; empty: it has none."""
         lines = self.error.strip().splitlines()
-        return lines[-1] if lines and self.status != HEALTHY else ""
+        return lines[-1] if lines and self.status != HEALTHY else self.faults or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class Load:
     """What became of the mirrored calls for it, since the replicas that make them began."""
 
 
-def mirrored_to(application: str, load: Mapping[str, Load]) -> MirrorCounts:
+def mirrored_to(application: ApplicationKey, load: Mapping[str, Load]) -> MirrorCounts:
     """Return what became of the mirrored requests for all deployments of an application."""
     return sum((each.mirrored for name, each in load.items() if application_of(name) == application), MirrorCounts())
 
@@ -304,7 +307,7 @@ class InstanceStatus:
 
     def check_name(self, name: str) -> None:
         """Raise `ConfigError` if no application, deployment or other replica set has this name."""
-        application, _, deployment = name.partition("/")
+        application, deployment = parts_of(name)
         found = self.application(application)
         deployments = () if found is None else found.deployments
         others = (*self.proxies, *self.leaving, *(() if self.admin is None else (self.admin,)))
@@ -318,38 +321,39 @@ class InstanceStatus:
 
     def leaving_of(self, application: str) -> list[ReplicaSetStatus]:
         """Return the replica sets of an application that its current revision does not have."""
-        return [replica_set for replica_set in self.leaving if application_of(replica_set.name) == application]
+        key = ApplicationKey.parse(application)
+        return [replica_set for replica_set in self.leaving if application_of(replica_set.name) == key]
 
 
-NO_SCALING: Mapping[str, ScalingStatus] = {}
-NO_PROGRESS: Mapping[str, CanaryProgress] = {}
+NO_SCALING: Mapping[AnySetKey, ScalingStatus] = {}
+NO_PROGRESS: Mapping[ApplicationKey, CanaryProgress] = {}
 
 
 def instance_status(
     applications: Iterable[Rollout],
-    replica_sets: Mapping[str, ReplicaSet],
+    replica_sets: Mapping[AnySetKey, ReplicaSet],
     now: float,
     *,
     epoch: int,
     change: int,
     home: NodeId,
     stopping: bool,
-    scaling: Mapping[str, ScalingStatus] = NO_SCALING,
-    canaries: Mapping[str, CanaryProgress] = NO_PROGRESS,
+    scaling: Mapping[AnySetKey, ScalingStatus] = NO_SCALING,
+    canaries: Mapping[ApplicationKey, CanaryProgress] = NO_PROGRESS,
 ) -> InstanceStatus:
     """Return the status with the applications in the order of their names, and the proxies of `home` first.
 
     `stopping`: whether a shutdown is in progress.
     """
-    by_name = {
-        name: replica_set_status(replica_set.spec, replica_set.record, now, replica_set.quarantine, scaling.get(name))
-        for name, replica_set in replica_sets.items()
+    by_key = {
+        key: replica_set_status(replica_set.spec, replica_set.record, now, replica_set.quarantine, scaling.get(key))
+        for key, replica_set in replica_sets.items()
     }
     of_applications = []
-    rollouts = {each.name: each for each in applications}
+    rollouts = {each.key: each for each in applications}
     for rollout in rollouts.values():
         spec = rollout.current
-        mine = tuple(by_name[name] for name in replica_set_names(spec) if name in by_name)
+        mine = tuple(by_key[key] for key in replica_set_keys(spec) if key in by_key)
         if failure_of(rollout, replica_sets) is not None:
             # The rollback begins as soon as it is stored. Until then the failure is not final.
             mine = tuple(
@@ -368,18 +372,18 @@ def instance_status(
                 rollout.current_revision or 0,
                 traffic_status(rollout, rollouts),
                 rollout.next_number,
-                _canary(rollout, canaries.get(rollout.name)),
+                _canary(rollout, canaries.get(rollout.key)),
                 tuple(SplitStatus(each.name, each.shares, each.mirrors) for each in spec.splits),
                 rollout.is_settled,
             )
         )
     of_applications.sort(key=lambda each: each.name)
-    first = proxies_of(home)
+    first = ProcessSetKey("proxy", home)
     proxies = tuple(
-        by_name[name] for name in sorted(filter(are_proxies, by_name), key=lambda name: (name != first, name))
+        by_key[key] for key in sorted(filter(are_proxies, by_key), key=lambda key: (key != first, key.name))
     )
     shown = {replica_set.name for each in of_applications for replica_set in each.deployments}
-    leaving = tuple(by_name[name] for name in replica_sets if name not in shown and application_of(name) is not None)
+    leaving = tuple(by_key[key] for key in replica_sets if isinstance(key, ReplicaSetKey) and key.name not in shown)
     statuses = [each.status for several in (of_applications, proxies, leaving) for each in several]
     return InstanceStatus(
         epoch=epoch,
@@ -389,18 +393,18 @@ def instance_status(
         proxies=proxies,
         leaving=leaving,
         stopping=stopping,
-        admin=by_name.get(admin_of(home)),
+        admin=by_key.get(ProcessSetKey("admin", home)),
     )
 
 
-def traffic_status(rollout: Rollout, rollouts: Mapping[str, Rollout]) -> tuple[TrafficStatus, ...]:
+def traffic_status(rollout: Rollout, rollouts: Mapping[ApplicationKey, Rollout]) -> tuple[TrafficStatus, ...]:
     """Return the traffic of each live revision, the main one first; empty: there is only that one."""
     if not rollout.candidates:
         return ()
     others = [
         TrafficStatus(each.revision, each.share * ready, each.share, each.tag, ready, each.removed, each.mirror)
         for each in rollout.candidates
-        for own in (rollouts.get(candidate_name(rollout.name, each.revision)),)
+        for own in (rollouts.get(rollout.key.candidate(each.revision)),)
         for ready in (own is not None and own.stable is not None,)
     ]
     rest = rest_of(each.share for each in others)
@@ -454,7 +458,7 @@ def replica_set_status(
     """Return the status of a replica set. `quarantine`: why it is quarantined, as a sentence; None: it is not."""
     counts = {phase.value: sum(r.phase is phase for r in record.replicas) for phase in Phase}
     return ReplicaSetStatus(
-        name=record.name,
+        name=record.key.name,
         status=FAILED if quarantine else _status_of(spec, record, now),
         target=spec.target if spec else 0,
         template_hash=spec.template_hash if spec else "",
@@ -466,6 +470,7 @@ def replica_set_status(
         outdated=0
         if spec is None
         else sum(r.phase is Phase.RUNNING and r.template_hash != spec.template_hash for r in record.replicas),
+        faults=None if spec is None else _faults(spec),
     )
 
 
@@ -510,6 +515,11 @@ def unhealthy(replica: ReplicaRecord, now: float) -> str | None:
     if replica.failed_probes:
         return f"did not answer {replica.failed_probes} health check{'s' * (replica.failed_probes > 1)}"
     return f"has not answered a health check for {unanswered_s:.0f} s" if unanswered_s >= UNANSWERED_S else None
+
+
+def _faults(spec: ReplicaSetSpec) -> str | None:
+    faults = None if spec.policy is None else spec.policy.faults
+    return f"faults are injected: {faults.summary}" if faults is not None and faults.summary else None
 
 
 def _never_placed(record: ReplicaSetRecord) -> str | None:

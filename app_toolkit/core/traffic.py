@@ -17,13 +17,14 @@ from typing import TypeVar
 
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core.canary import CanaryPlan, CanaryRelease, Decision, Requests, next_step
-from app_toolkit.core.identity import application_of, candidate_name, candidate_of, main_replica_set
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.publication import LiveRevision
 from app_toolkit.core.reports import NONE, Loads
 from app_toolkit.core.rollout import Candidate, Rollout, applied, rest_of
 from app_toolkit.errors import ConfigError
 
 K = TypeVar("K", int, str)
+M = TypeVar("M", str, ApplicationKey)
 
 SHARD_KEY = b"x-serve-shard-key"
 """The field name in lowercase. Requests with the same value get the same live revision and members of splits."""
@@ -127,11 +128,11 @@ def _shares(weights: Mapping[K, float], known: Sequence[K], whole: str, part: st
     return {name: weight / total for name, weight in scaled.items()}
 
 
-def choose(weights: Mapping[str, float], key: str | None, draw: float) -> str:
+def choose(weights: Mapping[M, float], key: str | None, draw: float) -> M:
     """Return the member that gets a request. One with the weight 0 gets none, unless all have it.
 
     Parameters:
-        weights: The weight of each member by its name; at least one member.
+        weights: The weight of each member; at least one member.
         key: Requests with the same key get the same member, as long as the weights stay. None: there is no key.
         draw: A random number, at least 0 and below 1, for a request without a key.
     """
@@ -139,7 +140,8 @@ def choose(weights: Mapping[str, float], key: str | None, draw: float) -> str:
     if not able:
         return next(iter(weights))
     if key is not None:
-        return _member_of_key(able, key)
+        chosen: M = _member_of_key(able, key)
+        return chosen
     drawn = draw * sum(weights.values())
     for name, weight in able:
         drawn -= weight
@@ -149,11 +151,11 @@ def choose(weights: Mapping[str, float], key: str | None, draw: float) -> str:
 
 
 @lru_cache(4_096)  # a client sends several requests with its key
-def _member_of_key(able: tuple[tuple[str, float], ...], key: str) -> str:
+def _member_of_key(able: tuple[tuple[M, float], ...], key: str) -> M:
     return min(able, key=lambda each: _cost(each[0], each[1], key))[0]
 
 
-def _cost(name: str, weight: float, key: str) -> float:
+def _cost(name: str | ApplicationKey, weight: float, key: str) -> float:
     """Return an exponentially distributed number with the rate `weight`, which depends on the name and the key."""
     digest = blake2b(f"{name}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     uniform = (int.from_bytes(digest) + 0.5) / 2**64
@@ -309,7 +311,7 @@ def with_candidate(
     if tag is not None and (other := next((each for each in others if each.tag == tag and not each.removed), None)):
         raise ConfigError(
             f"revision {other.revision} of application {rollout.name!r} has the tag {tag!r}; choose another one, or "
-            f"delete {candidate_name(rollout.name, other.revision)} before"
+            f"delete {rollout.key.candidate(other.revision)} before"
         )
     if share != before.share:  # if this one had all requests, the main revision gets the rest
         rest = (1 - share) / (1 - before.share or 1)
@@ -456,57 +458,57 @@ def without(rollout: Rollout, revision: int) -> Rollout:
     return rollout.but(candidates=tuple(each for each in rollout.candidates if each.revision != revision))
 
 
-def published(rollouts: Mapping[str, Rollout]) -> list[LiveRevision]:
+def published(rollouts: Mapping[ApplicationKey, Rollout]) -> list[LiveRevision]:
     """Return the revisions whose routes are published, with the shares of those that share a route prefix.
 
     A candidate is published once it was available. Until then the main revision gets its requests.
     """
     found = []
     for rollout in rollouts.values():
-        if candidate_of(rollout.name) is not None:
+        if rollout.key.is_candidate:
             continue
         ready = [
             LiveRevision(own.published, each.share, each.tag, each.mirror)
             for each in rollout.live
             if (each.share or each.tag or each.mirror)
-            and (own := rollouts.get(candidate_name(rollout.name, each.revision))) is not None
+            and (own := rollouts.get(rollout.key.candidate(each.revision))) is not None
             if own.stable is not None
         ]
         if (release := rollout.release) is not None:
-            compared = candidate_name(rollout.name, release.revision)
+            compared = rollout.key.candidate(release.revision).name
             ready = [each._replace(compared=each.spec.name == compared) for each in ready]
         rest = rest_of(each.share for each in ready)
         found += [LiveRevision(rollout.published, rest, compared=release is not None), *ready]
     return found
 
 
-def with_candidates(loads: Loads, rollouts: Mapping[str, Rollout]) -> Loads:
+def with_candidates(loads: Loads, rollouts: Mapping[ApplicationKey, Rollout]) -> Loads:
     """Return the loads that a caller reported. Some main revisions also have the load of a candidate.
 
     These are the candidates that are promoted, and those of canary releases. So an autoscaled main revision has enough
     replicas when it takes over, or when the release returns.
     """
     found = dict(loads)
-    for name, rollout in rollouts.items():
+    for key, rollout in rollouts.items():
         candidate = rollout.promoted if rollout.release is None else rollout.release.revision
         if candidate is None:
             continue
         for replica_set, load in loads.items():
-            if application_of(replica_set) == candidate_name(name, candidate):
-                main = main_replica_set(replica_set)
+            if replica_set.application_key == key.candidate(candidate):
+                main = replica_set.main
                 own = loads.get(main, NONE)
                 found[main] = own[0] + load[0], own[1] + load[1], own[2] + load[2], own[3] + load[3]
     return found
 
 
-def removed(rollouts: Mapping[str, Rollout]) -> set[str]:
-    """Return the names of the candidates that were removed, and of those that no application has.
+def removed(rollouts: Mapping[ApplicationKey, Rollout]) -> set[ApplicationKey]:
+    """Return the candidates that were removed, and of those that no application has.
 
     The controller may have died after it stored a candidate, and before it stored the application.
     """
-    known = {candidate_name(each.name, one.revision): one for each in rollouts.values() for one in each.candidates}
-    unknown = {name for name in rollouts if candidate_of(name) is not None and name not in known}
-    return unknown | {name for name, one in known.items() if one.removed}
+    known = {each.key.candidate(one.revision): one for each in rollouts.values() for one in each.candidates}
+    unknown = {key for key in rollouts if key.is_candidate and key not in known}
+    return unknown | {key for key, one in known.items() if one.removed}
 
 
 def longest_wait_s(rollout: Rollout | None) -> float:

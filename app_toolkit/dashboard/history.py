@@ -73,7 +73,7 @@ def samples(numbers: Numbers) -> dict[str, Sample]:
         found[name] = requests + Sample(each.calls, each.call_errors, tuple(each.call_latency))
         application = application_of(name)
         if application is not None and (each.requests or not each.calls):
-            found[application] = found.get(application, NO_SAMPLE) + requests
+            found[application.name] = found.get(application.name, NO_SAMPLE) + requests
             found[""] += requests
     return found
 
@@ -136,9 +136,9 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], level: float) -> fl
     bucket = bisect_left(cumulative, rank)
     if bucket >= len(bounds):
         return bounds[-1]
-    low = bounds[bucket - 1] if bucket else 0.0
+    low, high = bounds[bucket - 1] if bucket else 0.0, bounds[bucket]
     below = cumulative[bucket - 1] if bucket else 0
-    return low + (bounds[bucket] - low) * (rank - below) / counts[bucket]
+    return min(high, low + (high - low) * (rank - below) / counts[bucket])  # the sum may be rounded to above the bound
 
 
 def point(before: Sample, after: Sample, seconds: float, bounds: Sequence[float]) -> Point:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app_toolkit.config.models import ApplicationSpec, DeploymentSpec
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.dashboard.history import History, Point, Sample, rounded
 from app_toolkit.observability.aggregate import ProcessNumbers
@@ -38,14 +38,14 @@ COLUMNS = ("requests", "failed", *Point._fields)
 def layout(applications: Mapping[str, ApplicationSpec]) -> dict[str, Row]:
     """Return what the code of each deployment says about it: kind, calls, limits and routes, without any secret."""
     return {
-        str(ReplicaSetKey(name, each.config.name)): {
+        key.replica_set(each.config.name).name: {
             "kind": each.kind,
-            "calls": [str(ReplicaSetKey(name, callee)) for callee in each.calls],
+            "calls": [key.replica_set(callee).name for callee in each.calls],
             "max_ongoing_requests": each.config.max_ongoing_requests,
             "max_open_streams": each.config.max_open_streams,
             "routes": _routes(spec, each),
         }
-        for name, spec in applications.items()
+        for key, spec in ((ApplicationKey.parse(name), spec) for name, spec in applications.items())
         for each in spec.deployments
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.cors import preflight_response
-from app_toolkit.core.identity import candidate_of
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.routes import RouteLookup
 from app_toolkit.core.sessions import from_query
 from app_toolkit.dispatch.registry import Registry
@@ -104,7 +104,7 @@ def listing(routes: RouteLookup) -> dict[str, Any]:
             ],
         }
         for application in routes.applications
-        if candidate_of(application.name) is None
+        if not ApplicationKey.parse(application.name).is_candidate
     }
 
 

@@ -19,7 +19,6 @@ from enum import IntEnum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.affinity import Outcome, Preference
 from app_toolkit.core.attempts import (
     Action,
     Attempt,
@@ -31,6 +30,7 @@ from app_toolkit.core.attempts import (
     is_repeatable,
     result_of_refusal,
 )
+from app_toolkit.core.preference import NO_PREFERENCE, Outcome, Preference
 from app_toolkit.core.trace import Trace
 from app_toolkit.errors import DeadlineExceeded, NotRead, ReplicaGone, ResponseUnreadable
 from app_toolkit.interfaces import Endpoint
@@ -102,14 +102,7 @@ class Router(Protocol):
     @property
     def ready(self) -> Collection[ReplicaId]: ...
 
-    def try_acquire(
-        self,
-        avoid: Collection[ReplicaId],
-        prefer: ReplicaId | None,
-        streamed: bool,
-        stays: bool,
-        affinity: Preference | None,
-    ) -> Any: ...
+    def try_acquire(self, avoid: Collection[ReplicaId], preference: Preference) -> Any: ...
 
     def wait(
         self,
@@ -117,7 +110,7 @@ class Router(Protocol):
         since: float,
         *,
         avoid: Collection[ReplicaId],
-        affinity: Preference | None,
+        preference: Preference,
         again: bool,
         failed: Callable[[Exception], None],
     ) -> Any: ...
@@ -244,21 +237,13 @@ class Dispatcher(Generic[P]):
 
     # Events
 
-    def acquire(
-        self,
-        now: float,
-        prefer: ReplicaId | None = None,
-        streamed: bool = False,
-        stays: bool = False,
-        affinity: Preference | None = None,
-    ) -> P | None:
+    def acquire(self, now: float, preference: Preference = NO_PREFERENCE) -> P | None:
         """Begin an attempt: acquire a permit, avoiding the replicas that have failed for this request.
 
-        Return None if the request has to wait for a permit. Then report it by `granted`. The other parameters are those
-        of `Router.try_acquire`.
+        Return None if the request has to wait for a permit. Then report it by `granted`.
         """
         self._enter(Stage.WAITING)
-        permit: P | None = self.router.try_acquire(self.attempts.avoid, prefer, streamed, stays, affinity)
+        permit: P | None = self.router.try_acquire(self.attempts.avoid, preference)
         if permit is None:
             self._waiting_since = now
         else:

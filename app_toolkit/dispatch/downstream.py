@@ -2,9 +2,10 @@
 
 from typing import Protocol
 
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.transport.pool import ResponseHead
-from app_toolkit.types import ReplicaId
 
 
 class Downstream(Protocol):
@@ -15,8 +16,8 @@ class Downstream(Protocol):
     and `finished` are those of a response of the toolkit itself.
     """
 
-    served: dict[str, tuple[ReplicaId, bool]]
-    """By ingress: the replica of this client's previous request, and whether that response was a stream."""
+    served: dict[ReplicaSetKey, Preference]
+    """By ingress: the preference for the replica of this client's previous request."""
 
     head: ResponseHead | None
     """The head of the app's response. None: it has not arrived."""

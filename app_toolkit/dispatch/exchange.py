@@ -2,20 +2,22 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from app_toolkit.core.affinity import Key
 from app_toolkit.core.attempts import Action
 from app_toolkit.core.cors import response_fields
 from app_toolkit.core.deadlines import timeout_s
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import NO_PREFERENCE, Preference, served_by
 from app_toolkit.core.recent import retry_after_s
 from app_toolkit.dispatch import builtin
 from app_toolkit.dispatch.deadlines import Deadline
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
 from app_toolkit.dispatch.downstream import Downstream
 from app_toolkit.dispatch.ingress_router import RoutePermit
-from app_toolkit.dispatch.plane import Plane
+from app_toolkit.dispatch.plane import ExchangePlane
 from app_toolkit.dispatch.request import KEPT_BODY, ClientRequest
 from app_toolkit.dispatch.upstream import Terms, Upstream
 from app_toolkit.errors import (
@@ -29,6 +31,7 @@ from app_toolkit.errors import (
 from app_toolkit.observability.records import CLIENT_CLOSED_REQUEST, CLIENT_GONE, CUT, LONGEST_PATH, OK, Record
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import ResponseHead
+from app_toolkit.types import Header
 
 log = logging.getLogger("app_toolkit.proxy")
 
@@ -71,21 +74,24 @@ class Exchange:
         "_waiter",
         "dispatcher",
         "downstream",
+        "fields",
         "marks",
         "plane",
         "preference",
         "request",
     )
 
-    def __init__(self, plane: Plane, downstream: Downstream, request: ClientRequest) -> None:
+    def __init__(self, plane: ExchangePlane, downstream: Downstream, request: ClientRequest) -> None:
         self.plane = plane
         self.downstream = downstream
         self.request = request
         self.dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, plane.clock())
-        #: What is known of the replica that should serve the request. None: any may.
-        self.preference: Key | None = None
+        #: The replica that the request prefers by its key. None: it has none, and prefers that of its client.
+        self.preference: Preference | None = None
         #: What filters remember, by filter.
         self.marks: dict[Any, Any] = {}
+        #: Fields that filters add to the response, whoever gives it.
+        self.fields: list[Header] = []
         self._observers: list[Observer] | None = None
         self._ingress_state = plane.unowned
         self._route = ""  # the path template of its route
@@ -105,8 +111,13 @@ class Exchange:
     kind = "http"
 
     @property
-    def ingress(self) -> str:
+    def ingress(self) -> ReplicaSetKey:
         """The replica set of the ingress that serves the request."""
+        return self._ingress_state.key
+
+    @property
+    def ingress_name(self) -> str:
+        """The name of the ingress in records, metrics and messages."""
         return self._ingress_state.name
 
     @property
@@ -140,6 +151,11 @@ class Exchange:
     def observe(self, observer: Observer) -> None:
         """Tell an observer of the body of the response."""
         self._observers = [*(self._observers or ()), observer]
+
+    def proceed(self) -> None:
+        """Ask for a permit, if no filter lets the request wait any more."""
+        if self.dispatcher.stage is Stage.IDLE and self._may_ask():
+            self._ask_now()
 
     # For the downstream
 
@@ -175,8 +191,7 @@ class Exchange:
             self.fail(error)
             return
         if self.dispatcher.stage is Stage.IDLE:
-            if self._may_ask():
-                self._ask_now()
+            self.proceed()
         elif self._upstream is not None and not self._holding:
             pieces = self.request.body.take()
             if pieces:
@@ -254,16 +269,16 @@ class Exchange:
     def _find_ingress(self) -> None:
         """Find the ingress that owns the request now, and check the body against its limit. Raise `RequestError`."""
         plane = self.plane
-        name, self._route = plane.find(self)
-        router = plane.router(name)
+        ingress, self._route = plane.find(self)
+        router = plane.router(ingress)
         assert router is not None, "routes have routers"
-        self._ingress_state = plane.ingress_state(name)
+        self._ingress_state = plane.ingress_state(ingress)
         self.dispatcher.assign(router, self._ingress_state.budget)
         self._max_body = None if self.request.websocket else router.policy.max_body_size
         self._check_body()
-        self.place(name)
+        self.place(ingress)
 
-    def place(self, ingress: str) -> None:
+    def place(self, ingress: ReplicaSetKey) -> None:
         """Set the `preference` of the request, as an ingress that may serve it would."""
         for hook in self.plane.filters.place:
             hook(self, ingress)
@@ -271,7 +286,7 @@ class Exchange:
     def _check_body(self) -> None:
         """Raise `ContentTooLarge` if the announced or received size of the body exceeds the limit."""
         if self._max_body is not None:
-            self.request.check_body(self._max_body, self.ingress)
+            self.request.check_body(self._max_body, self._ingress_state.name)
 
     def _set_deadline(self) -> None:
         """Set the deadline from the request or the ingress. Raise `BadRequest` if the request's timeout is invalid."""
@@ -325,11 +340,13 @@ class Exchange:
 
     def _ask(self, now: float) -> None:
         """Acquire a permit, or wait for one."""
-        downstream, dispatcher = self.downstream, self.dispatcher
-        shared = bool(self.request.forwarded)
-        sessions = dispatcher.router.policy.affinity is not None
-        preferred = self._ingress_state.preferred(downstream.served, downstream.peers, shared=shared, sessions=sessions)
-        permit = dispatcher.acquire(now, *preferred, self.preference)
+        downstream, dispatcher, preference = self.downstream, self.dispatcher, self.preference
+        if preference is None:
+            shared = bool(self.request.forwarded)
+            sessions = dispatcher.router.policy.affinity is not None
+            served, peers = downstream.served, downstream.peers
+            preference = self._ingress_state.preferred(served, peers, shared=shared, sessions=sessions)
+        permit = dispatcher.acquire(now, preference)
         if permit is not None:
             self._connect(permit)
         else:
@@ -344,7 +361,7 @@ class Exchange:
                 self._granted,
                 attempts.since,
                 avoid=attempts.avoid,
-                affinity=self.preference,
+                preference=self.preference or NO_PREFERENCE,
                 again=attempts.count > 0,
                 failed=self.fail,
             )
@@ -360,7 +377,7 @@ class Exchange:
             if self.preference is not None:
                 router = self.dispatcher.router
                 router.release(permit)
-                permit = router.try_acquire(self.dispatcher.attempts.avoid, None, False, False, self.preference)
+                permit = router.try_acquire(self.dispatcher.attempts.avoid, self.preference)
                 if permit is None:
                     self._wait_for_permit()
                     return
@@ -453,6 +470,8 @@ class Exchange:
             return
         for hook in self.plane.filters.response:
             hook(self, head)
+        if self.fields:
+            head.fields = [*head.fields, *self.fields]
         if head.status == 101:
             self._open_tunnel(head)
         elif self.downstream.prepare(head):
@@ -523,7 +542,7 @@ class Exchange:
         head = self.downstream.head
         assert head is not None
         self._release()
-        self.downstream.served[self.ingress] = self.dispatcher.replica, head.stream is not None
+        self.downstream.served[self.ingress] = served_by(self.dispatcher.replica, head.stream is not None)
         self._record(head.status, OK)
         self.downstream.finished()
 
@@ -569,6 +588,8 @@ class Exchange:
 
     def _respond(self, own: builtin.BuiltinResponse, outcome: str) -> None:
         """Send a response of the toolkit itself."""
+        if self.fields:
+            own = replace(own, fields=(*own.fields, *self.fields))
         self.downstream.give(own)
         self._record(own.status, outcome)
         self.downstream.finished()

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from app_toolkit.core.affinity import Key, Outcome
+from app_toolkit.core.preference import Outcome, Preference
 from app_toolkit.dispatch.dispatcher import Router
 from app_toolkit.dispatch.registry import PublishedRouter
 from app_toolkit.interfaces import Endpoint
@@ -24,4 +24,4 @@ class RoutePermit(Protocol):
 class IngressRouter(PublishedRouter, Router, Protocol):
     """The router interface that the proxy uses: that of the registry, and that of the dispatcher."""
 
-    def has_session(self, key: Key | None) -> bool: ...
+    def has_session(self, preference: Preference | None) -> bool: ...

@@ -4,13 +4,18 @@ import logging
 from collections.abc import Callable, Mapping
 
 from app_toolkit.core.attempts import RetryBudget
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import NEW_CLIENT, NO_PREFERENCE, Preference
 from app_toolkit.core.recent import Recent
 from app_toolkit.dispatch.deadlines import Deadlines
 from app_toolkit.dispatch.ingress_router import RoutePermit
 from app_toolkit.errors import ReplicaGone, RequestError
-from app_toolkit.types import ReplicaId
+from app_toolkit.observability.records import NOT_OWNED
 
 log = logging.getLogger("app_toolkit.proxy")
+
+UNOWNED = ReplicaSetKey("", "")
+"""The key of the requests that no ingress owns."""
 
 LOG_INTERVAL_S = 1.0
 """The least seconds between two log messages about requests refused under load, because there may be thousands."""
@@ -25,14 +30,17 @@ class IngressState:
         "_logged",
         "_newest",
         "budget",
+        "key",
         "name",
         "responses",
         "streams",
         "websockets",
     )
 
-    def __init__(self, name: str, clock: Callable[[], float]) -> None:
-        self.name = name
+    def __init__(self, key: ReplicaSetKey, clock: Callable[[], float], name: str | None = None) -> None:
+        """`name`: in records and messages. None: that of the key."""
+        self.key = key
+        self.name = name or (NOT_OWNED if key is UNOWNED else key.name)
         self._clock = clock
         self.budget = RetryBudget()
         self.responses = Recent()
@@ -56,23 +64,25 @@ class IngressState:
             self._deadlines.close()
 
     def preferred(
-        self, served: Mapping[str, tuple[ReplicaId, bool]], peers: bytes, *, shared: bool, sessions: bool = False
-    ) -> tuple[ReplicaId | None, bool, bool]:
-        """Return the preferred replica, whether the previous response was a stream, and whether the client will stay.
+        self, served: Mapping[ReplicaSetKey, Preference], peers: bytes, *, shared: bool, sessions: bool = False
+    ) -> Preference:
+        """Return the preference of a request without a key: for the replica that serves its client.
 
-        A client is identified by its connection, whose previous replica is in `served`. For a new connection, and for
+        A client is identified by its connection, whose preference is in `served`. For a new connection, and for
         one that a trusted proxy shares among its clients (`shared`), the client is identified by its address: while a
         replica has an open stream or WebSocket to this address, other requests from it prefer that replica. With
         `sessions`, a request without a key begins a new one, which may go to any replica.
         """
         if sessions:
-            return None, False, True
+            return NEW_CLIENT
         if not shared:
-            before = served.get(self.name)
+            before = served.get(self.key)
             if before is not None:
-                return *before, True
+                return before
         newest = self._newest.get(_address(peers))
-        return (None if newest is None else newest.endpoint.id), False, not shared
+        if newest is None:
+            return NO_PREFERENCE if shared else NEW_CLIENT
+        return Preference(replica=newest.endpoint.id, stays=not shared)
 
     def opened(self, exchange: object, peers: bytes, permit: RoutePermit, *, websocket: bool) -> None:
         """Record that an exchange has become an open WebSocket or stream."""

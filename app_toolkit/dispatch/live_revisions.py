@@ -3,21 +3,21 @@
 from collections.abc import Callable, Sequence
 
 from app_toolkit.config.affinity import KeySource
-from app_toolkit.core.affinity import hashed
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.routes import LiveIngress
 from app_toolkit.core.traffic import choose
 from app_toolkit.dispatch.exchange import Exchange
-from app_toolkit.dispatch.filters.sessions import value_at
 from app_toolkit.dispatch.ingress_router import IngressRouter
+from app_toolkit.dispatch.request import value_at
 
 
 def choose_revision(
     exchange: Exchange,
     able: Sequence[LiveIngress],
-    routers: "dict[str, IngressRouter]",
+    routers: "dict[ReplicaSetKey, IngressRouter]",
     tag_source: KeySource | None,
     draw: Callable[[], float],
-) -> str:
+) -> ReplicaSetKey:
     """Return the replica set of the live revision that serves the request.
 
     A tag decides first, then a session that exists, then a key, and then the shares.
@@ -38,8 +38,8 @@ def choose_revision(
         exchange.place(each.replica_set)
         if each.share and routers[each.replica_set].has_session(exchange.preference):
             return each.replica_set
-        if (key := hashed(exchange.preference)) is not None:
-            keys.append(key)
+        if exchange.preference is not None and exchange.preference.key:
+            keys.append(exchange.preference.key)
     shares = {each.revision: each.share for each in able}
     chosen = choose(shares, keys[0] if keys else None, draw())
     return next(each.replica_set for each in able if each.revision == chosen)

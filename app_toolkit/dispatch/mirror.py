@@ -26,6 +26,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from app_toolkit.config.models import Policy
 from app_toolkit.core.attempts import Result, result_of_refusal
+from app_toolkit.core.preference import NO_PREFERENCE
 from app_toolkit.core.traffic import Difference, MirrorCounts, is_sampled
 from app_toolkit.dispatch.dispatcher import Permit, Router
 from app_toolkit.observability.metrics import MIRROR_COMPARED, MIRRORED, Sample
@@ -233,7 +234,7 @@ class Mirrors:
             return None
         has_room = len(self.live) < self._most_requests and self.kept_bytes + size <= self._most_bytes
         permit = (
-            router.try_acquire((), None, False, False, None)
+            router.try_acquire((), NO_PREFERENCE)
             if has_room and not router.waiting and not primary_router.waiting
             else None
         )

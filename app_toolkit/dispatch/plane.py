@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from app_toolkit.config.models import CorsSettings
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.ingress_router import IngressRouter
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from app_toolkit.dispatch.exchange import Exchange
 
 
-class Plane(Protocol):
+class ExchangePlane(Protocol):
     """The state that the exchanges of one proxy, or of one event loop without a proxy, share."""
 
     clock: Callable[[], float]
@@ -39,16 +40,16 @@ class Plane(Protocol):
     def own_response(self, request: ClientRequest) -> BuiltinResponse | None:
         """Return the response to a request for one of the toolkit's own endpoints. None: an application serves it."""
 
-    def find(self, exchange: "Exchange") -> tuple[str, str]:
+    def find(self, exchange: "Exchange") -> tuple[ReplicaSetKey, str]:
         """Return the replica set of the ingress that serves a request, and the path template of its route.
 
         Raises `RequestError` if none serves it.
         """
 
-    def router(self, ingress: str) -> IngressRouter | None:
+    def router(self, ingress: ReplicaSetKey) -> IngressRouter | None:
         """Return the router of an ingress. None: the ingress was removed."""
 
-    def ingress_state(self, ingress: str) -> IngressState: ...
+    def ingress_state(self, ingress: ReplicaSetKey) -> IngressState: ...
 
-    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+    def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         """Return the settings with which responses of the toolkit itself may be read by pages of other origins."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.identity import main_name
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.publication import (
     PublishedReplica,
     ReplicaSetSnapshot,
@@ -66,11 +66,11 @@ class Registry(Generic[R]):
 
     def __init__(
         self,
-        new_router: Callable[[str], R],
+        new_router: Callable[[ReplicaSetKey], R],
         pool: Pool,
         node: NodeId = NodeId(""),
         prefixes: Iterable[str] = ("",),
-        closed: Callable[[str], object] = lambda name: None,
+        closed: Callable[[ReplicaSetKey], object] = lambda key: None,
     ) -> None:
         """Create a registry without snapshots.
 
@@ -79,10 +79,10 @@ class Registry(Generic[R]):
             pool: Has connections to the replicas of all routers.
             node: The node of this process.
             prefixes: The beginnings of the keys to follow.
-            closed: Is called with the name of a replica set after its router was closed.
+            closed: Is called with a replica set after its router was closed.
         """
-        #: The routers by the names of their replica sets.
-        self.routers: dict[str, R] = {}
+        #: The routers by their replica sets.
+        self.routers: dict[ReplicaSetKey, R] = {}
         #: Finds the replica set that serves a request.
         self.routes = RouteLookup()
         #: Whether routes have been published.
@@ -94,15 +94,15 @@ class Registry(Generic[R]):
         self._closed = closed
         self._versions: dict[str, Version] = {}
         #: The last snapshots, including those of replica sets that this process does not use yet.
-        self._snapshots: dict[str, ReplicaSetSnapshot] = {}
-        #: The published splits, by `APPLICATION/SPLIT`.
-        self._splits: dict[str, SplitSnapshot] = {}
+        self._snapshots: dict[ReplicaSetKey, ReplicaSetSnapshot] = {}
+        #: The published splits.
+        self._splits: dict[ReplicaSetKey, SplitSnapshot] = {}
         #: The calls that wait until the shares of a split are published.
-        self._unpublished: dict[str, set[asyncio.Future[None]]] = {}
+        self._unpublished: dict[ReplicaSetKey, set[asyncio.Future[None]]] = {}
         #: The addresses that the router of a replica set uses.
-        self._addresses: dict[str, set[Address]] = {}
+        self._addresses: dict[ReplicaSetKey, set[Address]] = {}
         #: The replica sets whose routers stay until `close`.
-        self._called: set[str] = set()
+        self._called: set[ReplicaSetKey] = set()
         self._followed = asyncio.Event()
         #: The present wait for snapshots; None: there is none.
         self._watching: asyncio.Future[Mapping[str, Snapshot]] | None = None
@@ -111,8 +111,8 @@ class Registry(Generic[R]):
 
     # Lookups
 
-    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> tuple[str, str]:
-        """Return the name of the replica set that serves a request, a key of `routers`, and the template of its route.
+    def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> tuple[ReplicaSetKey, str]:
+        """Return the replica set that serves a request, a key of `routers`, and the template of its route.
 
         `choose`: chooses among live revisions. It is called only if there are several.
 
@@ -124,30 +124,30 @@ class Registry(Generic[R]):
             raise NoReplica("this proxy has no routes yet")
         return self.routes.find(kind, method, path, choose)
 
-    def router(self, name: str) -> R:
+    def router(self, key: ReplicaSetKey) -> R:
         """Return the router of a replica set, which stays until `close`.
 
         Other threads may call this, one at a time. A new router has no replicas before `follow_replica_set`.
         """
-        self._called.add(name)
-        router = self.routers.get(name)
+        self._called.add(key)
+        router = self.routers.get(key)
         if router is None:
-            router = self.routers[name] = self._new_router(name)
+            router = self.routers[key] = self._new_router(key)
         return router
 
-    def idempotent(self, name: str) -> tuple[str, ...]:
+    def idempotent(self, key: ReplicaSetKey) -> tuple[str, ...]:
         """Return the methods of a class that may be called again if a replica is lost."""
-        snapshot = self._snapshots.get(name)
+        snapshot = self._snapshots.get(key)
         return () if snapshot is None else snapshot.idempotent
 
-    def split(self, name: str) -> SplitSnapshot | None:
+    def split(self, key: ReplicaSetKey) -> SplitSnapshot | None:
         """Return the published shares of the members of a split; None: they are not known yet. Thread-safe.
 
         A split that was removed has no members.
         """
-        return self._splits.get(name)
+        return self._splits.get(key)
 
-    async def published(self, split: str) -> None:
+    async def published(self, split: ReplicaSetKey) -> None:
         """Wait until the shares of a split are published.
 
         As many calls may wait as in a queue with the default limits, and as long.
@@ -182,22 +182,22 @@ class Registry(Generic[R]):
         """
         if not self.ready:
             return ["no routes have been published yet"]
-        serving = [each for each in self.routes.serving if application in (None, main_name(each.revision))]
+        serving = [each for each in self.routes.serving if application in (None, each.revision.application)]
         if application is not None and not serving:
             return [f"there is no application {application[:200]!r} with a route prefix"]
         return [reason for each in serving if (reason := self._unavailable(each.replica_set)) is not None]
 
-    def _unavailable(self, name: str) -> str | None:
-        snapshot = self._snapshots.get(name)
+    def _unavailable(self, key: ReplicaSetKey) -> str | None:
+        snapshot = self._snapshots.get(key)
         if snapshot is None:
-            return f"no replica of {name} has been published yet"
+            return f"no replica of {key} has been published yet"
         if snapshot.scaled_to_zero or any(not each.unresponsive for each in snapshot.replicas):
             return None
         if snapshot.replicas:
-            return f"no replica of {name} answers its health checks"
+            return f"no replica of {key} answers its health checks"
         if snapshot.cannot_start is not None:
-            return snapshot.cannot_start.sentence(name)
-        return f"no replica of {name} runs yet"
+            return snapshot.cannot_start.sentence(key)
+        return f"no replica of {key} runs yet"
 
     # Snapshots
 
@@ -233,18 +233,18 @@ class Registry(Generic[R]):
         if again:
             await asyncio.sleep(AGAIN_S)
 
-    def follow_replica_set(self, name: str) -> None:
+    def follow_replica_set(self, key: ReplicaSetKey) -> None:
         """Follow the snapshots of a replica set, too."""
-        if name in self._snapshots:
-            self._apply(name)
-        self._follow_key(f"{REPLICAS}{name}")
+        if key in self._snapshots:
+            self._apply(key)
+        self._follow_name(f"{REPLICAS}{key.name}")
 
-    def follow_split(self, name: str) -> None:
+    def follow_split(self, key: ReplicaSetKey) -> None:
         """Follow the shares of a split, too."""
-        self._follow_key(f"{SPLITS}{name}")
+        self._follow_name(f"{SPLITS}{key.name}")
 
-    def _follow_key(self, key: str) -> None:
-        prefix = f"{key}/"  # the slash excludes other names
+    def _follow_name(self, name: str) -> None:
+        prefix = f"{name}/"  # the slash excludes other names
         if prefix.startswith(tuple(self._prefixes)):
             return
         self._prefixes.add(prefix)
@@ -266,19 +266,19 @@ class Registry(Generic[R]):
                 if key == ROUTES:
                     self._take_routes(snapshot.value)
                 elif key.startswith(REPLICAS):
-                    self._take_replica_set(key.removeprefix(REPLICAS), snapshot.value)
+                    self._take_replica_set(ReplicaSetKey.parse(key.removeprefix(REPLICAS)), snapshot.value)
                 elif key.startswith(SPLITS):
-                    self._take_split(key.removeprefix(SPLITS), snapshot.value)
+                    self._take_split(ReplicaSetKey.parse(key.removeprefix(SPLITS)), snapshot.value)
             except Exception as error:
                 why = " ".join(str(error).split())
                 logger.error("the published value of %r cannot be applied, the last one stays in use: %s", key, why)
                 all_applied = False
             else:
                 self._versions[key] = snapshot.version
-        for name in self.routers.keys() - self.routes.replica_sets - self._called - self._snapshots.keys():
-            self._addresses.pop(name, None)
-            self.routers.pop(name).close()
-            self._closed(name)
+        for unused in self.routers.keys() - self.routes.replica_sets - self._called - self._snapshots.keys():
+            self._addresses.pop(unused, None)
+            self.routers.pop(unused).close()
+            self._closed(unused)
         return all_applied
 
     def _take_routes(self, value: Any) -> None:
@@ -286,48 +286,48 @@ class Registry(Generic[R]):
             self.routes = RouteLookup()
             return
         self.routes, self.ready = RouteLookup(decode_routes(value).applications), True
-        for name in self.routes.replica_sets - self.routers.keys():
-            self.routers[name] = self._new_router(name)
-            if name in self._snapshots:
-                self._apply(name)
+        for key in self.routes.replica_sets - self.routers.keys():
+            self.routers[key] = self._new_router(key)
+            if key in self._snapshots:
+                self._apply(key)
 
-    def _take_replica_set(self, name: str, value: Any) -> None:
+    def _take_replica_set(self, key: ReplicaSetKey, value: Any) -> None:
         if value is None:
-            self._snapshots.pop(name, None)
+            self._snapshots.pop(key, None)
         else:
-            self._snapshots[name] = decode_replica_set(value)
-        if name in self.routers:
-            self._apply(name)
+            self._snapshots[key] = decode_replica_set(value)
+        if key in self.routers:
+            self._apply(key)
 
-    def _take_split(self, name: str, value: Any) -> None:
-        self._splits[name] = SplitSnapshot({}) if value is None else decode_split(value)
-        for known in self._unpublished.pop(name, ()):
+    def _take_split(self, key: ReplicaSetKey, value: Any) -> None:
+        self._splits[key] = SplitSnapshot({}) if value is None else decode_split(value)
+        for known in self._unpublished.pop(key, ()):
             if not known.done():
                 known.set_result(None)
 
-    def _apply(self, name: str) -> None:
+    def _apply(self, key: ReplicaSetKey) -> None:
         """Update the router of a replica set and the pool. Idle connections to removed replicas are closed."""
-        router, snapshot = self.routers[name], self._snapshots.get(name)
+        router, snapshot = self.routers[key], self._snapshots.get(key)
         endpoints: list[Endpoint] = []
         failing: str | None = None
         if snapshot is not None:
             router.policy = snapshot.policy
             endpoints = [each for replica in snapshot.replicas if (each := endpoint(replica, self._node)) is not None]
-            failing = None if snapshot.cannot_start is None else snapshot.cannot_start.sentence(name)
+            failing = None if snapshot.cannot_start is None else snapshot.cannot_start.sentence(key)
         for each in endpoints:
             self._pool.allow(each.address, each.max_ongoing_requests)
-        before, now = self._addresses.get(name, set()), {each.address for each in endpoints}
+        before, now = self._addresses.get(key, set()), {each.address for each in endpoints}
         for address in before - now:
             self._pool.forget(address)
-        self._addresses[name] = now
+        self._addresses[key] = now
         router.update(endpoints, failing)
 
     # Loads
 
     @property
-    def reported(self) -> set[str]:
+    def reported(self) -> set[ReplicaSetKey]:
         """The replica sets in use whose callers report their load."""
-        return {name for name in list(self.routers) if name in self._snapshots and self._snapshots[name].reported}
+        return {key for key in list(self.routers) if key in self._snapshots and self._snapshots[key].reported}
 
     @property
     def waiting(self) -> int:
@@ -339,13 +339,13 @@ class Registry(Generic[R]):
 
     @property
     def queues(self) -> dict[str, int]:
-        """The number of waiting requests, by replica set. Thread-safe."""
-        return {name: router.waiting for name, router in list(self.routers.items())}
+        """The number of waiting requests, by the name of the replica set. Thread-safe."""
+        return {key.name: router.waiting for key, router in list(self.routers.items())}
 
     @property
     def reached(self) -> dict[str, str]:
-        """The limits of full queues, by replica set. Thread-safe."""
-        return {name: router.reached for name, router in list(self.routers.items()) if router.reached}
+        """The limits of full queues, by the name of the replica set. Thread-safe."""
+        return {key.name: router.reached for key, router in list(self.routers.items()) if router.reached}
 
     def expire(self, now: float) -> None:
         """Fail the requests that have waited too long."""
@@ -356,10 +356,10 @@ class Registry(Generic[R]):
         """Close every router. Their waiters fail."""
         for router in list(self.routers.values()):
             router.close()
-        for name, waiting in self._unpublished.items():
+        for key, waiting in self._unpublished.items():
             for known in waiting:
                 if not known.done():
-                    known.set_exception(NoReplica(f"the weights of the split {name} are not known"))
+                    known.set_exception(NoReplica(f"the weights of the split {key} are not known"))
         self._unpublished.clear()
 
 

@@ -4,7 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from app_toolkit.config.affinity import KeySource
 from app_toolkit.core.attempts import is_repeatable
+from app_toolkit.core.sessions import from_cookies, from_query
 from app_toolkit.core.trace import Trace
 from app_toolkit.dispatch.dispatcher import Dispatchable, Stage
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, RequestError
@@ -117,6 +119,7 @@ class HTTPRequest:
     method: bytes
     websocket: bool
     length: int | None
+    complete: bool
 
     @property
     def name(self) -> str:
@@ -137,6 +140,8 @@ class HTTPRequest:
     def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
         if self.websocket:
             return DeadlineExceeded(f"the WebSocket was not accepted within its {timeout:g} s")
+        if stage is Stage.IDLE and self.complete:
+            stage = Stage.WAITING
         return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
 
     def check_body(self, most: int, name: str) -> None:
@@ -144,3 +149,13 @@ class HTTPRequest:
         if max(self.length or 0, received) > most:
             has = f"{self.length} bytes" if self.length is not None else f"{received} bytes or more"
             raise ContentTooLarge(f"the body has {has}, the max_body_size of {name} is {most}")
+
+
+def value_at(source: KeySource, request: ClientRequest, own_cookie: str = "") -> str | None:
+    """Return what a request has in a header, a query or a cookie; None: nothing. `own_cookie`: the proxy's cookie."""
+    if source.where == "query":
+        return from_query(request.query, source.name)
+    if source.where == "header":
+        values = request.values(source.name.encode())
+        return values[0].decode("latin-1") or None if values else None
+    return from_cookies(b"; ".join(request.values(b"cookie")), source.name or own_cookie)

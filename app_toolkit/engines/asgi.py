@@ -12,6 +12,8 @@ from typing import Any, Protocol, cast
 from starlette.requests import ClientDisconnect
 
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
 from app_toolkit.core.traffic import SHARD_KEY, shard_key
 from app_toolkit.dispatch.builtin import BuiltinResponse
@@ -25,15 +27,18 @@ from app_toolkit.observability import tracing
 from app_toolkit.observability.context import REPLICA, ReplicaContext
 from app_toolkit.replica.admission.admitted_request import BODYLESS
 from app_toolkit.replica.admission.client import HANG_UPS, ClientMessages
-from app_toolkit.replica.admission.replica import SERVER_ERROR, TEXT, Replica
+from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import INTERNAL_PREFIX
 from app_toolkit.transport.pool import Extent, ResponseHead
-from app_toolkit.types import Address, Header, Message, Receive, ReplicaId, Scope, Send
+from app_toolkit.types import Address, Header, Message, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
 
 FORBIDDEN = 403
+
+AGAIN_S = 0.05
+"""Seconds after which a request that waits for something else than its place in a queue looks at its queue again."""
 
 X, T = ord("x"), ord("t")
 
@@ -48,15 +53,15 @@ class ASGIRequest(HTTPRequest):
     __slots__ = (
         "_changed",
         "_complete",
-        "_error",
-        "_flushing",
         "_kind",
         "_next",
         "_runs",
-        "_send",
         "_trace_fields",
         "body",
         "client",
+        "deliver",
+        "error_of_cut",
+        "flushing",
         "has_id",
         "head",
         "id",
@@ -89,10 +94,11 @@ class ASGIRequest(HTTPRequest):
     continued = False
     writable = True
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, served: dict[str, tuple[ReplicaId, bool]]) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, served: dict[ReplicaSetKey, Preference]) -> None:
         self.scope = scope
         self.receive = receive
-        self._send = send
+        #: Sends a message to the server.
+        self.deliver = send
         self.served = served
         self.websocket = scope["type"] == "websocket"
         self.method: bytes = scope.get("method", "GET").encode()
@@ -119,13 +125,14 @@ class ASGIRequest(HTTPRequest):
         #: The messages of the response that were not sent yet.
         self.pending: list[Message] = []
         self._complete = False
-        self._error: Exception | None = None
+        #: Why the response was cut off. None: it was not.
+        self.error_of_cut: Exception | None = None
         # The task of the server
         #: The attempt that is to run. None: there is none yet.
         self._next: ASGIUpstream | None = None
         self._runs = False
         self._changed: asyncio.Event | None = None
-        self._flushing: asyncio.Task[None] | None = None
+        self.flushing: asyncio.Task[None] | None = None
 
     def _read_fields(self, fields: list[Header]) -> None:
         """Read the fields that concern the toolkit, and drop internal ones."""
@@ -258,7 +265,7 @@ class ASGIRequest(HTTPRequest):
         self._wake()
 
     def cut(self, error: Exception) -> None:
-        self._error = error
+        self.error_of_cut = error
         self._wake()
 
     def _append(self, part: str, **message: Any) -> None:
@@ -280,14 +287,12 @@ class ASGIRequest(HTTPRequest):
                         await upstream.run()
                     except Exception as error:
                         await self.flush()
-                        if self._error is not None:
-                            raise self._error from error
-                        if not (upstream.aborted and isinstance(error, ClientDisconnect)):
-                            self._log(exchange)
-                            raise
+                        if self.error_of_cut is not None:
+                            raise self.error_of_cut from error
+                        raise
                     finally:
                         self._runs = False
-                if self.pending or self._flushing is not None:
+                if self.pending or self.flushing is not None:
                     await self.flush()
                 if exchange.done:
                     break
@@ -296,11 +301,11 @@ class ASGIRequest(HTTPRequest):
         finally:
             if not exchange.done:  # the server has cancelled its task
                 exchange.client_gone()
-            flushing, self._flushing = self._flushing, None
+            flushing, self.flushing = self.flushing, None
             if flushing is not None:
                 flushing.cancel()
-        if self._error is not None:
-            raise self._error
+        if self.error_of_cut is not None:
+            raise self.error_of_cut
 
     def run_next(self, upstream: "ASGIUpstream") -> None:
         """Let the task of the server run this attempt."""
@@ -310,28 +315,19 @@ class ASGIRequest(HTTPRequest):
 
     async def flush(self) -> None:
         """Send the pending messages, in order."""
-        if self._flushing is not None:
-            await asyncio.wait((self._flushing,))
-            self._flushing = None
+        if self.flushing is not None:
+            await asyncio.wait((self.flushing,))
+            self.flushing = None
         await self._flush()
 
     async def _flush(self) -> None:
         while self.pending:
-            await self._send(self.pending.pop(0))
-
-    async def send(self, message: Message) -> None:
-        """Send a message of an open WebSocket."""
-        await self._send(message)
-
-    def _log(self, exchange: Exchange) -> None:
-        # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
-        own = {"request_id": self.request_id}  # the context of the request has ended
-        logger.error("request %s failed in %s: %r", self.request_id, exchange.ingress, self.path, extra=own)
+            await self.deliver(self.pending.pop(0))
 
     def _wake(self) -> None:
         """Send what is pending while the app runs, or let the task of the server do so."""
         if self._runs:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+            self.flushing = asyncio.get_running_loop().create_task(self._flush())
         elif self._changed is not None:
             self._changed.set()
 
@@ -353,7 +349,9 @@ class ASGIRequest(HTTPRequest):
                         await changed.wait()
                         continue
                 router.expire(clock())
-                await asyncio.sleep(0)
+                with suppress(TimeoutError):  # the request may wait for something else than its place in the queue
+                    async with asyncio.timeout(AGAIN_S):
+                        await changed.wait()
         finally:
             self._changed = None
             watch.cancel()
@@ -408,11 +406,6 @@ class ASGIUpstream:
         self._terms = terms
         self._request.run_next(self)
 
-    @property
-    def aborted(self) -> bool:
-        """Whether the exchange has ended before the response of the app."""
-        return self._gone
-
     # For the exchange
 
     def write_all(self, pieces: Any) -> None: ...
@@ -446,8 +439,16 @@ class ASGIUpstream:
         REPLICA.set(ingress.context)
         try:
             refusal = await ingress.replica.serve(request.scope, self.receive, self.send, timeout_s, caller=caller)
-        except Exception:
+        except Exception as error:
+            is_told = self._gone and isinstance(error, ClientDisconnect)
             self._end()
+            if is_told:
+                return
+            if request.error_of_cut is None:
+                # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
+                own = {"request_id": request.request_id}  # the context of the request has ended
+                said = "request %s failed in %s: %r"
+                logger.error(said, request.request_id, exchange.ingress_name, request.path, extra=own)
             raise
         finally:
             REPLICA.set(outer)
@@ -468,10 +469,9 @@ class ASGIUpstream:
             exchange.lost(ReplicaGone("the app ended before its response did"))
             return
         request.take_back()
-        fields = [*TEXT, (b"content-length", b"%d" % len(SERVER_ERROR))]
-        exchange.response_started(ResponseHead(500, b"", fields, "sized", None, True))
-        exchange.received(SERVER_ERROR)
+        exchange.response_started(ResponseHead(500, b"", [], "none", None, True))
         exchange.ended(True)
+        request.pending.clear()  # the server responds
 
     async def receive(self) -> Message:
         if self._gone:
@@ -508,15 +508,15 @@ class ASGIUpstream:
         if self._gone:
             return
         exchange, request, kind = self._exchange, self._request, message["type"]
-        if kind in ("http.response.start", "websocket.http.response.start"):
-            exchange.response_started(self._head(message))
-        elif kind in ("http.response.body", "websocket.http.response.body"):
+        if kind == "http.response.body" or kind == "websocket.http.response.body":
             body = message.get("body", b"")
             if body:
                 exchange.received(body)
             if not (message.get("more_body", False) or self._gone):
                 self._gone = True
                 exchange.ended(True)
+        elif kind == "http.response.start" or kind == "websocket.http.response.start":
+            exchange.response_started(self._head(message))
         elif kind == "websocket.accept":
             fields = list(message.get("headers", ()))
             request.has_id = any(name == b"x-request-id" for name, _ in fields)
@@ -524,7 +524,7 @@ class ASGIUpstream:
                 fields.append((b"sec-websocket-protocol", protocol.encode()))
             exchange.response_started(ResponseHead(101, b"", fields, "none", None, False))
         elif exchange.tunnels:
-            await request.send(message)
+            await request.deliver(message)
             if kind == "websocket.close":
                 self._gone = True
                 exchange.lost(ReplicaGone("the app has closed the WebSocket"))
@@ -533,8 +533,10 @@ class ASGIUpstream:
             request.refusal = message
             exchange.response_started(ResponseHead(FORBIDDEN, b"", [], "none", None, True))
             exchange.ended(True)
-        if request.pending or request._flushing is not None:
+        if request.flushing is not None:
             await request.flush()
+        while request.pending:
+            await request.deliver(request.pending.pop(0))
 
     def _head(self, message: Message) -> ResponseHead:
         fields: list[Header] = message["headers"]

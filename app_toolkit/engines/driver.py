@@ -8,6 +8,7 @@ from functools import partial
 
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Forget
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.engines.local import OwnLoop
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.host.services import Services
@@ -59,7 +60,7 @@ class LoopDriver:
         application = callee.application or self._applications.get(callee)
         if application is None:
             raise ConfigError(f"{callee.name!r} is not deployed from this process: run() it, or what depends on it")
-        return self._data_plane.client_in(application, callee, shard_key)
+        return self._data_plane.client_in(ApplicationKey.parse(application), callee, shard_key)
 
     def close(self) -> None:
         """Cancel the calls of the handles, delete the applications of this process, and wait for that."""

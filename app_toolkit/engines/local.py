@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import uvloop
@@ -19,6 +19,7 @@ import uvloop
 from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfig
 from app_toolkit.core import deadlines
+from app_toolkit.core.preference import NO_PREFERENCE, Preference, keyed
 from app_toolkit.core.trace import Trace
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest
 from app_toolkit.dispatch.mirror import MirroredRequest
@@ -85,6 +86,13 @@ def context_of(deployment: str) -> ReplicaContext:
     return ReplicaContext(APPLICATION, deployment, ReplicaId(deployment))
 
 
+class Measured(Protocol):
+    """Has metrics as long as it exists."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples. Thread-safe."""
+
+
 class Local:
     """One deployment within one event loop: its router, and its only replica."""
 
@@ -132,7 +140,7 @@ class Local:
         send: Callable[[Permit, Message], Awaitable[None]],
         *,
         name: str,
-        affinity: str | None = None,
+        preference: Preference = NO_PREFERENCE,
         yields: bool = False,
     ) -> RequestError | None:
         """Run a request or call with a permit, and return what `Replica.admit` returns.
@@ -146,9 +154,9 @@ class Local:
         now = dispatcher.began
         try:
             while True:
-                permit = dispatcher.acquire(now, affinity=affinity)
+                permit = dispatcher.acquire(now, preference)
                 if permit is None:
-                    permit, receive = await self._wait(dispatcher, receive, affinity)
+                    permit, receive = await self._wait(dispatcher, receive, preference)
                     if permit is None:
                         return None
                     dispatcher.granted(permit, time.monotonic())
@@ -168,11 +176,11 @@ class Local:
             dispatcher.end()
 
     async def _wait(
-        self, dispatcher: Dispatcher[Permit], receive: Receive, affinity: str | None
+        self, dispatcher: Dispatcher[Permit], receive: Receive, preference: Preference
     ) -> tuple[Permit | None, Receive]:
         """Wait for a permit. Return None as the permit if the client disconnects first."""
         attempts = dispatcher.attempts
-        return await self.router.acquire(attempts.since, affinity=affinity, again=attempts.count > 0), receive
+        return await self.router.acquire(attempts.since, preference=preference, again=attempts.count > 0), receive
 
 
 class LocalResult:
@@ -363,7 +371,7 @@ class Deployed(Local):
         until = dispatcher.attempts.deadline
         response = _ReplicaResponse(self.router, dispatcher)
         scope = _scope(call, dispatcher.request.request_id, result, dispatcher.trace)
-        options: Any = {"name": call.method, "affinity": call.affinity, "yields": call.yields}
+        options: Any = {"name": call.method, "preference": keyed(call.affinity), "yields": call.yields}
         try:
             async with asyncio.timeout_at(until):
                 await self.dispatch(dispatcher, scope, _receive_nothing, response.send, **options)
@@ -407,8 +415,8 @@ class InProcess:
         self.listed: set[str] = set()
         #: The copies of calls that mirrors of splits get, by event loop.
         self._mirrored: dict[asyncio.AbstractEventLoop, MirroredCalls] = {}
-        #: The deployments whose waiting and ongoing requests and calls are counted.
-        self._locals: WeakSet[Local] = WeakSet()
+        #: The deployments and event loops that have metrics.
+        self._measured: WeakSet[Measured] = WeakSet()
         self._exposed = False
         #: Returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
         #: mirror of a split.
@@ -428,18 +436,25 @@ class InProcess:
             self.counters.add(record)
             self.slow.add(record)
 
-    def count_gap(self, deployment: str, seconds: float) -> None:
-        """Count the time between two chunks of a streamed response."""
+    def gap_counter(self, deployment: str) -> Callable[[float], None]:
+        """Return the function that counts the seconds between two chunks of a streamed response. Thread-safe."""
         with self._counting:
-            self.counters.gaps(deployment).observe(seconds)
+            gaps = self.counters.gaps(deployment)
 
-    def expose(self, local: "Local") -> None:
-        """Include a deployment in the metrics, and have `prometheus_client` collect these if user code has imported it.
+        def count(seconds: float) -> None:
+            with self._counting:
+                gaps.observe(seconds)
 
-        The import takes 0.1 s, and is of no use to others.
+        return count
+
+    def expose(self, measured: Measured) -> None:
+        """Include an object in the metrics, and have `prometheus_client` collect these if user code has imported it.
+
+        `prometheus_client` collects the metrics if user code has imported it. The import takes 0.1 s, and is of no use
+        to others.
         """
         with self._counting:  # `_lock` is held while a deployment is made
-            self._locals.add(local)
+            self._measured.add(measured)
             if self._exposed or "prometheus_client" not in sys.modules:
                 return
             self._exposed = True
@@ -452,11 +467,11 @@ class InProcess:
         yield from self.counters.samples()
         yield from BATCH_COUNTS.samples(lambda replica: NONE if replica is None else replica.deployment)
         with self._counting:
-            there = list(self._locals)
+            there = list(self._measured)
         with self._lock:
             mirrored = list(self._mirrored.values())
-        for local in there:
-            yield from local.samples()
+        for measured in there:
+            yield from measured.samples()
         for calls in mirrored:
             yield from calls.mirrors.samples("call")
 

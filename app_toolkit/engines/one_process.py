@@ -6,7 +6,7 @@ import secrets
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -15,23 +15,24 @@ from fastapi import FastAPI, Request
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import CorsSettings, DeploymentConfig, Route
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.routes import RequestKind, RouteTable, route_path
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
-from app_toolkit.dispatch.filters.server_timing import ServerTiming
-from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
-from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.filters.ingress import ingress_filters
+from app_toolkit.dispatch.ingress_state import UNOWNED, IngressState
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.engines.asgi import ASGIRequest, ASGIUpstreams
-from app_toolkit.engines.local import IN_PROCESS, LOCAL, Local, context_of
+from app_toolkit.engines.local import APPLICATION, IN_PROCESS, LOCAL, Local, context_of
 from app_toolkit.errors import ToolkitError
 from app_toolkit.interfaces import Deployable
-from app_toolkit.observability.records import NOT_OWNED
+from app_toolkit.observability.metrics import Sample
 from app_toolkit.replica.objects.batching import forget, override
 from app_toolkit.replica.objects.http import http_app, serves_http
 from app_toolkit.router.router import Router
-from app_toolkit.types import Address, ASGIApp, Message, Receive, ReplicaId, Scope, Send
+from app_toolkit.types import Address, ASGIApp, Message, Receive, Scope, Send
 from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.graph import find
 
@@ -55,6 +56,7 @@ class OneProcess:
     ) -> None:
         """Create the app. The callables are called with the first request, so that nothing is missing then."""
         IN_PROCESS.begin_tracing()
+        self.options = settings.request_options()
         self.app = app
         self.configs = ingresses
         self.stream_log = stream_log
@@ -89,6 +91,9 @@ class OneProcess:
             if lives:
                 lives = False
                 await IN_PROCESS.stop()
+                plane = self.planes.pop(asyncio.get_running_loop(), None)
+                if plane is not None:
+                    await plane.filters.aclose()
 
         try:
             self._make_table()  # raises if it cannot be planned; the first request makes it again, with later routes
@@ -135,15 +140,22 @@ class LocalPlane:
             name: Ingress(name, served_by.app, config, self._cors, served_by.stream_log)
             for name, config in served_by.configs.items()
         }
+        self._keys = {name: each.state.key for name, each in self.ingresses.items()}
         self.upstreams = ASGIUpstreams(self._at)
         self.records = IN_PROCESS.records
-        timing = (ServerTiming(),) if settings.server_timing() else ()
-        self.filters = Filters(*timing, StreamGaps(lambda ingress: partial(IN_PROCESS.count_gap, ingress)))
-        self.unowned = IngressState(NOT_OWNED, self.clock)
-        #: By ingress: its replica, and whether its last response was a stream. All clients have the same replica.
-        self.served: dict[str, tuple[ReplicaId, bool]] = {}
+        self.filters = Filters(
+            *ingress_filters(served_by.options, count_gap=IN_PROCESS.gap_counter),
+        )
+        self.unowned = IngressState(UNOWNED, self.clock)
+        #: By ingress: the preference for its replica. All clients have the same replica.
+        self.served: dict[ReplicaSetKey, Preference] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
+        IN_PROCESS.expose(self)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of the filters. Thread-safe."""
+        return self.filters.samples()
 
     def mint_id(self) -> bytes:
         return b"%b-%x" % (self._process, next(self._count))
@@ -151,7 +163,7 @@ class LocalPlane:
     def own_response(self, request: ClientRequest) -> BuiltinResponse | None:
         return None
 
-    def find(self, exchange: Exchange) -> tuple[str, str]:
+    def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
         request = cast(ASGIRequest, exchange.request)
         table, path = self._table, request.path
         if not table.root_path:  # that of the app replaces that of the server
@@ -159,16 +171,16 @@ class LocalPlane:
         kind: RequestKind = "websocket" if request.websocket else "http"
         owner, route = table.match(kind, request.method.decode(), path)
         assert owner is not None  # every route of the app is served here
-        return owner, route
+        return self._keys[owner], route
 
-    def router(self, ingress: str) -> Router | None:
-        found = self.ingresses.get(ingress)
+    def router(self, ingress: ReplicaSetKey) -> Router | None:
+        found = self.ingresses.get(ingress.deployment)
         return None if found is None else found.router
 
-    def ingress_state(self, ingress: str) -> IngressState:
-        return self.ingresses[ingress].state
+    def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
+        return self.ingresses[ingress.deployment].state
 
-    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+    def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         return self._cors
 
     def _at(self, address: Address) -> "Ingress":
@@ -184,7 +196,7 @@ class Ingress(Local):
         self.context = context_of(name)
         self.stream_log = stream_log
         super().__init__(name, app, config, cors)
-        self.state = IngressState(name, time.monotonic)
+        self.state = IngressState(ReplicaSetKey(APPLICATION, name), time.monotonic, name)
         if config.batch:
             override(self.context, config.reloadable_options.batch)
             weakref.finalize(self, forget, self.context).atexit = False

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app_toolkit.clock import Clock
+from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
 from app_toolkit.core.replica_state import (
     Drained,
@@ -81,15 +82,15 @@ class World:
         self.room: int | None = None
         self.nodes = [HOME]
         self._ports = itertools.count(FREE_PORTS)
-        self.broken: dict[str, str] = {}
-        self.stubborn: dict[str, str] = {}
+        self.broken: dict[AnySetKey, str] = {}
+        self.stubborn: dict[AnySetKey, str] = {}
         self.lost: set[type[Event]] = set()
         self.late: dict[type[Event], float] = {}
         self.epoch = 0
         self._emit: Emit = lambda event: None
         self._timers: set[asyncio.Task[None]] = set()
 
-    def of(self, replica_set: str, phase: str | None = None) -> list[ReplicaId]:
+    def of(self, replica_set: AnySetKey, phase: str | None = None) -> list[ReplicaId]:
         """Return the processes of a replica set, oldest first. `phase`: only those in this phase."""
         return [
             id

@@ -5,14 +5,14 @@ import logging
 from pathlib import Path
 
 from app_toolkit.config.settings import DATA, data_folder, set_data_folder, user_data_folder
-from app_toolkit.core.identity import main_name
+from app_toolkit.core.identity import ApplicationKey
 
 logger = logging.getLogger("app_toolkit.data")
 
 
 def use_data_of_application(name: str) -> None:
     """Set `APP_TOOLKIT_DATA` to the folder of a deployed application, unless it is set. All its revisions share it."""
-    _use("applications", main_name(name))
+    _use("applications", ApplicationKey.parse(name).application)
 
 
 def use_data_of_project(app_dir: Path) -> None:

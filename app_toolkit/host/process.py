@@ -25,11 +25,12 @@ from typing import Any
 
 from app_toolkit.admin.app import create_app
 from app_toolkit.admin.security import read_token
-from app_toolkit.admin.server import AdminThread
+from app_toolkit.admin.server import AdminServer
 from app_toolkit.client.client import Client
 from app_toolkit.config import settings
 from app_toolkit.config.models import AdminOptions, HTTPOptions
 from app_toolkit.core.diff import listed
+from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.reconcile import STOP_S
 from app_toolkit.core.replica_state import Found
@@ -50,15 +51,15 @@ from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.logs import propagate_uvicorn_loggers
 from app_toolkit.observability.metrics import Sample, Source
 from app_toolkit.observability.process import ProcessUse
-from app_toolkit.observability.pushing import MetricsPush, MetricsThread, Push
+from app_toolkit.observability.pushing import LAST_S, MetricsPush, Push
 from app_toolkit.observability.secrets import add_secrets, redacted, redacting
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.observability.snapshots import Snapshots
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.observability.tracing import begin_tracing, end_tracing
 from app_toolkit.observability.user_metrics import UserRegistry
+from app_toolkit.proxy.hosted_proxy import HostedProxy
 from app_toolkit.proxy.state import ProxyState
-from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica import breakpoints
 from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.replica.server import ReplicaServer
@@ -66,6 +67,7 @@ from app_toolkit.replica.signals import Signals
 from app_toolkit.router import handle
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.router.router import Router
+from app_toolkit.thread import ServerThread
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp import sources
 from app_toolkit.userapp.artifact import Unpacked, is_installed
@@ -81,7 +83,7 @@ class ControlledProcess:
     An order with an earlier epoch than that of a previous order raises `StaleEpoch`.
     """
 
-    server: ReplicaServer | ProxyThread | AdminThread
+    server: ReplicaServer | HostedProxy | AdminServer
 
     def __init__(self, name: ReplicaId, services: Services) -> None:
         self.name = name
@@ -91,10 +93,12 @@ class ControlledProcess:
         #: When the process began to serve, on its monotonic clock; None: it has not.
         self.running_since: float | None = None
         #: None until `run_as` is called.
-        self.replica_set: str | None = None
+        self.replica_set: AnySetKey | None = None
         self.template_hash = ""
         self.location: Future[Location] = Future()
-        self._metrics: MetricsThread | None = None
+        # User code cannot block this thread.
+        self._metrics = ServerThread("app-toolkit metrics", "the event loop of the metrics")
+        self._metrics_stopped = asyncio.Event()
 
     @property
     def live(self) -> ReloadableOptions | None:
@@ -126,7 +130,7 @@ class ControlledProcess:
         """Wait until the process serves, and return its location. Raises the error of a failed start."""
         return self.location.result()
 
-    def run_as(self, replica_set: str, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
+    def run_as(self, replica_set: AnySetKey, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
         """Start serving. A second call only returns the result of the first one."""
         self.heed(epoch)
         if self.replica_set is None:
@@ -147,8 +151,8 @@ class ControlledProcess:
                 gc.freeze()
                 self.phase = "running"
                 self.running_since = time.monotonic()
-                self._metrics = MetricsThread(MetricsPush(self.name, self.snapshots(), self.push))
-                self._metrics.start()
+                push = MetricsPush(self.name, self.snapshots(), self.push)
+                self._metrics.start(partial(_push_metrics, push, self._metrics, self._metrics_stopped))
                 self.location.set_result(location)
         return self.location.result()
 
@@ -172,8 +176,8 @@ class ControlledProcess:
         self.heed(epoch)
         self.phase = "stopping"
         self.server.stop(timeout_s)
-        if self._metrics is not None:
-            self._metrics.stop()
+        self._metrics.call(self._metrics_stopped.set)
+        self._metrics.join(2 * LAST_S)
         end_tracing()
 
     def snapshots(self) -> Snapshots:
@@ -224,10 +228,16 @@ class ReplicaProcess(ControlledProcess):
     def live(self) -> ReloadableOptions | None:
         return self.server.live
 
-    def start(self, spec: ReplicaSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
-        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
+    def start(
+        self, spec: ReplicaSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int
+    ) -> Location:
+        return self.run_as(replica_set, template_hash, epoch, lambda: self._serve(self._prepare(spec), secret))
 
-    def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+    def _prepare(self, spec: ReplicaSpec) -> ReplicaSpec:
+        """Set up the process for the app: variables, folders, logs, files. Return the spec with the unpacked folders.
+
+        The app is not imported yet: modules may ask for the running event loop, for handles and for signal handlers.
+        """
         settings.hide_admin_token()  # user code has no need of it
         settings.set_variables(spec.variables)
         if spec.artifact or is_installed(Path(spec.app_dir)):
@@ -238,25 +248,27 @@ class ReplicaProcess(ControlledProcess):
         context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         begin_logs(self.services.log_folder, context, user_code=True)
         begin_tracing(context)
-        folder, store = self.services.folder.path, self.services.store
-        # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
-        file = folder / sha256(spec.id.encode()).hexdigest()[:16]
         breakpoints.install()
-        here = self._with_files(spec)
-        if here.sources:
-            sources.use(here.app_dir, sources.read(here.sources, packed(store, here.sources)))
+        spec = self._with_files(spec)
+        if spec.sources:
+            sources.use(spec.app_dir, sources.read(spec.sources, packed(self.services.store, spec.sources)))
         with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
-            os.chdir(here.working_dir or os.curdir)
-        if here.logging_config is not None:
-            configure_logging(here.logging_config, here.app_dir)
-            propagate_uvicorn_loggers(here.logging_config.get("loggers", {}))
+            os.chdir(spec.working_dir or os.curdir)
+        if spec.logging_config is not None:
+            configure_logging(spec.logging_config, spec.app_dir)
+            propagate_uvicorn_loggers(spec.logging_config.get("loggers", {}))
+        return spec
+
+    def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+        """Import the app and serve it, on a thread with an event loop. `spec`: that of `_prepare`."""
+        # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
+        file = self.services.folder.path / sha256(spec.id.encode()).hexdigest()[:16]
         # On a cluster with one node, no port is opened.
         remote_host = self.services.address if len(self.services.nodes()) > 1 else None
-        around = partial(_calling, here, secret, self.services)
+        around = partial(_calling, spec, secret, self.services)
         try:
-            local = self.server.start(
-                here, secret, Address(f"unix:{file}.sock"), remote_host, around, packed_code(store, here.code)
-            )
+            code = packed_code(self.services.store, spec.code)
+            local = self.server.start(spec, secret, Address(f"unix:{file}.sock"), remote_host, around, code)
         except BaseException:  # which is raised again
             self._run_exit_functions(STOP_S)
             raise
@@ -299,9 +311,10 @@ class ReplicaProcess(ControlledProcess):
 
     def snapshots(self) -> Snapshots:
         assert self.replica_set is not None, "the process serves"
-        use = ProcessUse("replica", self.replica_set, self.name, self.server.lag_s)
-        sources: list[Source] = [partial(self.server.samples, self.replica_set), _samples_of_calls]
-        return Snapshots("replica", self.replica_set, sources, [use.samples], UserRegistry().collect)
+        replica_set = self.replica_set.name
+        use = ProcessUse("replica", replica_set, self.name, self.server.lag_s)
+        sources: list[Source] = [partial(self.server.samples, replica_set), _samples_of_calls]
+        return Snapshots("replica", replica_set, sources, [use.samples], UserRegistry().collect)
 
     def reconfigure(self, live: ReloadableOptions, timeout_s: float, epoch: int) -> None:
         self.heed(epoch)
@@ -310,9 +323,10 @@ class ReplicaProcess(ControlledProcess):
             self.server.reconfigure(live, timeout_s)
 
     def calling(self) -> Mapping[str, CallLoad]:
-        """Return the calls of the handles of this replica that wait or are ongoing, by deployment."""
+        """Return the calls of the handles of this replica that wait or are ongoing, by `APPLICATION/DEPLOYMENT`."""
         plane = handle.data_plane()
-        return plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
+        loads = plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
+        return {key.name: load for key, load in loads.items()}
 
     @property
     def slow(self) -> SlowRequests | None:
@@ -321,9 +335,9 @@ class ReplicaProcess(ControlledProcess):
 
 
 class ProxyProcess(ControlledProcess):
-    server: ProxyThread
+    server: HostedProxy
 
-    def start(self, spec: ProxySpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+    def start(self, spec: ProxySpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
 
     def _serve(self, spec: ProxySpec, secret: bytes) -> Location:
@@ -332,7 +346,7 @@ class ProxyProcess(ControlledProcess):
         options, services = HTTPOptions(**spec.options), self.services
         here = services.node
         shared = options.proxies_per_node > 1 or list(services.nodes()).count(services.address) > 1
-        self.server = ProxyThread(
+        self.server = HostedProxy(
             lambda: ProxyState(secret, Router, here, self._access(options)),
             options,
             partial(services.watch, self.name),
@@ -371,7 +385,7 @@ class ProxyProcess(ControlledProcess):
 
 
 class AdminProcess(ControlledProcess):
-    server: AdminThread
+    server: AdminServer
 
     def __init__(self, name: ReplicaId, services: Services, client: Client) -> None:
         """`client`: sends the commands of the admin API."""
@@ -379,14 +393,14 @@ class AdminProcess(ControlledProcess):
         self._client = client
         self._aggregate = MetricsAggregate()
 
-    def start(self, spec: AdminSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+    def start(self, spec: AdminSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
         return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec))
 
     def _serve(self, spec: AdminSpec) -> Location:
         begin_logs(self.services.log_folder, process_context(self.name))
         options = AdminOptions(**spec.options)
         app = create_app(self._client, self._aggregate, options, read_token())
-        self.server = AdminThread(app, options, spec.preferred_port)
+        self.server = AdminServer(app, options, spec.preferred_port)
         return Location(self.server.start(), self.services.node)
 
     def push_metrics(self, process: str, snapshot: bytes) -> bool:
@@ -403,6 +417,11 @@ class AdminProcess(ControlledProcess):
             return self._aggregate.push(process, snapshot)
 
         return push
+
+
+async def _push_metrics(push: MetricsPush, thread: ServerThread, stopped: asyncio.Event) -> None:
+    thread.report_ready()
+    await push.run(stopped)
 
 
 def _samples_of_calls() -> Iterable[Sample]:

@@ -17,7 +17,7 @@ from itertools import accumulate
 from math import inf, isfinite, isnan
 from typing import Any
 
-from app_toolkit.core.identity import candidate_of
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.observability.metrics import (
     BATCH_SIZE,
     BY_NAME,
@@ -290,13 +290,11 @@ class MetricsAggregate:
 
     def _deployment_of(self, replica_set: str) -> tuple[str, str, str]:
         """Return the labels `DEPLOYMENT` of a replica set."""
-        application, slash, deployment = replica_set.partition("/")
-        if not slash:  # one process, in which applications have no names; or no ingress owned the request
+        if "/" not in replica_set:  # one process, in which applications have no names; or no ingress owned the request
             return NONE, NONE, replica_set or NONE
-        candidate = candidate_of(application)
-        if candidate is not None:
-            return candidate[0], str(candidate[1]), deployment
-        return application, self._revisions.get(application, NONE), deployment
+        key = ReplicaSetKey.parse(replica_set)
+        revision = str(key.revision) if key.revision else self._revisions.get(key.application, NONE)
+        return key.application, revision, key.deployment
 
     def _values(self, metric: Metric, labels: tuple[str, ...]) -> tuple[str, ...]:
         return (*self._deployment_of(labels[0]), *labels[1:]) if metric.is_of_deployment else labels

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app_toolkit.core.canary import Requests, bucket_of
-from app_toolkit.core.identity import application_of
+from app_toolkit.core.identity import ApplicationKey, application_of
 from app_toolkit.errors import QueueFull, TooManyWebSockets
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.metrics import (
@@ -74,7 +74,7 @@ class Counts:
     """Their number in each bucket. WebSockets are in none of them."""
     latency_sum_s: float = 0.0
     affinity: dict[str, int] = field(default_factory=dict)
-    """The number of those with an affinity key, by what became of it (`core.affinity.Outcome`)."""
+    """The number of those with an affinity key, by what became of it (`core.preference.Outcome`)."""
 
 
 class _Route:
@@ -157,7 +157,10 @@ class Counters:
 
     def gaps(self, deployment: str) -> Histogram:
         """Return the histogram of the gaps between the chunks of streamed responses of a deployment."""
-        return self._gaps.setdefault(deployment, Histogram())
+        gaps = self._gaps.get(deployment)
+        if gaps is None:
+            gaps = self._gaps[deployment] = Histogram()
+        return gaps
 
     def forget(self, deployment: str) -> None:
         """Remove the counts of a deployment that is gone. If it is deployed again, they start at zero."""
@@ -252,16 +255,16 @@ class ComparedRequests:
     """The requests of the live revisions that a canary release compares. Subscribes to `Records`."""
 
     def __init__(self) -> None:
-        self._by_revision: dict[str, Requests] = {}
+        self._by_revision: dict[ApplicationKey, Requests] = {}
 
     @property
-    def revisions(self) -> Collection[str]:
-        """The revisions whose requests are counted, by the names of their applications."""
+    def revisions(self) -> Collection[ApplicationKey]:
+        """The revisions whose requests are counted."""
         return self._by_revision.keys()
 
-    def follow(self, revisions: Collection[str]) -> None:
+    def follow(self, revisions: Collection[ApplicationKey]) -> None:
         """Count the requests of these revisions. New ones start at zero."""
-        self._by_revision = {name: self._by_revision.get(name) or Requests() for name in revisions}
+        self._by_revision = {key: self._by_revision.get(key) or Requests() for key in revisions}
 
     def add(self, record: Record) -> None:
         """Count a request.
@@ -269,7 +272,8 @@ class ComparedRequests:
         Errors are responses with a status from 500, and responses that were cut. If the client left before the response
         was complete, the server may not be at fault. But it took at least this long.
         """
-        counts = self._by_revision.get(application_of(record.deployment) or "")
+        application = application_of(record.deployment)
+        counts = None if application is None else self._by_revision.get(application)
         if counts is None or record.outcome in REFUSED:
             return
         if record.outcome != CLIENT_GONE:
@@ -279,6 +283,6 @@ class ComparedRequests:
             bucket = bucket_of(record.seconds)
             counts.latency[bucket] = counts.latency.get(bucket, 0) + 1
 
-    def copy(self) -> dict[str, Requests]:
+    def copy(self) -> dict[ApplicationKey, Requests]:
         """Return a copy of the current values by revision."""
-        return {name: counts.copy() for name, counts in self._by_revision.items()}
+        return {key: counts.copy() for key, counts in self._by_revision.items()}

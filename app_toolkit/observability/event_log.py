@@ -70,10 +70,15 @@ class EventLog:
         found = [
             entry
             for entry in islice(self._entries, known, None)
-            if (subject is None or subject in (entry.subject, application_of(entry.subject)))
+            if (subject is None or subject == entry.subject or _is_of(entry.subject, subject))
             and (replica is None or entry.replica == replica)
         ]
         return found if last is None else found[max(0, len(found) - last) :]
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _is_of(replica_set: str, application: str) -> bool:
+    key = application_of(replica_set)
+    return key is not None and key.name == application

@@ -1,5 +1,6 @@
 """A dashboard for Grafana, whose queries are derived from the table of metrics."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,13 @@ from app_toolkit.observability.metrics import (
     FIRST_BYTE_SECONDS,
     LOOP_LAG_SECONDS,
     MEMORY_BYTES,
+    METRICS,
     MIRROR_COMPARED,
     MIRROR_WEIGHT,
     MIRRORED,
     OPEN_STREAMS,
     OPEN_WEBSOCKETS,
+    RATE_LIMITED,
     REPLICA_BUFFERED,
     REPLICA_ONGOING,
     REPLICA_STREAMS,
@@ -50,6 +53,7 @@ from app_toolkit.observability.metrics import (
     STREAM_GAP_SECONDS,
     TICK_SECONDS,
     TRAFFIC_WEIGHT,
+    Metric,
 )
 
 QUANTILES = (0.5, 0.95, 0.99)
@@ -135,6 +139,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Copies for mirrors", MIRRORED, ("application", "revision", "result"), "ops"),
         Panel("Compared responses", MIRROR_COMPARED, ("application", "revision", "result"), "ops"),
         Panel("Share of the members of splits", SPLIT_WEIGHT, ("split", "deployment"), "percentunit"),
+        Panel("Rate limits", RATE_LIMITED, ("deployment", "result"), "ops"),
         Panel("Affinity", AFFINITY, ("deployment", "kind", "result"), "ops"),
     ),
     "Processes": (
@@ -147,14 +152,28 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Series of user code that were left out", DROPPED_SERIES, DEPLOYMENT),
     ),
 }
-"""The panels of each row. Each metric of the table is in at least one."""
+"""The panels of each row. A metric without a panel gets one in the row `Others`."""
+
+
+def rows(metrics: Iterable[Metric]) -> dict[str, tuple[Panel, ...]]:
+    """Return the rows of panels that show all of these metrics."""
+    placed = {panel.metric for row in ROWS.values() for panel in row}
+    others = tuple(_panel(metric) for metric in metrics if metric.name not in placed)
+    return {**ROWS, "Others": others} if others else ROWS
+
+
+def _panel(metric: Metric) -> Panel:
+    """Return a panel with a line for each series, whose title is the name of the metric."""
+    title = metric.name.removeprefix("app_toolkit_").removesuffix("_total").replace("_", " ").capitalize()
+    unit = {"counter": "ops", "histogram": "s", "gauge": "short"}[metric.kind]
+    return Panel(title, metric.name, metric.labels, unit)
 
 
 def dashboard() -> dict[str, Any]:
     """Return the dashboard, to import into Grafana 10 or later."""
     panels: list[dict[str, Any]] = []
     top = 0
-    for title, row in ROWS.items():
+    for title, row in rows(METRICS).items():
         panels.append({"type": "row", "title": title, "collapsed": False, "panels": []} | _at(24, 1, 0, top))
         top += 1
         for number, panel in enumerate(row):

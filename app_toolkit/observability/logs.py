@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app_toolkit.core.identity import candidate_of
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.observability.context import REPLICA, REQUEST_ID, REQUEST_IDS, TRACE, ReplicaContext
 from app_toolkit.observability.log_formats import FIELDS, FORMATTERS, MOST_BYTES_OF_REQUEST_IDS
 
@@ -67,7 +67,9 @@ def _values() -> Iterator[str | int]:
     if replica is None:
         yield from ("", "", "", "")
         return
-    yield from candidate_of(replica.application) or (replica.application, replica.revision or "")
+    application = ApplicationKey.parse(replica.application)
+    yield application.application
+    yield application.revision or replica.revision or ""
     yield replica.deployment
     yield replica.replica_id
 

@@ -73,11 +73,13 @@ REQUEST_QUEUE_SECONDS = "app_toolkit_request_queue_seconds"
 REQUEST_RETRIES = "app_toolkit_request_retries_total"
 RESPONSE_BYTES = "app_toolkit_response_body_bytes_total"
 STREAM_GAP_SECONDS = "app_toolkit_stream_gap_seconds"
+RATE_LIMITED = "app_toolkit_rate_limited_total"
 REQUESTS_QUEUED = "app_toolkit_requests_queued"
 REQUESTS_ONGOING = "app_toolkit_requests_ongoing"
 OPEN_STREAMS = "app_toolkit_open_streams"
 OPEN_WEBSOCKETS = "app_toolkit_open_websockets"
 AFFINITY = "app_toolkit_affinity_total"
+FAULTS = "app_toolkit_faults_injected_total"
 MIRRORED = "app_toolkit_mirrored_total"
 MIRROR_COMPARED = "app_toolkit_mirror_compared_total"
 CALLS = "app_toolkit_calls_total"
@@ -168,6 +170,13 @@ METRICS: tuple[Metric, ...] = (
         "proxies",
         LATENCY_S,
     ),
+    Metric(
+        RATE_LIMITED,
+        "counter",
+        "Requests to ingresses with a `rate_limit`: admitted, refused, or unchecked because the storage has failed.",
+        (*DEPLOYMENT, "result"),
+        "proxies",
+    ),
     Metric(REQUESTS_QUEUED, "gauge", "Requests that wait for a replica.", DEPLOYMENT, "proxies"),
     Metric(REQUESTS_ONGOING, "gauge", "Requests that a replica serves.", DEPLOYMENT, "proxies"),
     Metric(OPEN_STREAMS, "gauge", "Streamed responses that are open.", DEPLOYMENT, "proxies"),
@@ -178,6 +187,13 @@ METRICS: tuple[Metric, ...] = (
         "Requests and calls with an affinity key or a routing policy, by what became of the preference.",
         (*DEPLOYMENT, "kind", "result"),
         "all",
+    ),
+    Metric(
+        FAULTS,
+        "counter",
+        "Faults that requests got on purpose, by the option `faults`: `delay` or `abort`.",
+        (*DEPLOYMENT, "kind"),
+        "proxies",
     ),
     Metric(
         MIRRORED,

@@ -2,10 +2,8 @@
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from app_toolkit.observability.snapshots import PUSH_S, Snapshots
 
@@ -50,29 +48,3 @@ class MetricsPush:
                 self._snapshots.acknowledge()
         except Exception:  # a failure must not affect requests
             log.exception("the metrics of %s could not be pushed", self._name)
-
-
-class MetricsThread:
-    """Pushes on a thread of its own, which user code cannot block."""
-
-    def __init__(self, push: MetricsPush) -> None:
-        self._push = push
-        self._stopped = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="app-toolkit metrics", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Push once more, and end the thread, within about `LAST_S`. Does nothing if it has ended."""
-        if self._thread.is_alive():
-            with suppress(RuntimeError):  # the loop has just ended
-                self._loop.call_soon_threadsafe(self._stopped.set)
-            self._thread.join(2 * LAST_S)
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._push.run(self._stopped))
-        finally:
-            self._loop.close()

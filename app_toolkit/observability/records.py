@@ -76,7 +76,7 @@ class Record(NamedTuple):
     """Bytes of the body of the response."""
     affinity: str | None = None
     """What became of its affinity key, or of the preference of its routing policy, in the last attempt
-    (`core.affinity.Outcome`). None: it had none."""
+    (`core.preference.Outcome`). None: it had none."""
     # The stages
     queued_s: float = 0.0
     """How long it waited for a permit in the queue of the router, before all attempts together."""

@@ -28,7 +28,7 @@ from opentelemetry.trace import (
 )
 
 from app_toolkit.config import settings
-from app_toolkit.core.identity import main_name
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, formatted, is_sampled, parsed
 from app_toolkit.observability.context import TRACE, ReplicaContext
 from app_toolkit.observability.records import CLIENT_GONE, NOT_OWNED, OK, Record
@@ -168,7 +168,9 @@ class ReplicaSpan:
         if is_sampled(parent):
             attributes: dict[str, Any] = {}
             if replica is not None:
-                attributes["app_toolkit.deployment"] = f"{replica.application}/{replica.deployment}"
+                attributes["app_toolkit.deployment"] = (
+                    ApplicationKey.parse(replica.application).replica_set(replica.deployment).name
+                )
                 attributes["app_toolkit.replica"] = replica.replica_id
             around = _within(*parsed(parent))
             self._span = tracing.tracer.start_span("replica", around, SpanKind.SERVER, attributes)
@@ -283,7 +285,7 @@ def create_tracing(replica: ReplicaContext) -> Tracing:
 
     named: dict[str, str] = {"service.instance.id": replica.replica_id}
     if not settings.names_service():
-        named["service.name"] = main_name(replica.application) or "app_toolkit"
+        named["service.name"] = ApplicationKey.parse(replica.application).application or "app_toolkit"
     return Tracing(TracerProvider(resource=Resource.create(named), id_generator=PresetIds()), ids)
 
 

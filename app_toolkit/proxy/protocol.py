@@ -11,6 +11,8 @@ from typing import Protocol, cast
 
 from app_toolkit.core import forwarded
 from app_toolkit.core.forwarded import Trust
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.uploads import MinimumRate, Period, measured
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.request import DISCARDED_BODY, KEPT_BODY
@@ -20,7 +22,7 @@ from app_toolkit.proxy.response import ClientResponse
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.transport import hop
 from app_toolkit.transport.corked import CorkedTransport
-from app_toolkit.types import Header, ReplicaId
+from app_toolkit.types import Header
 
 DEFAULT_RATE = MinimumRate(bytes_per_s=500.0, grace_s=5.0)
 
@@ -93,7 +95,7 @@ class ClientConnection(asyncio.Protocol):
         # For the lifetime of the connection
         self._host = ""
         self._peers = b""
-        self.served: dict[str, tuple[ReplicaId, bool]] = {}
+        self.served: dict[ReplicaSetKey, Preference] = {}
         #: Both addresses and the scheme, if the client is a trusted proxy whose forwarded fields may replace them.
         self._addresses: ConnectionAddresses | None = None
         self.writable = True

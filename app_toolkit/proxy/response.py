@@ -3,12 +3,14 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.request import DISCARDED_BODY
 from app_toolkit.proxy.request import Request
 from app_toolkit.transport.frames import WebSocketFrames, close_frame
 from app_toolkit.transport.pool import ResponseHead
-from app_toolkit.types import Header, ReplicaId
+from app_toolkit.types import Header
 
 SERVICE_RESTART = 1012
 """The close code of a WebSocket that the server ends. The client may connect again."""
@@ -19,7 +21,7 @@ class Client(Protocol):
 
     host: str
     peers: bytes
-    served: dict[str, tuple[ReplicaId, bool]]
+    served: dict[ReplicaSetKey, Preference]
 
     @property
     def default_headers(self) -> list[Header]: ...

@@ -17,6 +17,7 @@ from app_toolkit.config.models import HTTPOptions, networks
 from app_toolkit.core.forwarded import Trust
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.core.uploads import MinimumRate
+from app_toolkit.dispatch.filters.mirror import Mirroring
 from app_toolkit.errors import StartupError
 from app_toolkit.observability.counts import Counts
 from app_toolkit.observability.loop_lag import LoopLag
@@ -186,7 +187,7 @@ class ProxyServer:
             requests=self.proxy.counts(),
             queues=registry.queues,
             reached=registry.reached,
-            mirrors=self.proxy.mirroring.mirrors.counts(),
+            mirrors=mirrored.mirrors.counts() if (mirrored := self.proxy.filters.of(Mirroring)) else {},
         )
 
     def samples(self, name: str) -> Iterator[Sample]:

@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 from app_toolkit.config.affinity import KeySource, key_sources
 from app_toolkit.config.models import CorsSettings, HTTPOptions
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reports import Compared, Loads
 from app_toolkit.core.routes import LiveIngress, RequestKind
 from app_toolkit.dispatch import builtin
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.filters.client_limit import ClientLimit
+from app_toolkit.dispatch.filters.ingress import ingress_filters
 from app_toolkit.dispatch.filters.mirror import Mirroring
-from app_toolkit.dispatch.filters.server_timing import ServerTiming
 from app_toolkit.dispatch.filters.sessions import SessionAffinity
-from app_toolkit.dispatch.filters.stream_gaps import StreamGaps
 from app_toolkit.dispatch.filters.upload_pacing import UploadPacing
 from app_toolkit.dispatch.ingress_router import IngressRouter
-from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.ingress_state import UNOWNED, IngressState
 from app_toolkit.dispatch.live_revisions import choose_revision
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.dispatch.request import ClientRequest
@@ -87,15 +87,13 @@ class ProxyState:
         join, unserved = self.wait_queues.join, self.reports.unserved
         #: The routes, and the routers of their ingresses.
         self.registry = Registry(
-            lambda name: new_router(name, join, unserved), self.pool, node, closed=self._forget_ingress
+            lambda key: new_router(key.name, join, unserved), self.pool, node, closed=self._forget_ingress
         )
         self.upstreams = new_upstreams(self.pool, self.token, self.wait_queues.redeem)
         #: Where requests name the tag of a live revision. None: nowhere.
         self.tag_source: KeySource | None = None
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.
         self.draw: Callable[[], float] = random.random
-        #: The copies of requests that mirrors get.
-        self.mirroring = Mirroring(self.registry, self.upstreams, clock)
         self.draining = False
         self.access = access
         #: The outcomes and latencies of requests.
@@ -110,67 +108,69 @@ class ProxyState:
             self.records.subscribe(tracing.current.add)
         if access is not None:
             self.records.subscribe(access.add)
-            self.mirroring.records.subscribe(access.add)
-        #: Counts the requests of each client address. None: they are not limited.
-        self.client_limit: ClientLimit | None = None
         self.configure(HTTPOptions())
         self._compared = ComparedRequests()
         #: The requests that no ingress owns: refused requests, and requests to the proxy's own endpoints.
-        self.unowned = IngressState(NOT_OWNED, clock)
-        self._ingress_states: dict[str, IngressState] = {}
+        self.unowned = IngressState(UNOWNED, clock)
+        self._ingress_states: dict[ReplicaSetKey, IngressState] = {}
+        #: The names of the ingresses whose requests are counted.
+        self._counted = {NOT_OWNED}
         #: The ingresses whose counts are kept for now, and when they were removed.
-        self._removed: dict[str, float] = {}
+        self._removed: dict[ReplicaSetKey, float] = {}
         self._process = secrets.token_hex(6).encode()
         self._count = itertools.count(1)
 
     def configure(self, options: HTTPOptions) -> None:
         """Apply the options of requests. Call this before the first request."""
         (self.tag_source,) = (None,) if options.tag_source is None else key_sources(options.tag_source)
-        filters: list[object] = [SessionAffinity(self.token), UploadPacing(), self.mirroring]
+        access = () if self.access is None else (self.access.add,)
+        filters = [
+            SessionAffinity(self.token),
+            UploadPacing(),
+            Mirroring(self.registry, self.upstreams, self.clock, *access),
+        ]
         if options.max_requests_per_client is not None:
-            self.client_limit = ClientLimit(options.max_requests_per_client)
-            filters.append(self.client_limit)
-        if options.server_timing:
-            filters.append(ServerTiming())
-        self.filters = Filters(*filters, StreamGaps(lambda ingress: self.counters.gaps(ingress).observe))
+            filters.append(ClientLimit(options.max_requests_per_client))
+        own = ingress_filters(options, count_gap=lambda ingress: self.counters.gaps(ingress).observe)
+        self.filters = Filters(*filters, *own)
 
     # For exchanges
 
     def own_response(self, request: ClientRequest) -> builtin.BuiltinResponse | None:
         return builtin.endpoint(request, self.registry, self.draining)
 
-    def find(self, exchange: Exchange) -> tuple[str, str]:
+    def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
         request = exchange.request
         kind: RequestKind = "websocket" if request.websocket else "http"
 
-        def choose(able: Sequence[LiveIngress]) -> str:
+        def choose(able: Sequence[LiveIngress]) -> ReplicaSetKey:
             return choose_revision(exchange, able, self.registry.routers, self.tag_source, self.draw)
 
         return self.registry.find(kind, request.method.decode(), request.path, choose)
 
-    def router(self, ingress: str) -> IngressRouter | None:
+    def router(self, ingress: ReplicaSetKey) -> IngressRouter | None:
         return self.registry.routers.get(ingress)
 
-    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+    def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         return self.registry.routes.cors(ingress, path)
 
-    def ingress_state(self, name: str) -> IngressState:
+    def ingress_state(self, key: ReplicaSetKey) -> IngressState:
         """Return the state of the requests of an ingress. It is kept as long as the router of the ingress."""
-        ingress_state = self._ingress_states.get(name)
+        ingress_state = self._ingress_states.get(key)
         if ingress_state is None:
-            ingress_state = self._ingress_states[name] = IngressState(name, self.clock)
-            self._removed.pop(name, None)
+            ingress_state = self._ingress_states[key] = IngressState(key, self.clock)
+            self._counted.add(key.name)
+            self._removed.pop(key, None)
         return ingress_state
 
-    def _forget_ingress(self, name: str) -> None:
-        self.mirroring.mirrors.forget(name)
-        if self._ingress_states.pop(name, None) is not None:
-            self._removed[name] = self.clock()
+    def _forget_ingress(self, key: ReplicaSetKey) -> None:
+        self.filters.forget(key)
+        if self._ingress_states.pop(key, None) is not None:
+            self._removed[key] = self.clock()
 
     def _count_request(self, record: Record) -> None:
         """Count a request, unless its ingress was removed `COUNTED_S` before its end."""
-        name = record.deployment
-        if name in self._ingress_states or name in self._removed or name == NOT_OWNED:
+        if record.deployment in self._counted:
             self.counters.add(record)
 
     def loads(self) -> Loads:
@@ -180,9 +180,9 @@ class ProxyState:
         """
         routers = self.registry.routers
         loads = {}
-        for name in self.registry.reported:
-            state = self.ingress_state(name)
-            loads[name] = routers[name].waiting, routers[name].ongoing, len(state.websockets), len(state.streams)
+        for key in self.registry.reported:
+            state = self.ingress_state(key)
+            loads[key] = routers[key].waiting, routers[key].ongoing, len(state.websockets), len(state.streams)
         return loads
 
     def compared(self) -> Compared:
@@ -199,13 +199,13 @@ class ProxyState:
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of all metrics of this proxy. Thread-safe."""
         yield from self.counters.samples()
-        yield from self.mirroring.mirrors.samples("request")
-        for name, router in list(self.registry.routers.items()):
-            yield Sample(REQUESTS_QUEUED, (name,), [router.waiting])
-            yield Sample(REQUESTS_ONGOING, (name,), [router.ongoing])
-        for name, state in list(self._ingress_states.items()):
-            yield Sample(OPEN_STREAMS, (name,), [len(state.streams)])
-            yield Sample(OPEN_WEBSOCKETS, (name,), [len(state.websockets)])
+        yield from self.filters.samples()
+        for key, router in list(self.registry.routers.items()):
+            yield Sample(REQUESTS_QUEUED, (key.name,), [router.waiting])
+            yield Sample(REQUESTS_ONGOING, (key.name,), [router.ongoing])
+        for state in list(self._ingress_states.values()):
+            yield Sample(OPEN_STREAMS, (state.name,), [len(state.streams)])
+            yield Sample(OPEN_WEBSOCKETS, (state.name,), [len(state.websockets)])
 
     def counts(self) -> dict[str, Counts]:
         """Return the outcomes of requests by ingress. `-` counts those that no ingress owned. Thread-safe."""
@@ -222,15 +222,16 @@ class ProxyState:
         """
         self.registry.expire(now)
         self.pool.expire(now)
-        for name in [name for name, removed in self._removed.items() if now - removed >= COUNTED_S]:
-            del self._removed[name]
-            self.counters.forget(name)
+        for key in [key for key, removed in self._removed.items() if now - removed >= COUNTED_S]:
+            del self._removed[key]
+            self._counted.discard(key.name)
+            self.counters.forget(key.name)
         if self.access is not None:
             self.access.flush()
 
     async def aclose(self) -> None:
         """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
-        self.mirroring.close()
+        await self.filters.aclose()
         self.wait_queues.close()
         for ingress_state in self._ingress_states.values():
             ingress_state.close()

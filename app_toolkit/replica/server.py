@@ -6,14 +6,13 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import uvicorn
 import uvicorn.lifespan.on
@@ -21,7 +20,7 @@ import websockets
 from fastapi import FastAPI
 
 from app_toolkit import private
-from app_toolkit.core.identity import ReplicaSetKey, main_name
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.sessions import Pins
 from app_toolkit.errors import NotWell, ReplicaGone, StartupError, Unresponsive
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
@@ -46,6 +45,7 @@ from app_toolkit.replica.objects.calls import host_class
 from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.replica.objects.payload_store import PayloadStore
 from app_toolkit.replica.signals import Signals
+from app_toolkit.thread import ServerThread
 from app_toolkit.transport import hop
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
 from app_toolkit.types import Address, LoopKind, ReplicaId
@@ -54,8 +54,6 @@ from app_toolkit.userapp.loading import Lifespan, host, load, unpack, users_trac
 from app_toolkit.userapp.target import served
 
 logger = logging.getLogger("app_toolkit.replica")
-
-T = TypeVar("T")
 
 BACKLOG = 2048
 LONGEST_SOCKET_PATH = 107
@@ -86,7 +84,7 @@ class ReplicaServer:
         the main thread.
         """
         self._signals = signals
-        self._thread: threading.Thread | None = None
+        self._thread: ServerThread | None = None
         self._address = Address("")
         self._secret = b""
         #: The address for callers on other nodes, once the replica serves; None: callers on other nodes cannot connect.
@@ -96,7 +94,6 @@ class ReplicaServer:
         self.live: ReloadableOptions | None = None
         self.listeners: list[socket.socket] = []
         # Set on the data loop while the replica starts.
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._server: Server | None = None
         self.replica: Replica | None = None
         self._hosted: HostedObject | None = None
@@ -143,13 +140,12 @@ class ReplicaServer:
         self.live = spec.live
         for listener in self.listeners:
             close_in_children(listener)
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(spec, secret, ready, around, code), name=f"app-toolkit data {spec.id}", daemon=True
+        self._thread = ServerThread(
+            f"app-toolkit data {spec.id}", f"the data loop of {spec.id}", partial(self._new_loop, spec.loop)
         )
-        self._thread.start()
+        serve = partial(self._serve_within, around, self._thread.report_ready, spec, secret, code)
         try:
-            ready.result()
+            self._thread.start(serve, self._stop_watchdog)
             self._probe_first(spec.id)
         except BaseException:
             self.stop(0)
@@ -174,7 +170,7 @@ class ReplicaServer:
         callers cannot connect to the socket. Raises what `check_health` raises.
         """
         until = time.monotonic() + timeout
-        replica, loop = self._alive()
+        replica, thread = self._alive()
 
         async def read() -> ReplicaStatistics:
             check_descriptors()
@@ -182,7 +178,7 @@ class ReplicaServer:
                 await self._hosted.check_health()
             return replica.statistics()
 
-        asked = self._ask(read(), loop)
+        asked = thread.submit(read())
         if not wait((asked,), timeout).done:  # a `TimeoutError` may also be the result
             asked.cancel()
             if self._watchdog is not None and self._watchdog.is_debugging:
@@ -211,8 +207,8 @@ class ReplicaServer:
         Raises `ReconfigureError` with the traceback of the user's code. Raises `TimeoutError` if this takes longer than
         `timeout` seconds; a `reconfigure` that is `async` is then cancelled. Raises `ReplicaGone`.
         """
-        replica, loop = self._alive()
-        asked = self._ask(self._take_up(live), loop)
+        replica, thread = self._alive()
+        asked = thread.submit(self._take_up(live))
         try:
             asked.result(timeout)
         except TimeoutError:
@@ -244,8 +240,8 @@ class ReplicaServer:
         closed with 1012 at once, so that their clients connect to another replica meanwhile. Return whether all of this
         has ended within `timeout` seconds; what has not is logged. Raises `ReplicaGone`.
         """
-        replica, loop = self._alive()
-        asked = self._ask(self._drain(replica, timeout), loop)
+        replica, thread = self._alive()
+        asked = thread.submit(self._drain(replica, timeout))
         try:
             return asked.result(timeout + 1)
         except TimeoutError:
@@ -259,14 +255,10 @@ class ReplicaServer:
         remaining time. Return whether all of this has ended. If not, the event loop is blocked, and the process must be
         killed. Does nothing if the replica was not started or has stopped already.
         """
-        thread, loop = self._thread, self._loop
-        if thread is None:
+        if self._thread is None:
             return True
-        if loop is not None and thread.is_alive():
-            with suppress(RuntimeError):  # the event loop has just ended by itself
-                loop.call_soon_threadsafe(self._begin_stop, timeout)
-            thread.join(timeout + SHUTDOWN_S)
-        if thread.is_alive():
+        self._thread.call(self._begin_stop, timeout)
+        if not self._thread.join(timeout + SHUTDOWN_S):
             return False
         self._remove_socket()
         return True
@@ -274,70 +266,45 @@ class ReplicaServer:
     @property
     def has_ended(self) -> bool:
         """Whether the app was started, and its event loop has ended."""
-        return self._thread is not None and not self._thread.is_alive()
+        return self._thread is not None and self._thread.has_ended
 
     def __repr__(self) -> str:
         return f"<ReplicaServer {self.replica!r} at {self._address or 'no address'}>"
 
-    def _alive(self) -> tuple[Replica, asyncio.AbstractEventLoop]:
-        if self._thread is None or self.replica is None or self._loop is None:
+    def _alive(self) -> tuple[Replica, ServerThread]:
+        if self._thread is None or self.replica is None:
             raise ReplicaGone("the replica has not started")
-        if not self._thread.is_alive() or self._loop.is_closed():
+        if not self._thread.is_running:
             raise ReplicaGone(f"the data loop of {self.replica.name} has ended")
-        return self.replica, self._loop
-
-    def _ask(self, question: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> Future[T]:
-        try:
-            return asyncio.run_coroutine_threadsafe(question, loop)
-        except RuntimeError:  # the event loop has ended since the check in `_alive`
-            question.close()
-            raise ReplicaGone(f"the data loop of {self.replica!r} has ended") from None
+        return self.replica, self._thread
 
     # On the data thread
 
-    def _run(
-        self,
-        spec: ReplicaSpec,
-        secret: bytes,
-        ready: Future[None],
-        around: Callable[[], AbstractAsyncContextManager[None]],
-        code: bytes | None,
-    ) -> None:
-        run_in_batches()
-        try:
-            with asyncio.Runner(loop_factory=partial(self._new_loop, spec.loop)) as runner:
-                runner.run(self._serve_within(around, spec, secret, ready, code))
-        except BaseException as error:  # the end of the thread: otherwise the error would be lost
-            if not ready.done():
-                ready.set_exception(error)
-            else:
-                logger.critical("the data loop of %s ended", spec.id, exc_info=error)
-        finally:
-            if self._watchdog is not None:
-                self._watchdog.stop()
-            if not ready.done():
-                ready.set_exception(StartupError(f"replica {spec.id} ended while it started"))
-
     def _new_loop(self, kind: LoopKind) -> asyncio.AbstractEventLoop:
-        self._loop = new_loop(kind) if self._signals is None else self._signals.new_loop(kind)
-        return self._loop
+        run_in_batches()
+        return new_loop(kind) if self._signals is None else self._signals.new_loop(kind)
+
+    def _stop_watchdog(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     async def _serve_within(
         self,
         around: Callable[[], AbstractAsyncContextManager[None]],
+        started: Callable[[], None],
         spec: ReplicaSpec,
         secret: bytes,
-        ready: Future[None],
         code: bytes | None,
     ) -> None:
         async with around():
-            await self._serve(spec, secret, ready, code)
+            await self._serve(started, spec, secret, code)
 
-    async def _serve(self, spec: ReplicaSpec, secret: bytes, ready: Future[None], code: bytes | None) -> None:
+    async def _serve(self, started: Callable[[], None], spec: ReplicaSpec, secret: bytes, code: bytes | None) -> None:
         self._context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         REPLICA.set(self._context)  # for everything that starts from here on
         if spec.kind == "ingress":
-            pins = Pins(hop.token(secret), str(ReplicaSetKey(main_name(spec.application), spec.deployment)))
+            ingress = ApplicationKey.parse(spec.application).main.replica_set(spec.deployment)
+            pins = Pins(hop.token(secret), ingress)
             use_session_pin(pins.attach("", spec.id))
         # The event loop runs already, as under plain uvicorn: modules ask for it while they are imported.
         app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
@@ -365,13 +332,13 @@ class ReplicaServer:
             stream_log=spec.stream_log,
             keys=self._hosted,
         )
-        self._server = Server(self.replica, secret, lambda: self._is_up(spec.id, ready), lifespan)
+        self._server = Server(self.replica, secret, partial(self._is_up, spec.id, started), lifespan)
         await self._server.serve(sockets=self.listeners)
 
-    def _is_up(self, id: ReplicaId, ready: Future[None]) -> None:
+    def _is_up(self, id: ReplicaId, started: Callable[[], None]) -> None:
         self._watchdog = Watchdog(id)
         self._watchdog.start(asyncio.get_running_loop())
-        ready.set_result(None)
+        started()
 
     async def _take_up(self, live: ReloadableOptions) -> None:
         assert self.replica is not None

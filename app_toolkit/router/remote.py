@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from app_toolkit.core import deadlines
-from app_toolkit.core.affinity import Preference
 from app_toolkit.core.attempts import Result, RetryBudget
-from app_toolkit.core.identity import ReplicaSetKey, split_name
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
 from app_toolkit.core.methods import MANY
+from app_toolkit.core.preference import Preference
 from app_toolkit.core.reports import Loads
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.dispatcher import Dispatcher, RetainedRequest, Stage
@@ -52,7 +52,6 @@ from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.mirrored import OK, DiscardedResponse, MirroredCalls, TooLong, compare_result
 from app_toolkit.router.router import Router
-from app_toolkit.router.routing import RoutingPolicy, routing_policy
 from app_toolkit.router.split import UnpublishedSplit, member_of
 from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
@@ -118,7 +117,7 @@ class RemoteDataPlane:
         self.token = hop.token(secret)
         self.pool = Pool(secret)
         self.wait_queues = WaitQueues(self.pool, self.token)
-        self.application = application
+        self.application = ApplicationKey.parse(application)
         self.reports = Reports(self._loads)
         self.counters = Counters()
         #: The slowest calls of the last minutes.
@@ -135,14 +134,14 @@ class RemoteDataPlane:
         self.mirrored.mirrors.draw = draw
         self._draw = draw
         self._lock = threading.Lock()
-        keys = [ReplicaSetKey(application, name) for name in callees]
-        self._clients = {key: RemoteDeploymentClient(self, str(key)) for key in keys}
+        keys = [self.application.replica_set(name) for name in callees]
+        self._clients = {key: RemoteDeploymentClient(self, key) for key in keys}
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
 
-    def _new_router(self, name: str) -> Router:
-        return Router(ReplicaSetKey.parse(name).deployment, self.wait_queues.join, self.reports.unserved)
+    def _new_router(self, key: ReplicaSetKey) -> Router:
+        return Router(key.deployment, self.wait_queues.join, self.reports.unserved)
 
     def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         """Return the client for one call of a deployment, or of the member that a split chooses.
@@ -154,25 +153,25 @@ class RemoteDataPlane:
         """
         application = callee.application
         if application is not None:
-            return self.client_in(application, callee, shard_key)
+            return self.client_in(ApplicationKey.parse(application), callee, shard_key)
         for name in callee.members or (callee.name,):
-            if ReplicaSetKey(self.application, name) not in self._clients:
+            if self.application.replica_set(name) not in self._clients:
                 raise ConfigError(
-                    f"{name!r} is not deployed with application {self.application!r}: make a route "
+                    f"{name!r} is not deployed with application {self.application.name!r}: make a route "
                     "depend on it, or list it in Toolkit(deployments=[...])"
                 )
         return self.client_in(self.application, callee, shard_key)
 
-    def client_in(self, application: str, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
+    def client_in(self, application: ApplicationKey, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         """Return the client for one call of a deployment or split of any application, which need not exist."""
         if not callee.members:
             return self.client_named(application, callee.name)
-        name = split_name(application, callee.name)
-        published = self.registry.split(name)
+        split = application.replica_set(callee.name)
+        published = self.registry.split(split)
         if published is None:
-            self._follow(self.registry.follow_split, name)
+            self._follow(self.registry.follow_split, split)
             member = partial(self.client_in, application, callee)
-            return UnpublishedSplit(self.loop, partial(self.registry.published, name), member)
+            return UnpublishedSplit(self.loop, partial(self.registry.published, split), member)
         chosen = member_of(callee, published.shares, shard_key, self._draw)
         client = self.client_named(application, chosen)
         if not published.mirrors:
@@ -183,21 +182,21 @@ class RemoteDataPlane:
 
         return self.mirrored.client(client, published.mirrors, named)
 
-    def client_named(self, application: str, deployment: str) -> "RemoteDeploymentClient":
+    def client_named(self, application: ApplicationKey, deployment: str) -> "RemoteDeploymentClient":
         """Return the client of a deployment of any application. The deployment need not exist. Thread-safe."""
-        key = ReplicaSetKey(application, deployment)
+        key = application.replica_set(deployment)
         client = self._clients.get(key)
         if client is not None:
             return client
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = RemoteDeploymentClient(self, str(key))
-                self._follow(self.registry.follow_replica_set, str(key))
+                self._clients[key] = RemoteDeploymentClient(self, key)
+                self._follow(self.registry.follow_replica_set, key)
             return self._clients[key]
 
-    def _follow(self, follow: Callable[[str], None], name: str) -> None:
+    def _follow(self, follow: Callable[[ReplicaSetKey], None], key: ReplicaSetKey) -> None:
         try:
-            self.loop.call_soon_threadsafe(follow, name)
+            self.loop.call_soon_threadsafe(follow, key)
         except RuntimeError:  # the loop is closed
             raise NoReplica(ENDED) from None
 
@@ -227,16 +226,16 @@ class RemoteDataPlane:
         self.wait_queues.close()
         await self.pool.aclose()
 
-    def call_loads(self) -> dict[str, CallLoad]:
-        """Return the waiting and ongoing calls by `APPLICATION/DEPLOYMENT`. Thread-safe."""
+    def call_loads(self) -> dict[ReplicaSetKey, CallLoad]:
+        """Return the waiting and ongoing calls by deployment. Thread-safe."""
         mirrored = self.mirrored.mirrors.counts()
         return {
-            str(key): CallLoad(
+            key: CallLoad(
                 each.router.waiting,
                 each.router.ongoing,
                 each.router.opened,
                 each.router.reached,
-                mirrored.get(str(key), MirrorCounts()),
+                mirrored.get(key.name, MirrorCounts()),
             )
             for key, each in list(self._clients.items())
         }
@@ -245,17 +244,17 @@ class RemoteDataPlane:
         """Yield the samples of all metrics of the calls of this process. Thread-safe."""
         yield from self.counters.samples()
         yield from self.mirrored.mirrors.samples("call")
-        for name, load in self.call_loads().items():
-            yield Sample(CALLS_QUEUED, (name,), [load.waiting])
-            yield Sample(CALLS_ONGOING, (name,), [load.ongoing])
-            yield Sample(CALL_STREAMS, (name,), [load.streams])
+        for key, load in self.call_loads().items():
+            yield Sample(CALLS_QUEUED, (key.name,), [load.waiting])
+            yield Sample(CALLS_ONGOING, (key.name,), [load.ongoing])
+            yield Sample(CALL_STREAMS, (key.name,), [load.streams])
 
     def _loads(self) -> Loads:
         reported = self.registry.reported
         return {
-            name: (each.waiting, each.ongoing, 0, each.streams)
-            for name, each in self.call_loads().items()
-            if name in reported
+            key: (each.waiting, each.ongoing, 0, each.streams)
+            for key, each in self.call_loads().items()
+            if key in reported
         }
 
     def mint_id(self) -> str:
@@ -277,22 +276,21 @@ class RemoteDeploymentClient:
       of the request in which the call is made.
     """
 
-    def __init__(self, data_plane: RemoteDataPlane, name: str) -> None:
-        """`name`: of the replica set, `APPLICATION/DEPLOYMENT`."""
-        self.router = data_plane.registry.router(name)
+    def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey) -> None:
+        self.key = key
+        self.router = data_plane.registry.router(key)
         #: The deployment, for messages.
         self.name = self.router.name
         self.loop = data_plane.loop
-        self.replica_set = name
+        #: The replica set, for records and the counts of mirrors.
+        self.replica_set = key.name
         self._data_plane = data_plane
         self._pool = data_plane.pool
         self._budget = RetryBudget()
-        #: The routing policy, and the option that names it. None: no call has needed one.
-        self._routing: tuple[str, RoutingPolicy] | None = None
 
     def _is_idempotent(self, method: str) -> bool:
         """Return whether the method is marked as idempotent."""
-        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.replica_set)
+        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.key)
 
     async def call(self, call: Call) -> Any:
         dispatcher = self._dispatcher(call)
@@ -404,12 +402,11 @@ class RemoteDeploymentClient:
         body = calls.encode_call(call)
         request_id, until = dispatcher.request.request_id, dispatcher.attempts.deadline
         dispatcher.assign(self.router, self._budget)
-        policy = self.router.policy.routing_policy
-        affinity = call.affinity if policy is None or call.affinity is not None else self._routed(call, policy)
+        preference = self.router.preference(call)
         now = dispatcher.began
         try:
             while True:
-                permit = await self._permit(call, dispatcher, affinity, now)
+                permit = await self._permit(call, dispatcher, preference, now)
                 address = permit.endpoint.address
                 try:
                     connection = self._pool.take(address) or await self._dial(address)
@@ -439,20 +436,12 @@ class RemoteDeploymentClient:
             dispatcher.end()
             raise
 
-    def _routed(self, call: Call, option: str) -> Preference | None:
-        """Begin to route a call by the policy that the option names."""
-        if self._routing is None or self._routing[0] != option:
-            self._routing = option, routing_policy(option, self.name)
-        return self._routing[1].routed(call)
-
-    async def _permit(
-        self, call: Call, dispatcher: Dispatcher[Permit], affinity: Preference | None, now: float
-    ) -> Permit:
-        permit, attempts = dispatcher.acquire(now, affinity=affinity), dispatcher.attempts
+    async def _permit(self, call: Call, dispatcher: Dispatcher[Permit], preference: Preference, now: float) -> Permit:
+        permit, attempts = dispatcher.acquire(now, preference), dispatcher.attempts
         if permit is None:
             try:
                 permit = await self.router.acquire(
-                    attempts.since, avoid=attempts.avoid, affinity=affinity, again=attempts.count > 0
+                    attempts.since, avoid=attempts.avoid, preference=preference, again=attempts.count > 0
                 )
             except NOT_TAKEN as error:
                 raise dispatcher.explain(error) from None

@@ -11,23 +11,14 @@ from operator import attrgetter
 from random import Random
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.affinity import (
-    PREFERENCE_S,
-    Key,
-    Pinned,
-    Placement,
-    Preference,
-    Routed,
-    RoutedReplica,
-    most_preferred,
-    place,
-)
-from app_toolkit.core.attempts import NO_OTHER, Result
-from app_toolkit.core.balance import another, is_clearly_less, pick
+from app_toolkit.core.attempts import Result
+from app_toolkit.core.preference import NO_PREFERENCE, Preference
 from app_toolkit.core.queueing import FULL_S, Candidate, FullAlarm, ServingOrder, next_served
-from app_toolkit.core.sessions import digest
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
-from app_toolkit.interfaces import Endpoint, Join, QueuePosition
+from app_toolkit.interfaces import Call, Endpoint, Join, QueuePosition
+from app_toolkit.router.placement.choice import Choice
+from app_toolkit.router.placement.holders import PREFERENCE_S
+from app_toolkit.router.placement.placements import Placements
 from app_toolkit.router.targets import Failed, Permit, Upstream, Waiter
 from app_toolkit.transport import hop
 from app_toolkit.types import ReplicaId
@@ -39,11 +30,6 @@ MOST_NAMES = 3
 
 LONGEST_NAME = 100
 """The maximum number of characters of a request's name in a warning."""
-
-RUN = 16
-"""Consecutive permits at the same replica as long as it is not more loaded than another one. The requests then find
-caches and connections warm. A much larger number would gain little. It would also send more requests to a replica that
-responds fast because all of its responses are errors."""
 
 REST_S = 0.1
 """Seconds until a replica that was not reached gets permits again. Short, because it may be the only replica."""
@@ -65,12 +51,10 @@ class Router:
     * The oldest request in the queue is served first, or the newest while clients give up (`core.queueing`).
     * No request waits while a replica that it may use has room. At most `max_queued_requests` requests wait. `expire`
       fails those that have waited for `max_queue_wait_s`.
-    * A request with an affinity key prefers the replicas that hold the key, also in the queue, and waits for them for a
-      bounded time (`core.affinity`). Requests that displace other keys at their replica come after those that do not,
-      for a bounded time, too (`core.queueing`).
-    * A request whose key is `Pinned` waits for its replica as long as that is in the replica set.
-    * A call with a routing policy prefers the replicas that the policy returns for the present state, also when it
-      leaves the queue, but does not wait for them.
+    * A request gets the replica that its preference ranks first (`router.placement`), at once or from the queue. Some
+      preferences make it wait: for the replica of its session, or for a bounded time for those that hold its key.
+      Requests that displace other keys at their replica come after those that do not, for a bounded time, too
+      (`core.queueing`).
     * A permit counts until it is released, even if its replica is removed meanwhile. Releasing it again has no effect.
     * A new replica set keeps the permits at replicas that remain.
 
@@ -94,18 +78,20 @@ class Router:
             join: Joins the wait queue of a replica. None: a replica that refused a request as busy rests for `REST_S`.
             unserved: Is called whenever a request begins to wait while there is no replica.
             policy: The limits of the deployment. None: the default ones.
-            rng: The random numbers for load balancing. None: a new generator.
+            rng: The random numbers of the placements. None: a new generator.
         """
         self.name = name
         #: May be replaced at any time, and applies from then on.
         self.policy = policy or Policy()
         self._join = join
         self._unserved = unserved
-        self._rng = rng or Random()
+        #: The replicas of the present replica set, and how one of them is chosen.
+        self._placements = Placements(name, rng or Random())
+        self._replicas = self._placements.replicas
         # The state of a router is its waiters and its permits. `_assign` assigns permits to waiters.
-        #: The waiters by the replicas that they avoid and by their group: those that cannot use a free replica are
-        #: skipped together. Oldest first.
-        self._queues: dict[tuple[frozenset[ReplicaId], Key | None], list[Waiter]] = {}
+        #: The waiters by the replicas that they avoid and by the group of their preference: those that cannot use a
+        #: free replica are skipped together. Oldest first.
+        self._queues: dict[tuple[frozenset[ReplicaId], tuple[str, str]], list[Waiter]] = {}
         self._order = ServingOrder()
         #: When the first of the requests began to wait since which the queue was never empty.
         self._waiting_since = 0.0
@@ -114,16 +100,6 @@ class Router:
         self._watch: asyncio.TimerHandle | None = None
         #: The permits that were held when `_watch` began.
         self._held_before: set[Permit] = set()
-        self._targets: dict[ReplicaId, Upstream] = {}
-        self._all: Sequence[Upstream] = ()
-        self._ids: tuple[ReplicaId, ...] = ()
-        #: Whether a replica has reported which keys it holds.
-        self._reporting = False
-        #: The replicas by their digests, for `Pinned` keys. None: none has been needed since the last `update`.
-        self._by_digest: dict[str, Upstream] | None = None
-        #: The replica of `_all` that was picked last, and the number of times in a row.
-        self._last: Upstream | None = None
-        self._run = 0
         self._leaving: set[Upstream] = set()
         #: The permits of open streams and WebSockets.
         self._open: set[Permit] = set()
@@ -136,49 +112,25 @@ class Router:
     # Permits
 
     def try_acquire(
-        self,
-        avoid: Collection[ReplicaId] = NOBODY,
-        prefer: ReplicaId | None = None,
-        streamed: bool = False,
-        stays: bool = False,
-        affinity: Preference | None = None,
+        self, avoid: Collection[ReplicaId] = NOBODY, preference: Preference = NO_PREFERENCE
     ) -> Permit | None:
-        """Acquire a permit at a replica with room. Return None if there is no such replica.
+        """Acquire a permit at a replica with room. Return None if there is no such replica, or the request waits.
 
         The request does not overtake waiting requests, because these cannot use the free replicas.
 
         Parameters:
             avoid: Replicas that have failed for this request. They are used only if there is no other replica. With
                 `NO_OTHER` among them, they are not used, and the request waits.
-            prefer: The replica that serves this client. It is used unless it has no room, or another replica has
-                clearly less load.
-            streamed: Whether the previous response to this client was a stream.
-            stays: Whether the client will keep the replica. Then, of two replicas with equal load, it gets the one that
-                was not picked last.
-            affinity: A key whose requests prefer the replicas that hold it, see `core.affinity`. None is returned, too,
-                if these have no room and others do. Or what a routing policy knows about the call.
+            preference: What decides which of the replicas the request prefers.
         """
         if self._closed:
             return None
-        if affinity is not None:
-            target = self._preferred_replica(affinity) if self._targets else None
-            if target is not None and target.has_room and (not avoid or isinstance(affinity, Pinned)):
-                permit = self._begin(target, held=isinstance(affinity, Pinned))
-                permit.affinity = "kept"
-                return permit
-            return self._take_for(affinity, avoid)
-        # Nearly always, this finds a replica in constant time, whatever the number of replicas.
-        if not avoid:
-            kept = None if prefer is None else self._targets.get(prefer)
-            if kept is not None and kept.has_room:
-                return self._begin(self._kept(kept, streamed))
-            target = pick(self._all, Upstream.load, self._rng, self._last, moves=stays or self._run >= RUN)
-            self._run = self._run + 1 if target is self._last else 1
-            self._last = target
-            if target is not None and target.has_room:
-                return self._begin(target)
-        target = pick(self._usable(self._free(), avoid), Upstream.load, self._rng)
-        return None if target is None else self._begin(target)
+        choice = self._placements.of(preference).rank(preference, avoid)
+        return None if choice is None else self._begin(choice)
+
+    def preference(self, call: Call) -> Preference:
+        """Return the preference of a call, for all of its attempts."""
+        return self._placements.preference(call, self.policy.routing_policy)
 
     def wait(
         self,
@@ -186,7 +138,7 @@ class Router:
         since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
-        affinity: Preference | None = None,
+        preference: Preference = NO_PREFERENCE,
         again: bool = False,
         failed: Failed = lambda error: None,
     ) -> Waiter:
@@ -196,7 +148,7 @@ class Router:
             granted: Is called synchronously with the permit.
             since: When the request began to wait. It is placed behind those that have waited longer.
             avoid: As for `try_acquire`.
-            affinity: As for `try_acquire`.
+            preference: As for `try_acquire`.
             again: The request had a permit before, so `max_queued_requests` does not apply to it.
             failed: Is called with an error, instead of `granted`, if the request expires, the router is closed, or no
                 replica will start.
@@ -217,11 +169,11 @@ class Router:
             self._order.began()
             self._waiting_since = since
             self._watch_later()
-        waiter = Waiter(granted, failed, since, frozenset(avoid), affinity)
-        insort(self._queues.setdefault((waiter.avoid, waiter.group), []), waiter, key=SINCE)
-        if isinstance(affinity, str):
+        waiter = Waiter(granted, failed, since, frozenset(avoid), preference)
+        insort(self._queues.setdefault((waiter.avoid, preference.group), []), waiter, key=SINCE)
+        if preference.key:
             self._assign_at(since + PREFERENCE_S)
-        if not self._targets:
+        if not self._replicas.by_id:
             self._unserved()
         return waiter
 
@@ -253,7 +205,7 @@ class Router:
         target.opened.discard(permit)
         self._open.discard(permit)
         if self._end(permit):
-            if permit.redeem() and target.position is not None:
+            if target.position is not None and permit.redeem():
                 self._reserved(target, target.position)  # for another waiter
             self._assign()
 
@@ -275,7 +227,7 @@ class Router:
         if self._end(permit):
             if self._join is None:
                 self._start_rest(target)
-            elif target.position is None and self._targets.get(target.endpoint.id) is target:
+            elif target.position is None and self._replicas.by_id.get(target.endpoint.id) is target:
                 self._join_queue(target, self._join)
             self._assign()
 
@@ -314,7 +266,7 @@ class Router:
         since: float,
         *,
         avoid: Collection[ReplicaId] = NOBODY,
-        affinity: Preference | None = None,
+        preference: Preference = NO_PREFERENCE,
         again: bool = False,
     ) -> Permit:
         """Wait for a permit, which the caller must release. Raise `QueueFull`, `QueueTimeout` or `NoReplica`."""
@@ -330,7 +282,7 @@ class Router:
             if not granted.done():
                 granted.set_exception(error)
 
-        waiter = self.wait(take, since, avoid=avoid, affinity=affinity, again=again, failed=fail)
+        waiter = self.wait(take, since, avoid=avoid, preference=preference, again=again, failed=fail)
         try:
             async with asyncio.timeout_at(since + self.policy.max_queue_wait_s):
                 return await granted
@@ -345,10 +297,10 @@ class Router:
             self.leave(waiter)
 
     def waited_too_long(self) -> QueueTimeout:
-        if not self._targets:
+        if not self._replicas.by_id:
             waited = f"none began to serve within {self.policy.max_queue_wait_s:g} s"
             return QueueTimeout(f"no replica of {self.name} runs, and {waited}; `app-toolkit status` shows why")
-        full = next((target for target in self._targets.values() if target.position or not target.below_limit), None)
+        full = next((target for target in self._replicas.all if target.position or not target.below_limit), None)
         return QueueTimeout(
             f"no replica of {self.name} had room within {self.policy.max_queue_wait_s:g} s"
             + (f": {full.reached}" if full is not None else "")
@@ -374,22 +326,19 @@ class Router:
 
         `failing`: why no replica runs and none will start. In that case, fail all waiters and return them.
         """
-        before, self._targets = self._targets, {}
+        before, remaining = dict(self._replicas.by_id), {}
         for endpoint in endpoints:
             target = before.pop(endpoint.id, None)
             if target is None:
                 target = Upstream(endpoint)
             target.endpoint = endpoint
-            self._targets[endpoint.id] = target
-        self._all, self._ids = tuple(self._targets.values()), tuple(self._targets)
-        self._by_digest = None
-        self._reporting = any(target.holdings is not None for target in self._all)
-        self._last = None
+            remaining[endpoint.id] = target
+        self._placements.update(remaining)
         for target in before.values():
             self._leave_queue(target)
             self._end_rest(target)
         self._leaving.update(target for target in before.values() if target.permits)
-        self._failing = None if self._targets else failing
+        self._failing = None if self._replicas.by_id else failing
         if self._failing is not None:
             return self._dismiss(self.cannot_start)
         self._assign()
@@ -408,7 +357,7 @@ class Router:
             if timer is not None:
                 timer.cancel()
         self._preference = self._watch = None
-        for target in self._targets.values():
+        for target in self._replicas.all:
             self._leave_queue(target)
             self._end_rest(target)
         return self._dismiss(self._closed_error)
@@ -430,7 +379,7 @@ class Router:
             except RuntimeError:  # a simulation with a clock of its own
                 return
             self._watch = loop.call_later(WATCH_S, self._look_whether_full)
-            self._held_before = {permit for target in self._all for permit in target.permits}
+            self._held_before = {permit for target in self._replicas.all for permit in target.permits}
 
     def _look_whether_full(self) -> None:
         self._watch, held_before = None, self._held_before
@@ -444,12 +393,12 @@ class Router:
 
     @property
     def _is_full(self) -> bool:
-        full = any(target.position is not None or not target.below_limit for target in self._all)
-        return full and not any(target.has_room for target in self._all)
+        full = any(target.position is not None or not target.below_limit for target in self._replicas.all)
+        return full and not any(target.has_room for target in self._replicas.all)
 
     def _explain_full(self, now: float, held_before: set[Permit]) -> str:
         """`held_before`: the permits that were held at the look before, at least `FULL_S` ago."""
-        targets = [target for target in self._all if target.position is not None or not target.below_limit]
+        targets = [target for target in self._replicas.all if target.position is not None or not target.below_limit]
         permits = [permit for target in targets for permit in target.permits]
         held = Counter(permit.request for permit in permits if permit.request)
         names = ", ".join(f"{count} {_printable(name)}" for name, count in held.most_common(MOST_NAMES))
@@ -471,7 +420,7 @@ class Router:
                 f". None of these requests has ended for {FULL_S:g} s: if they wait for requests to {self.name} "
                 "themselves, such as those of an endpoint that calls its own server, each one needs another slot"
             )
-        number = "its replica is" if len(self._all) == 1 else f"its {len(self._all)} replicas are"
+        number = "its replica is" if len(self._replicas.all) == 1 else f"its {len(self._replicas.all)} replicas are"
         return (
             f"requests have waited for {self.name} for {now - self._waiting_since:.0f} s: {number} full, "
             f"{(kept or targets[0]).reached}; slots held by requests of this process: {which}. "
@@ -491,7 +440,7 @@ class Router:
 
     @property
     def ongoing(self) -> int:
-        return sum(len(target.permits) for target in (*self._targets.values(), *self._leaving))
+        return sum(len(target.permits) for target in (*self._replicas.all, *self._leaving))
 
     @property
     def opened(self) -> int:
@@ -507,32 +456,19 @@ class Router:
     @property
     def positions(self) -> int:
         """The number of replicas in whose wait queue this router has a position."""
-        return sum(target.position is not None for target in self._targets.values())
+        return sum(target.position is not None for target in self._replicas.all)
 
     @property
     def replicas(self) -> int:
-        return len(self._targets)
+        return len(self._replicas.by_id)
 
     @property
     def ready(self) -> Collection[ReplicaId]:
         """The replicas that serve and answer their probes."""
-        return [target.endpoint.id for target in self._all if not target.endpoint.unresponsive]
+        return [target.endpoint.id for target in self._replicas.all if not target.endpoint.unresponsive]
 
     def __repr__(self) -> str:
         return f"<Router {self.name} [{self.waiting} waiting, {self.ongoing} ongoing | {self.replicas} replicas]>"
-
-    # Assignment
-
-    def _free(self) -> list[Upstream]:
-        return [target for target in self._targets.values() if target.has_room]
-
-    def _kept(self, own: Upstream, streamed: bool) -> Upstream:
-        """Return the replica of a client, or another replica that has room and clearly less load."""
-        if len(self._all) < 2:
-            return own
-        other = another(self._all, own, self._rng)
-        moves = is_clearly_less(other.load(), own.load(), streamed=streamed) and other.has_room
-        return other if moves else own
 
     # Replicas that hold keys
 
@@ -542,105 +478,16 @@ class Router:
         `moved`: the replica has refused the request because of its key. Otherwise, a report that was received before
         changes nothing: requests that are on their way to the replica are assumed to have arrived.
         """
-        target = permit.target
-        if holdings == target.reported and not moved:
-            return
-        now = hop.decode_holdings(holdings)
-        before = target.holdings
-        if before is None or now.version >= before.version:
-            target.holdings, target.reported = now, holdings
-            self._reporting = True
+        first = permit.target.holdings is None
+        if self._placements.holders.report(permit.target, holdings, moved=moved):
             self._assign()
-            if before is None:
+            if first:
                 self._assign_when_due()
 
-    def has_session(self, key: Key | None) -> bool:
+    def has_session(self, preference: Preference | None) -> bool:
         """Return whether a replica of this deployment has the session of a request."""
-        return key is not None and self._home(key) is not None
-
-    def _home(self, key: Preference) -> Upstream | None:
-        """Return the replica that a key is pinned to. None: the key is not pinned, or the replica is gone."""
-        if not isinstance(key, Pinned):
-            return None
-        if self._by_digest is None:
-            self._by_digest = {digest(target.endpoint.id): target for target in self._all}
-        return self._by_digest.get(key.replica)
-
-    def _preferred_replica(self, key: Preference) -> Upstream | None:
-        """Return the only replica that a key prefers to all others, whether it has room or not.
-
-        None: the key is pinned to a replica that is gone, replicas have reported which keys they hold, or a policy
-        decides.
-        """
-        if isinstance(key, Pinned):
-            return self._home(key)
-        if self._reporting or not key or not isinstance(key, str):
-            return None
-        return self._targets[most_preferred(key, self._ids)]
-
-    def _place(
-        self, key: Preference, free: Sequence[Upstream], avoid: Collection[ReplicaId], since: float | None = None
-    ) -> Placement | None:
-        """Return the replicas for a request with a key, among these with room. None: the request waits."""
-        home = self._home(key)
-        if home is not None:  # also if it has failed this request: only this replica knows the session
-            return Placement([home.endpoint.id], held=True) if home in free else None
-        usable = self._usable(free, avoid)
-        if not usable:
-            return None
-        if isinstance(key, Routed):
-            return self._rank(key, usable)
-        if isinstance(key, Pinned):
-            key = key.id
-        if not key:
-            target = pick(usable, Upstream.load, self._rng)
-            assert target is not None
-            return Placement([target.endpoint.id], held=False)
-        reports = {
-            target.endpoint.id: target.holdings
-            for target in self._all
-            if target.rest is None and not target.endpoint.unresponsive and target.endpoint.id not in avoid
-        }
-        with_room = [target.endpoint.id for target in usable]
-        if all(report is None for report in reports.values()):
-            return place(key, reports, with_room, displaced_s={}, waited_s=0.0)
-        now = asyncio.get_running_loop().time()
-        displaced_s = {target.endpoint.id: now - target.displaced_at for target in usable}
-        return place(key, reports, with_room, displaced_s=displaced_s, waited_s=0.0 if since is None else now - since)
-
-    def _rank(self, routed: Routed, usable: Sequence[Upstream]) -> Placement:
-        """Return the replica for a call with a routing policy, among these with room."""
-        with_room = {target.endpoint.id for target in usable}
-        loads = [(target.endpoint.id, *target.load()) for target in self._all]
-        shown = [RoutedReplica(id, ongoing, open, id in with_room) for id, ongoing, open in loads]
-        ranked = (self._targets[ReplicaId(id)] for id in routed.rank(shown) if id in with_room)
-        target = next(ranked, None) or pick(usable, Upstream.load, self._rng)
-        assert target is not None
-        return Placement([target.endpoint.id], held=False)
-
-    def _take_for(self, key: Preference, avoid: Collection[ReplicaId]) -> Permit | None:
-        placement = self._place(key, self._free(), avoid)
-        return None if placement is None else self._begin_at(placement, key)
-
-    def _begin_at(self, placement: Placement, key: Preference, *, reserved: bool = False) -> Permit:
-        """Acquire a permit at the most preferred replica. Of those that hold keys, the next one may have less load."""
-        target = self._targets[placement.replicas[0]]
-        if len(placement.replicas) > 1 and target.holdings is not None:
-            other = self._targets[placement.replicas[1]]
-            if is_clearly_less(other.load(), target.load()):
-                target = other
-        if placement.displaces:
-            target.displaced_at = asyncio.get_running_loop().time()
-        if target.holdings is not None and not placement.held and isinstance(key, str):
-            target.holdings = target.holdings.with_key(key)
-        permit = self._begin(target, reserved=reserved, held=placement.held)
-        if isinstance(key, Routed):
-            permit.affinity = key.granted(target.endpoint.id)
-        elif isinstance(key, Pinned) and not placement.held:
-            permit.affinity = "gone"
-        else:
-            permit.affinity = "spilled" if placement.spilled else "kept"
-        return permit
+        session = "" if preference is None else preference.session
+        return bool(session) and self._replicas.with_session(session) is not None
 
     def _assign_at(self, due: float) -> None:
         """Assign again when a waiter has waited for `PREFERENCE_S`, which is at this time."""
@@ -658,32 +505,27 @@ class Router:
 
     def _assign_when_due(self) -> None:
         """Assign again when the next waiter has waited for `PREFERENCE_S`. Without reports, none prefers to wait."""
-        if all(target.holdings is None for target in self._all):
+        if not self._replicas.reporting:
             return
         late = asyncio.get_running_loop().time() - PREFERENCE_S
-        keyed = [queue for (_, key), queue in self._queues.items() if key is not None]
+        keyed = [queue for (_, group), queue in self._queues.items() if any(group)]
         following = [each.since for queue in keyed for each in queue[bisect_right(queue, late, key=SINCE) :][:1]]
         if following:
             self._assign_at(min(following) + PREFERENCE_S)
 
     # Assignment of permits to waiters
 
-    def _begin(self, target: Upstream, *, reserved: bool = False, held: bool = False) -> Permit:
-        permit = Permit(target, reserved, held)
+    def _begin(self, choice: Choice, reserved: bool = False) -> Permit:
+        target = choice.replica
+        permit = Permit(target, reserved, choice.held, choice.outcome)
         target.permits.add(permit)
+        if choice.granted is not None:
+            choice.granted()
         return permit
-
-    def _usable(self, free: Sequence[Upstream], avoid: Collection[ReplicaId]) -> Sequence[Upstream]:
-        if not avoid or not free:
-            return free
-        others = [target for target in free if target.endpoint.id not in avoid]
-        if others or NO_OTHER in avoid:
-            return others
-        return free if all(id in avoid for id in self._targets) else others
 
     def _assign(self) -> None:
         """Grant permits to waiters in order, except for waiters that avoid the free replicas."""
-        while self._queues and (free := self._free()) and self._assign_next(free):
+        while self._queues and (free := self._replicas.free()) and self._assign_next(free):
             pass
 
     def _assign_next(self, free: Sequence[Upstream], *, reserved: bool = False) -> bool:
@@ -691,34 +533,23 @@ class Router:
         following = next_served(self._candidates(free))
         if following is None:
             return False
-        waiter, among = following.request
-        if isinstance(among, Placement):
-            assert waiter.key is not None, "only requests with a key have a placement"
-            permit = self._begin_at(among, waiter.key, reserved=reserved)
-        else:
-            target = pick(among, Upstream.load, self._rng)
-            assert target is not None
-            permit = self._begin(target, reserved=reserved)
-        self._serve(waiter, permit)
+        waiter, choice = following.request
+        self._serve(waiter, self._begin(choice, reserved))
         return True
 
-    def _candidates(
-        self, free: Sequence[Upstream]
-    ) -> Iterator[Candidate[tuple[Waiter, Placement | Sequence[Upstream]]]]:
-        """Yield the waiters that may use one of these replicas, with the replicas for each, in the order of the queue.
+    def _candidates(self, free: Sequence[Upstream]) -> Iterator[Candidate[tuple[Waiter, Choice]]]:
+        """Yield the waiters that may use one of these replicas, with the replica for each, in the order of the queue.
 
-        The replicas for a key are found only when they are asked for, because there may be as many keys as waiters.
+        The replica for a key is found only when it is asked for, because there may be as many keys as waiters.
         """
         newest_first = self._order.newest_first
         heads = [queue[0] for queue in self._queues.values()]
         if newest_first:  # the oldest waiter with a key may go to replicas for which a newer one still waits
             heads += [queue[-1] for queue in self._queues.values() if len(queue) > 1]
         for waiter in sorted(heads, key=SINCE, reverse=newest_first):
-            if waiter.key is None:
-                if usable := self._usable(free, waiter.avoid):
-                    yield Candidate((waiter, usable))
-            elif (placement := self._place(waiter.key, free, waiter.avoid, waiter.since)) is not None:
-                yield Candidate((waiter, placement), placement.gives_way)
+            choice = self._placements.rank(waiter.preference, waiter.avoid, free, waiter.since)
+            if choice is not None:
+                yield Candidate((waiter, choice), choice.gives_way)
 
     def _serve(self, waiter: Waiter, permit: Permit) -> None:
         self._remove(waiter)
@@ -727,10 +558,10 @@ class Router:
 
     def _remove(self, waiter: Waiter) -> None:
         waiter.done = True
-        queue = self._queues[waiter.avoid, waiter.group]
+        queue = self._queues[waiter.avoid, waiter.preference.group]
         queue.remove(waiter)
         if not queue:
-            del self._queues[waiter.avoid, waiter.group]
+            del self._queues[waiter.avoid, waiter.preference.group]
 
     # Replicas that are full or rest
 
@@ -758,7 +589,7 @@ class Router:
 
     def _start_rest(self, target: Upstream) -> None:
         self._end_rest(target)
-        if self._targets.get(target.endpoint.id) is target and not self._closed:
+        if self._replicas.by_id.get(target.endpoint.id) is target and not self._closed:
             target.rest = asyncio.get_running_loop().call_later(REST_S, self._rest_over, target)
 
     def _rest_over(self, target: Upstream) -> None:

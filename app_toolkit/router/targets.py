@@ -5,10 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from app_toolkit.core.affinity import Holdings, Key, Outcome, Pinned, Preference, Routed
-from app_toolkit.core.balance import Load
+from app_toolkit.core.holdings import Holdings
+from app_toolkit.core.preference import Outcome, Preference
 from app_toolkit.interfaces import Endpoint, QueuePosition
 from app_toolkit.types import ReplicaId
+
+Load = tuple[int, int]
+"""The load of one replica: its ongoing requests, and its open streams and WebSockets, which are compared only if the
+ongoing requests are equal."""
 
 Failed = Callable[[Exception], None]
 """Takes the error if a waiting request gets no permit."""
@@ -37,7 +41,9 @@ class Upstream:
 
     @property
     def has_room(self) -> bool:
-        return self.position is None and self.rest is None and self.below_limit and not self.endpoint.unresponsive
+        endpoint = self.endpoint
+        below_limit = len(self.permits) < endpoint.max_ongoing_requests  # not the property, which costs a call
+        return below_limit and self.position is None and self.rest is None and not endpoint.unresponsive
 
     @property
     def below_limit(self) -> bool:
@@ -77,7 +83,7 @@ class Permit:
     target: Upstream
     #: Whether the replica has reserved the slot, and no request has redeemed the reservation yet.
     reserved: bool = False
-    #: Whether the replica holds the affinity key of the request, as far as the router knows.
+    #: Whether the replica has the session or holds the key of the request, as far as the router knows.
     held: bool = False
     #: What became of the affinity key of the request, or of the preference of its routing policy. None: it has none.
     affinity: Outcome | None = None
@@ -106,13 +112,5 @@ class Waiter:
     failed: Failed
     since: float
     avoid: frozenset[ReplicaId]
-    key: Preference | None
+    preference: Preference
     done: bool = False
-
-    @property
-    def group(self) -> Key | None:
-        """What decides which replicas it may use: its key, or the replica to which its key is pinned. A routing
-        policy allows all of them."""
-        if isinstance(self.key, Routed):
-            return None
-        return Pinned(self.key.replica, "") if isinstance(self.key, Pinned) else self.key

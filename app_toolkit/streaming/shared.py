@@ -8,7 +8,7 @@ from typing import cast
 
 from app_toolkit.config.models import REDIS_URL
 from app_toolkit.config.settings import redis_url
-from app_toolkit.core.identity import main_name
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal
 from app_toolkit.errors import ConfigError, StreamLogMissing
 from app_toolkit.observability.context import REPLICA
@@ -96,7 +96,7 @@ class SharedStreamLog:
 def _name_of(key: str) -> str:
     """Return the name of a key in a log that several applications share. All revisions of one have the same names."""
     replica = REPLICA.get()
-    return key if replica is None else f"{main_name(replica.application)}:{key}"
+    return key if replica is None else f"{ApplicationKey.parse(replica.application).application}:{key}"
 
 
 _SHARED: StreamLog = SharedStreamLog()

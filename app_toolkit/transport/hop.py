@@ -20,9 +20,9 @@ when it waits for the arguments.
 If the response to a request is a stream, it has `x-app-toolkit-stream`. The replica decides whether the stream still
 counts as an ongoing request, and the caller does as the field says.
 
-A call whose caller assumes that the replica holds its affinity key (`core.affinity`) has `x-app-toolkit-affinity` with
-the key. If that is not so any more, the replica refuses the call as moved. A response to a call, and this refusal, have
-`x-app-toolkit-holdings` if keys have places in the replica: the keys that it holds.
+A call whose caller assumes that the replica holds its affinity key (`router.placement.holders`) has
+`x-app-toolkit-affinity` with the key. If that is not so any more, the replica refuses the call as moved. A response to
+a call, and this refusal, have `x-app-toolkit-holdings` if keys have places in the replica: the keys that it holds.
 
 If a request has a shard key, `x-app-toolkit-shard-key` contains it. The calls that are made for the request have the
 same key.
@@ -39,7 +39,7 @@ from itertools import islice
 from typing import Literal, NamedTuple, get_args
 from urllib.parse import quote, unquote
 
-from app_toolkit.core.affinity import MOST_KEYS, Holdings
+from app_toolkit.core.holdings import MOST_KEYS, Holdings
 
 PROTOCOL = b"1"
 INTERNAL_PREFIX = b"x-app-toolkit-"

@@ -15,8 +15,8 @@ from app_toolkit.config.models import HTTPOptions, Policy
 from app_toolkit.core.publication import PublishedReplica, ReplicaSetSnapshot, RouteSnapshot, encode
 from app_toolkit.core.routes import RoutedApplication
 from app_toolkit.interfaces import Snapshot, Version, Watch
+from app_toolkit.proxy.hosted_proxy import HostedProxy
 from app_toolkit.proxy.state import ProxyState
-from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.server import Server
 from app_toolkit.router.router import Router
@@ -52,7 +52,7 @@ def behind_proxy(app: ASGIApp) -> Iterator[int]:
         server = Server(replica, SECRET, ready.set)
         server.config.timeout_graceful_shutdown = 1
         with _running(server, listener, ready):
-            edge = ProxyThread(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), _snapshots(f"unix:{path}"))
+            edge = HostedProxy(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), _snapshots(f"unix:{path}"))
             port = int(edge.start().rpartition(":")[2])
             try:
                 yield port

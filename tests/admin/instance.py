@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from app_toolkit.admin.app import create_app
-from app_toolkit.admin.server import AdminThread
+from app_toolkit.admin.server import AdminServer
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command
 from app_toolkit.clock import SystemClock
@@ -91,7 +91,7 @@ class Instance(Client):
 def serving(client: Client, token: str | None = None, **options: object) -> Iterator[str]:
     """Serve the admin API of this client, and give its URL."""
     chosen = AdminOptions(**{"admin_port": 0, **options})
-    server = AdminThread(create_app(client, MetricsAggregate(), chosen, token), chosen, 0)
+    server = AdminServer(create_app(client, MetricsAggregate(), chosen, token), chosen, 0)
     address = server.start()
     try:
         yield f"http://{address.partition(':')[2]}"

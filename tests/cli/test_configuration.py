@@ -90,6 +90,7 @@ EACH = {
     "max_connections": ("77", 77),
     "max_requests_per_client": ("70", 70),
     "tag_source": ("header:x-tag", "header:x-tag"),
+    "rate_limit_storage": ("redis", "redis"),
     "server_timing": ("true", True),
     "forwarded_allow_ips": ("10.0.0.0/8", "10.0.0.0/8"),
     "ssl_keyfile": ("/k.pem", "/k.pem"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app_toolkit.cli.reference import page
 from app_toolkit.config.files import ApplicationOptions
-from app_toolkit.config.models import AutoscalingConfig, ClassConfig, DeploymentConfig, RayActorOptions
+from app_toolkit.config.models import AutoscalingConfig, ClassConfig, DeploymentConfig, Faults, RayActorOptions
 from app_toolkit.config.options import InstanceOptions, TrafficOptions
 
 PAGE = Path(__file__).parents[2] / "docs/reference/config.md"
@@ -18,8 +18,9 @@ def test_every_option_is_on_the_page() -> None:
     text = page()
     options = {*InstanceOptions.model_fields, *ApplicationOptions.model_fields}
     options |= (ClassConfig.model_fields.keys() | DeploymentConfig.model_fields.keys()) - {"name"}
-    options -= {"ray_actor_options", "batch", "autoscaling_config", "traffic"}
+    options -= {"ray_actor_options", "batch", "autoscaling_config", "faults", "traffic"}
     options |= {f"autoscaling_config.{name}" for name in AutoscalingConfig.model_fields}
+    options |= {f"faults.{name}" for name in Faults.model_fields}
     options |= {f"ray_actor_options.{name}" for name in RayActorOptions.model_fields}
     options |= {f"traffic.{name}" for name in TrafficOptions.model_fields}
     options |= {"batch.NAME.max_batch_size"}

@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 from app_toolkit.clock import ManualClock
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions, Route
 from app_toolkit.controller.controller import Controller
-from app_toolkit.core.identity import admin_of, application_of, proxies_of, replica_set_of
+from app_toolkit.core.identity import ReplicaSetKey, replica_set_of
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import ControlError
+from tests.keys import admin_of, key, proxies_of
 
-SHOP = "shop/shop"
-CHAT = "shop/chat"
+SHOP = key("shop/shop")
+CHAT = key("shop/chat")
 PROXY = proxies_of(HOME)
 ADMIN = admin_of(HOME)
 
@@ -57,12 +58,12 @@ class Caller:
                 continue
             while not self.reads:
                 await self.harness.clock.sleep(0.1)
-            for key, snapshot in news.items():
+            for name, snapshot in news.items():
                 if snapshot.value is None:
-                    self.seen.pop(key, None)
-                    self.view.pop(key, None)
+                    self.seen.pop(name, None)
+                    self.view.pop(name, None)
                 else:
-                    self.seen[key], self.view[key] = snapshot.version, snapshot.value
+                    self.seen[name], self.view[name] = snapshot.version, snapshot.value
 
     def replicas(self, replica_set):
         return [replica["id"] for replica in self.view[f"replicas/{replica_set}"]["replicas"]]
@@ -111,17 +112,14 @@ class Harness:
         status = self.controller.status()
         return next((a.status for a in status.applications if a.name == application), None)
 
-    def replica_set(self, name):
+    def replica_set(self, key):
         status = self.controller.status()
         replica_sets = [g for a in status.applications for g in a.deployments]
-        return next(g for g in (*replica_sets, *status.proxies, *status.leaving) if g.name == name)
+        return next(g for g in (*replica_sets, *status.proxies, *status.leaving) if g.name == key.name)
 
     def performed(self, kind, replica_set=None):
         return [
-            a
-            for a in self.world.performed
-            if isinstance(a, kind)
-            and (replica_set is None or a.replica.startswith(replica_set.replace("/", ".") + "-"))
+            a for a in self.world.performed if isinstance(a, kind) and replica_set in (None, replica_set_of(a.replica))
         ]
 
     def proxies(self, phase=None):
@@ -132,7 +130,7 @@ class Harness:
 
     def replicas(self):
         """All processes of deployments."""
-        return [id for id in self.world.processes if application_of(replica_set_of(id)) is not None]
+        return [id for id in self.world.processes if isinstance(replica_set_of(id), ReplicaSetKey)]
 
     def nodes(self):
         return {process.location.node for process in self.world.processes.values() if process.location is not None}

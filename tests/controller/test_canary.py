@@ -9,6 +9,7 @@ from app_toolkit.core.reconcile import Start
 from app_toolkit.errors import ConfigError
 from tests.controller.harness import SHOP, application, harness
 from tests.controller.test_live_revisions import NEW, candidate, shares, status_of
+from tests.keys import app, key
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,7 @@ class Proxy:
         return {each["name"] for each in self.h.proxy.view["routes"]["applications"] if each["compared"]}
 
     def report(self):
-        self.h.controller.report(self.name, {}, {name: counts.copy() for name, counts in self.counts.items()})
+        self.h.controller.report(self.name, {}, {app(name): counts.copy() for name, counts in self.counts.items()})
 
     def serve(self, number=1_000, *, errors=0, latency_s=0.1):
         """Serve requests in both revisions. The candidate has these errors and this latency."""
@@ -131,7 +132,7 @@ async def test_a_release_whose_promotion_fails_or_is_aborted_is_not_shown_as_pro
     ):
         async with harness(deployed=application()) as h:
             proxy = await released(h, plan)
-            h.world.broken["shop/chat"] = "no room"
+            h.world.broken[key("shop/chat")] = "no room"
             proxy.serve()
             await h.until(lambda: status_of(h).canary.outcome == "promoted", within_s=10)
             if fails:
@@ -216,7 +217,7 @@ async def test_a_release_that_cannot_be_promoted_stays_in_its_last_step_and_says
     async with harness(deployed=application()) as h:
         await h.controller.apply(application("bank", prefix="/bank"))
         await h.until(lambda: h.word("bank") == "healthy")
-        h.caller(h.world.of("bank/bank")[0])
+        h.caller(h.world.of(key("bank/bank"))[0])
         alone = application(cpus=0.5)
         alone = alone.model_copy(update={"deployments": alone.deployments[:1], "routes": ()})
         await h.controller.add_candidate(alone, {}, 0.0, None)

@@ -25,6 +25,7 @@ from app_toolkit.engines.simulated import HOME
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.types import NodeId
 from tests.controller.harness import ADMIN, CHAT, PROXY, SHOP, application, harness
+from tests.keys import key
 
 pytestmark = pytest.mark.anyio
 
@@ -176,9 +177,9 @@ async def test_an_application_that_is_deleted_is_retired_and_another_one_left_al
     async with harness(deployed=application()) as h:
         await h.controller.apply(application("other", prefix="/other"))
         await h.until(lambda: h.word("other") == "healthy")
-        others = h.world.of("other/other") + h.world.of("other/chat")
+        others = h.world.of(key("other/other")) + h.world.of(key("other/chat"))
         await h.controller.delete("shop")
-        assert {replica_set.name for replica_set in h.controller.status().leaving} == {SHOP, CHAT}
+        assert {replica_set.name for replica_set in h.controller.status().leaving} == {SHOP.name, CHAT.name}
         await h.until(lambda: not h.controller.status().leaving)
         assert set(h.replicas()) == {*others}
         await h.until(lambda: "replicas/shop/chat" not in h.proxy.view)
@@ -204,7 +205,7 @@ async def test_packed_code_stays_while_a_revision_can_return_to_it():
     async with harness(deployed=application()) as h:
         await h.controller.apply(packed("1a"), code={"1a": b"one"})
         await h.until(lambda: h.word("packed") == "healthy")
-        assert [start.spec.code for start in h.performed(Start, "packed/writer")] == ["1a"]
+        assert [start.spec.code for start in h.performed(Start, key("packed/writer"))] == ["1a"]
         await h.controller_dies()
         await h.controller_starts()
         assert await h.store.get("code/1a") == b"one"

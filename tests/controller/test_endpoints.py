@@ -9,13 +9,13 @@ from app_toolkit.clock import ManualClock
 from app_toolkit.controller.endpoints import EndpointPublisher
 from app_toolkit.controller.publisher import Publisher
 from app_toolkit.core.applications import replica_set_specs
-from app_toolkit.core.identity import proxies_of
 from app_toolkit.core.replica_state import Phase
 from tests.core.specs import HOME, application, replica_set
+from tests.keys import key, proxies_of
 
 pytestmark = pytest.mark.anyio
 
-WEB, KEY = "shop/web", "replicas/shop/web"
+WEB, KEY = key("shop/web"), "replicas/shop/web"
 SPEC = replica_set_specs([application()], spread=False)[WEB]
 RUN, DRAIN, RECOVER = Phase.RUNNING, Phase.DRAINING, Phase.RECOVERING
 ENDS = 10.0
@@ -38,7 +38,7 @@ class Bench:
 
 async def test_recovering_replica_delays_only_its_own_replica_set():
     b = Bench()
-    known = {WEB: web(RUN, RECOVER), "shop/other": web(RUN)}
+    known = {WEB: web(RUN, RECOVER), key("shop/other"): web(RUN)}
     for name, each in known.items():
         assert not b.endpoints.publish(name, each, 0.0)
     assert b.publisher.version(KEY) is None

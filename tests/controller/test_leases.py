@@ -9,6 +9,7 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.controller.leases import LEASE_S
 from app_toolkit.errors import ConfigError
 from tests.controller.harness import CHAT, application, harness
+from tests.keys import key
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ async def test_leaving_client_removes_only_its_own_applications():
         await h.until(leaving.done, within_s=60)
         assert [a.name for a in h.controller.status().applications] == ["shop"]
         assert h.word() == "healthy"
-        assert not h.world.of("other/chat")
+        assert not h.world.of(key("other/chat"))
 
 
 async def test_options_of_an_application_that_another_client_holds_can_be_changed():

@@ -12,11 +12,12 @@ from app_toolkit.config.models import (
 )
 from app_toolkit.core.reconcile import Drain
 from app_toolkit.errors import ConfigError, RevisionConflict
-from tests.controller.harness import SHOP, application, harness
+from tests.controller.harness import CHAT, SHOP, application, harness
+from tests.keys import key
 
 pytestmark = pytest.mark.anyio
 
-NEW = "shop@2/shop"
+NEW = key("shop@2/shop")
 OTHER = {"cpus": 0.5}
 """Options of the candidate, with which its replicas have another template hash."""
 THIRD = {"cpus": 0.7}
@@ -129,7 +130,7 @@ async def test_a_promoted_revision_serves_alone_until_it_is_the_main_revision():
             await h.controller.set_traffic("shop", {3: 1})
         await h.until(lambda: shares(h) == {"shop": 1.0})
         assert status_of(h).serving_revision == 3
-        assert {h.world.processes[id].order.resources.num_cpus for id in h.world.of("shop/chat", "running")} == {0.5}
+        assert {h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT, "running")} == {0.5}
         await h.until(lambda: not h.world.of(NEW), within_s=60)
         assert traffic(h) == {}
         assert (await h.controller.rollback("shop")).to == 1
@@ -163,7 +164,7 @@ async def test_a_promotion_goes_on_after_the_controller_died():
 async def test_the_promoted_revision_keeps_all_requests_if_the_main_revision_cannot_start():
     async with harness(deployed=application()) as h:
         await candidate(h)
-        h.world.broken["shop/chat"] = "no room"
+        h.world.broken[key("shop/chat")] = "no room"
         await h.controller.promote("shop", 2)
         await h.until(lambda: h.word() == "rolled_back", within_s=60)
         await h.clock.advance(60.0)
@@ -186,7 +187,7 @@ async def test_a_promotion_that_is_aborted_is_undone():
         await h.controller.promote("shop", 2)
         await h.controller.abort("shop")
         await h.until(lambda: h.word() == "healthy" and not h.world.of(NEW), within_s=90)
-        assert {h.world.processes[id].order.resources.num_cpus for id in h.world.of("shop/chat", "running")} == {0.1}
+        assert {h.world.processes[id].order.resources.num_cpus for id in h.world.of(CHAT, "running")} == {0.1}
 
 
 async def test_a_revision_that_is_not_available_is_not_promoted():
@@ -202,7 +203,7 @@ async def test_a_live_revision_is_scaled_and_deleted_by_its_name():
     async with harness(deployed=application()) as h:
         await candidate(h)
         await h.controller.scale("shop@2", "chat", 3)
-        await h.until(lambda: len(h.world.of("shop@2/chat", "running")) == 3)
+        await h.until(lambda: len(h.world.of(key("shop@2/chat"), "running")) == 3)
         await h.controller.delete("shop@2")
         await h.until(lambda: not h.world.of(NEW) and traffic(h) == {}, within_s=60)
         assert shares(h) == {"shop": 1.0}
@@ -218,8 +219,8 @@ async def test_its_other_deployments_stay_until_its_ingresses_have_drained():
         await h.controller.abort("shop")
         await h.until(lambda: h.performed(Drain, NEW), within_s=60)
         await h.until(lambda: not h.world.of(NEW), within_s=60)
-        assert h.world.of("shop@2/model", "running")
-        await h.until(lambda: not h.world.of("shop@2/model"), within_s=60)
+        assert h.world.of(key("shop@2/model"), "running")
+        await h.until(lambda: not h.world.of(key("shop@2/model")), within_s=60)
 
 
 async def test_a_revision_that_gets_everything_replaces_the_other_live_ones():

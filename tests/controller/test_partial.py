@@ -8,6 +8,7 @@ from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, 
 from app_toolkit.core.partial import taken_over
 from app_toolkit.errors import ConfigError
 from tests.controller.harness import ADMIN, CHAT, SHOP, Caller, application, harness
+from tests.keys import key
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ async def test_deployment_is_deleted_while_another_waits_for_resources():
         await h.controller.apply(with_extra(chat=2))
         await h.until(lambda: h.word() == "waiting_for_resources")
         await h.controller.delete("shop", "extra")
-        await h.until(lambda: not h.world.of("shop/extra"), within_s=60)
+        await h.until(lambda: not h.world.of(key("shop/extra")), within_s=60)
         await h.until(lambda: len(h.world.of(CHAT, "running")) == 2, within_s=60)
         await h.until_healthy()
 
@@ -103,8 +104,8 @@ async def test_deployment_that_another_application_calls_is_not_deleted():
         with pytest.raises(ConfigError, match=said):
             await h.controller.apply(application("called", prefix="/called"))
         await h.controller.delete("called", "chat")
-        await h.until(lambda: not h.world.of("called/chat"))
+        await h.until(lambda: not h.world.of(key("called/chat")))
         h.world.crash(caller.name)
         await h.clock.advance(0.5)
         await h.controller.delete("called", "chatter")
-        await h.until(lambda: not h.world.of("called/chatter"))
+        await h.until(lambda: not h.world.of(key("called/chatter")))

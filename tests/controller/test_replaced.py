@@ -12,6 +12,7 @@ from app_toolkit.core.replica_state import Drained, Exited, Found, Placed, Probe
 from app_toolkit.engines.simulated import SimulatedLauncher, World
 from app_toolkit.errors import StaleEpoch
 from tests.controller.harness import CHAT, SHOP, application, harness
+from tests.keys import app
 
 pytestmark = pytest.mark.anyio
 
@@ -251,7 +252,7 @@ async def test_interrupted_command_changes_nothing_of_the_next_controller(doing)
             await new.dies()
             further = await Process(h).begins()
             assert further.controller.current()[0] == {"shop": packed(5)[0]}
-            versions = further.controller.desired.rollouts["shop"].revisions
+            versions = further.controller.desired.rollouts[app("shop")].revisions
             named = {f"code/{hash}" for each in versions for hash in each.packed}
             assert named <= set(await h.store.keys("code/"))
             await h.clock.advance(60.0)

@@ -14,9 +14,10 @@ from app_toolkit.observability.event_log import EventLog
 from app_toolkit.types import Address, ReplicaId
 from tests.core.specs import HOME
 from tests.core.worlds import LIVE, replica_set_spec
+from tests.keys import key
 
-WEB, MODEL = "shop/web", "shop/model"
-SPECS = {WEB: replica_set_spec(name=WEB, target=1), MODEL: replica_set_spec(name=MODEL, target=2)}
+WEB, MODEL = key("shop/web"), key("shop/model")
+SPECS = {WEB: replica_set_spec(key=WEB, target=1), MODEL: replica_set_spec(key=MODEL, target=2)}
 
 
 class Bench:
@@ -96,10 +97,10 @@ def test_each_failed_health_check_is_logged_with_its_exception(b, caplog):
 def test_only_replica_sets_with_another_spec_are_planned_again(b):
     b.specify(SPECS)
     b.replica_sets.plan(0.0)
-    b.specify({**SPECS, WEB: replica_set_spec(name=WEB, target=2)})
+    b.specify({**SPECS, WEB: replica_set_spec(key=WEB, target=2)})
     assert b.replica_sets.touched == {WEB}
     assert b.replica_sets.plan(0.0) == [WEB]
-    b.specify({WEB: replica_set_spec(name=WEB, target=2)})
+    b.specify({WEB: replica_set_spec(key=WEB, target=2)})
     assert b.replica_sets.touched == {MODEL}
 
 
@@ -146,7 +147,7 @@ def test_replica_set_that_fails_is_quarantined_until_it_is_lifted_and_no_other(b
     b.replica_sets.lift(WEB)
     b.replica_sets.plan(2.0)
     assert [order.replica_set for order in b.orders()] == [WEB]
-    b.replica_sets.lift("shop/unknown")
+    b.replica_sets.lift(key("shop/unknown"))
 
 
 def test_snapshot_is_not_published_without_a_change(b):

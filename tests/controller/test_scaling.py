@@ -14,10 +14,11 @@ from app_toolkit.core.reconcile import Drain, Kill, ReplicaSetRecord, Start, Sto
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.observability.event_log import EventLog
 from tests.controller.harness import PROXY, harness
+from tests.keys import key
 
 pytestmark = pytest.mark.anyio
 
-CHAT = "shop/chat"
+CHAT = key("shop/chat")
 LOOK_BACK_S, UP_S, DOWN_S = 5.0, 0.5, 10.0
 
 
@@ -77,7 +78,7 @@ async def test_replicas_follow_the_load_and_the_story_says_why():
         began = h.clock.now()
         load.says(8, waiting=2)
         await until_there_are(h, 5, within_s=LOOK_BACK_S + UP_S + h.world.start_s + 0.5)
-        scaled = h.logged("Scaled", subject=CHAT)
+        scaled = h.logged("Scaled", subject=CHAT.name)
         assert [entry.cause.partition(":")[0] for entry in scaled] == [
             "from 1 to 2",
             "from 2 to 3",
@@ -175,7 +176,7 @@ async def test_a_caller_that_has_gone_is_forgotten_at_once():
 
 async def test_the_load_of_a_deployment_without_autoscaling_is_ignored():
     async with loaded(shop(2)) as (h, _):
-        assert h.controller.report("a caller", {CHAT: (0, 50, 0, 0), "no/such": (1, 1, 0, 0)})
+        assert h.controller.report("a caller", {CHAT: (0, 50, 0, 0), key("no/such"): (1, 1, 0, 0)})
         await h.clock.advance(20.0)
         assert (h.replica_set(CHAT).target, h.replica_set(CHAT).scaling) == (2, None)
 

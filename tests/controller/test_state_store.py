@@ -35,9 +35,9 @@ async def test_next_controller_reads_the_stored_state():
     await state_store.put_http(HTTPOptions(port=9000))
     await state_store.put_port(4711)
     await state_store.put_leases({"a terminal": [30.0, ["shop"]]})
-    await state_store.delete_application("shop")
+    await state_store.delete_application(SHOP.key)
     after, _ = await ours(store)
-    kept = StoredState({"packed": PACKED}, HTTPOptions(port=9000), 4711, {"a terminal": [30.0, ["shop"]]})
+    kept = StoredState({PACKED.key: PACKED}, HTTPOptions(port=9000), 4711, {"a terminal": [30.0, ["shop"]]})
     assert (after.epoch, await after.read()) == (2, kept)
     assert await store.get("code/1a") == b"one"
 

@@ -1,13 +1,14 @@
 """Applications and replica sets for the tests of decisions about several of them."""
 
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
-from app_toolkit.core.identity import admin_of, are_proxies, is_admin, node_of, proxies_of
+from app_toolkit.core.identity import ProcessSetKey, are_proxies, replica_id
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import ReplicaRecord
 from app_toolkit.interfaces import AdminSpec, Location, ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import LIVE, replica_set_spec
+from tests.keys import admin_of, proxies_of
 
 HOME, NEXT = NodeId("home"), NodeId("next")
 
@@ -39,19 +40,19 @@ def admin_spec(node=HOME):
     return ReplicaSetSpec(admin_of(node), "a1", 1, template, apart=True, routed=False, graceful_shutdown_timeout_s=3.0)
 
 
-def replica(replica_set, number, phase, node=None, template_hash="v1", **facts):
-    id = ReplicaId(f"{replica_set.replace('/', '.')}-1-{number}")
+def replica(key, number, phase, node=None, template_hash="v1", **facts):
+    id = replica_id(key, 1, number)
     location = None if node is None else Location(Address(f"unix:/{id}"), node)
-    return ReplicaRecord(id, replica_set, template_hash, phase, since=0.0, location=location, live=LIVE, **facts)
+    return ReplicaRecord(id, key, template_hash, phase, since=0.0, location=location, live=LIVE, **facts)
 
 
-def replica_set(name, *phases, node=None, **facts):
-    """Replicas in these phases, of a replica set of that name which is desired."""
-    replicas = tuple(replica(name, number, phase, node) for number, phase in enumerate(phases, 1))
-    if are_proxies(name):
-        spec = proxies_spec(node_of(name))
-    elif is_admin(name):
-        spec = admin_spec(node_of(name))
+def replica_set(key, *phases, node=None, **facts):
+    """Replicas in these phases, of a replica set which is desired."""
+    replicas = tuple(replica(key, number, phase, node) for number, phase in enumerate(phases, 1))
+    if are_proxies(key):
+        spec = proxies_spec(key.node)
+    elif isinstance(key, ProcessSetKey):
+        spec = admin_spec(key.node)
     else:
-        spec = replica_set_spec(name=name, target=len(phases))
-    return ReplicaSet(ReplicaSetRecord(name, replicas, starts=len(phases)), **{"spec": spec, "desired": True, **facts})
+        spec = replica_set_spec(key=key, target=len(phases))
+    return ReplicaSet(ReplicaSetRecord(key, replicas, starts=len(phases)), **{"spec": spec, "desired": True, **facts})

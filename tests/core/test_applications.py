@@ -13,12 +13,13 @@ from app_toolkit.core.applications import (
     changed,
     check,
     proxy_options,
-    replica_set_names,
+    replica_set_keys,
     replica_set_specs,
     scaled,
 )
 from app_toolkit.errors import ConfigError
 from tests.core.specs import application
+from tests.keys import key
 
 NOW = HTTPOptions(port=8000)
 
@@ -186,16 +187,18 @@ def test_an_application_has_a_replica_set_for_each_of_its_deployments():
     shop, other = application(model=True, prefix="/shop/"[:-1], num_replicas=4), application("other", prefix=None)
     specs = replica_set_specs([shop, other], spread=True)
     assert (
-        list(specs) == [*replica_set_names(shop), *replica_set_names(other)] == ["shop/web", "shop/model", "other/web"]
+        list(specs)
+        == [*replica_set_keys(shop), *replica_set_keys(other)]
+        == [key("shop/web"), key("shop/model"), key("other/web")]
     )
-    assert all((name, spec.name, spec.spread) == (spec.name, name, True) for name, spec in specs.items())
-    web, model = specs["shop/web"], specs["shop/model"]
+    assert all((spec.key, spec.spread) == (each, True) for each, spec in specs.items())
+    web, model = specs[key("shop/web")], specs[key("shop/model")]
     assert (web.target, web.template_hash, web.template.template_hash) == (
         4,
         shop.template_hash("web"),
         shop.template_hash("web"),
     )
-    assert (web.template.root_path, specs["other/web"].template.root_path) == ("/shop", "")
+    assert (web.template.root_path, specs[key("other/web")].template.root_path) == ("/shop", "")
     assert (web.template.kind, model.template.kind, model.template.sync_threads) == ("ingress", "class", 3)
     assert web.template.callees == ("model",)
     assert web.policy == shop.deployments[0].config.policy
@@ -203,7 +206,7 @@ def test_an_application_has_a_replica_set_for_each_of_its_deployments():
 
 
 def test_the_root_path_of_an_application_at_the_root_is_empty():
-    assert replica_set_specs([application(prefix="/")], spread=False)["shop/web"].template.root_path == ""
+    assert replica_set_specs([application(prefix="/")], spread=False)[key("shop/web")].template.root_path == ""
 
 
 def test_variables_with_secrets_are_set_by_the_replica_and_not_by_ray():
@@ -216,7 +219,7 @@ def test_variables_with_secrets_are_set_by_the_replica_and_not_by_ray():
     (web,) = shop.deployments
     hidden = web.model_copy(update={"config": web.config.model_copy(update={"ray_actor_options": options})})
     specs = replica_set_specs([shop.model_copy(update={"deployments": (hidden,)})], spread=False)
-    spec = specs["shop/web"]
+    spec = specs[key("shop/web")]
     assert spec.resources.engine_options["runtime_env"] == {"pip": ["torch"], "env_vars": {"STAGE": "test"}}
     assert spec.template.variables == {"DB_PASSWORD": "hunter2-", "URL": "x://me:hunter2-@h"}
     assert spec.template.live.secrets == ("hunter2-",)

@@ -10,6 +10,7 @@ from app_toolkit.core.applications import replica_set_specs
 from app_toolkit.core.diff import Change, DeploymentDifference, Diff, Effect, difference, options_changed
 from app_toolkit.userapp.cors import cors_of
 from tests.core.specs import application
+from tests.keys import key
 
 
 def with_options(**options):
@@ -215,7 +216,7 @@ def test_difference_predicts_the_actions_of_the_controller(before, after):
     """The effect is that of the replica sets which the two applications are made of, and no secret is shown."""
     one, other = with_options(**before), with_options(**after)
     found = of_model(before, after)
-    had, has = (replica_set_specs([spec], spread=False)["shop/model"] for spec in (one, other))
+    had, has = (replica_set_specs([spec], spread=False)[key("shop/model")] for spec in (one, other))
     assert (found.effect is Effect.RESTARTED) == (had.template_hash != has.template_hash)
     if found.effect is not Effect.RESTARTED:
         assert (found.effect is Effect.RECONFIGURED) == (had.live != has.live)

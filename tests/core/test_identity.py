@@ -1,22 +1,42 @@
-"""The names of replica sets and replicas."""
+"""The identities of applications, replica sets and replicas."""
+
+import pickle
 
 import pytest
 
 from app_toolkit.core.identity import (
+    ApplicationKey,
+    ProcessSetKey,
     ReplicaSetKey,
     application_of,
+    application_of_caller,
     are_proxies,
-    node_of,
-    proxies_of,
+    parse_set,
+    process_set_of,
     replica_id,
     replica_set_of,
 )
-from app_toolkit.types import NodeId, ReplicaId
+from app_toolkit.types import NodeId
+
+PROXIES = ProcessSetKey("proxy", NodeId("3f20"))
+SETS = {
+    "shop/chat": ReplicaSetKey("shop", "chat"),
+    "shop@13/chat": ReplicaSetKey("shop", "chat", 13),
+    "a-1-2/b_3-4": ReplicaSetKey("a-1-2", "b_3-4"),
+    "proxy/proxy": ReplicaSetKey("proxy", "proxy"),
+    "proxy@3f20": PROXIES,
+    "admin@3f20": ProcessSetKey("admin", NodeId("3f20")),
+}
 
 
-def test_the_key_of_a_replica_set_is_parsed_from_its_name() -> None:
-    key = ReplicaSetKey("shop", "chat")
-    assert (str(key), ReplicaSetKey.parse("shop/chat")) == ("shop/chat", key)
+@pytest.mark.parametrize(("name", "key"), SETS.items())
+def test_a_key_is_parsed_from_its_name_and_an_id_has_its_replica_set(name: str, key: ReplicaSetKey) -> None:
+    assert (key.name, str(key), parse_set(name)) == (name, name, key)
+    assert pickle.loads(pickle.dumps(key)) == key
+    id = replica_id(key, 7, 12)
+    assert replica_set_of(id) == key
+    assert "/" not in id
+    assert replica_id(key, 1, 11) != replica_id(key, 11, 1)
 
 
 @pytest.mark.parametrize("name", ["proxy@3f20", "shop", "shop/", "/chat", ""])
@@ -25,15 +45,30 @@ def test_other_names_have_no_key(name: str) -> None:
         ReplicaSetKey.parse(name)
 
 
+@pytest.mark.parametrize("name", ["shop@", "shop@x", "shop@0", "shop@013", "shop@-1", "shop@\u0661"])
+def test_a_candidate_has_the_number_of_its_revision(name: str) -> None:
+    with pytest.raises(ValueError, match="NAME@REVISION"):
+        ApplicationKey.parse(name)
+
+
+def test_a_candidate_and_its_main_revision_have_the_same_deployments() -> None:
+    main = ApplicationKey("shop")
+    candidate = main.candidate(13)
+    assert (candidate.name, candidate.main, candidate.is_candidate, main.is_candidate) == ("shop@13", main, True, False)
+    assert ApplicationKey.parse("shop@13") == candidate
+    assert candidate.replica_set("chat") == ReplicaSetKey("shop", "chat", 13) != main.replica_set("chat")
+    assert candidate.replica_set("chat").main == main.replica_set("chat")
+
+
 def test_only_replica_sets_of_deployments_have_an_application() -> None:
-    proxies, driver = proxies_of(NodeId("3f20")), replica_set_of(ReplicaId("driver-0f"))
-    assert [application_of(name) for name in ("shop/chat", proxies, driver)] == ["shop", None, None]
-    assert (are_proxies(proxies), node_of(proxies), are_proxies("proxy/proxy")) == (True, "3f20", False)
-
-
-def test_an_id_has_its_replica_set_and_is_unique() -> None:
-    for name in ("proxy@3f20", "shop/chat", "a-1-2/b_3-4", "proxy/proxy"):
-        id = replica_id(name, 7, 12)
-        assert replica_set_of(id) == name
-        assert "/" not in id
-    assert replica_id("shop/chat", 1, 11) != replica_id("shop/chat", 11, 1)
+    names = ("shop@2/chat", "proxy@3f20", "shop", "-")
+    assert [application_of(name) for name in names] == [ApplicationKey("shop", 2), None, None, None]
+    callers = ("shop.chat-1-1", "proxy@3f20-1-1", "driver-0f")
+    assert [application_of_caller(name) for name in callers] == [ApplicationKey("shop"), None, None]
+    assert [process_set_of(name) for name in ("proxy@3f20", "shop@13", "shop@13/chat", "")] == [
+        PROXIES,
+        None,
+        None,
+        None,
+    ]
+    assert [are_proxies(key) for key in SETS.values()] == [False, False, False, False, True, False]

@@ -19,6 +19,7 @@ from app_toolkit.core.diff import Effect, difference, of_part
 from app_toolkit.core.partial import named, taken_over, without
 from app_toolkit.core.routes import RouteTable
 from app_toolkit.errors import ConfigError
+from tests.keys import key
 
 PATHS = ("/a", "/b", "/c", "/d")
 
@@ -65,7 +66,7 @@ def names_of(spec):
 
 def as_it_runs(spec, name):
     """All that the replicas of a deployment, and those who look after them, know of it."""
-    replica_set = replica_set_specs([spec], spread=False)[f"shop/{name}"]
+    replica_set = replica_set_specs([spec], spread=False)[key(f"shop/{name}")]
     return replica_set, spec.deployment(name).config, spec.deployment(name).calls, spec.origin_of(name)
 
 

@@ -29,8 +29,9 @@ from app_toolkit.core.restarts import Failure, not_before, noted
 from app_toolkit.core.routes import RoutedApplication, strip_prefix
 from tests import published
 from tests.core.specs import HOME, application, proxies_spec, replica
+from tests.keys import key, proxies_of
 
-WEB = replica_set_specs([application(max_ongoing_requests=7, max_queued_requests=9)], spread=False)["shop/web"]
+WEB = replica_set_specs([application(max_ongoing_requests=7, max_queued_requests=9)], spread=False)[key("shop/web")]
 seconds = st.floats(0.001, 86_400)
 policies = st.builds(
     Policy,
@@ -80,7 +81,7 @@ def test_a_root_path_is_published_unless_the_route_prefix_is_removed_from_paths(
 @given(st.lists(st.tuples(st.sampled_from(list(Phase)), st.booleans(), st.booleans()), max_size=5))
 def test_snapshot_has_serving_replicas_and_no_leaving_ones(rows):
     replicas = [
-        replica("shop/web", number, phase, HOME if placed else None, unrouted=unrouted)
+        replica(key("shop/web"), number, phase, HOME if placed else None, unrouted=unrouted)
         for number, (phase, placed, unrouted) in enumerate(rows)
     ]
     snapshot = replica_set_snapshot(WEB, reversed(replicas), 0.0)
@@ -93,7 +94,7 @@ def test_snapshot_has_serving_replicas_and_no_leaving_ones(rows):
 
 
 def test_snapshot_has_the_options_of_callers():
-    snapshot = replica_set_snapshot(WEB, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0)
+    snapshot = replica_set_snapshot(WEB, [replica(key("shop/web"), 1, Phase.RUNNING, HOME)], 0.0)
     assert snapshot.policy.max_queued_requests == 9
     assert snapshot.reported is False
     assert snapshot.replicas == (published.replica("shop.web-1-1", "unix:/shop.web-1-1", 7, node=HOME),)
@@ -101,7 +102,7 @@ def test_snapshot_has_the_options_of_callers():
 
 def test_snapshot_has_the_requests_in_an_unresponsive_replica():
     fine, silent, unknown, ill = [
-        replace(replica("shop/web", number, Phase.RUNNING, HOME), **facts)
+        replace(replica(key("shop/web"), number, Phase.RUNNING, HOME), **facts)
         for number, facts in enumerate(
             [
                 {},
@@ -126,12 +127,12 @@ def test_snapshot_says_that_no_replica_starts_with_only_the_class_of_the_excepti
     raised = StartBlocked("starts_fail", "RuntimeError")
     assert blocked() == raised
     assert replica_set_snapshot(WEB, [], 0.0).cannot_start is None
-    assert blocked(replica("shop/web", 1, Phase.RUNNING, HOME, WEB.template_hash)) is None
-    assert blocked(replica("shop/web", 1, Phase.RECOVERING, template_hash="")) is None
-    assert blocked(replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)) is None, (
+    assert blocked(replica(key("shop/web"), 1, Phase.RUNNING, HOME, WEB.template_hash)) is None
+    assert blocked(replica(key("shop/web"), 1, Phase.RECOVERING, template_hash="")) is None
+    assert blocked(replica(key("shop/web"), 1, Phase.STARTING, template_hash=WEB.template_hash)) is None, (
         "it began before that failed"
     )
-    again = replace(replica("shop/web", 2, Phase.STARTING, template_hash=WEB.template_hash), since=6.0)
+    again = replace(replica(key("shop/web"), 2, Phase.STARTING, template_hash=WEB.template_hash), since=6.0)
     assert blocked(again) == raised
     assert blocked(spec=replace(WEB, target=0)) is None
     assert blocked(again, now=86_400.0) is None, "it failed a day ago"
@@ -147,14 +148,16 @@ def test_snapshot_says_that_the_next_start_is_far_away_unless_one_is_in_progress
         return replica_set_snapshot(WEB, replicas, now, failures, "signal 11").cannot_start
 
     assert blocked() == StartBlocked("held_back")
-    assert blocked(replica("shop/web", 9, Phase.STOPPING, template_hash=WEB.template_hash)) == StartBlocked("held_back")
+    assert blocked(replica(key("shop/web"), 9, Phase.STOPPING, template_hash=WEB.template_hash)) == StartBlocked(
+        "held_back"
+    )
     assert blocked(now=held) is None
-    assert blocked(replica("shop/web", 9, Phase.STARTING, template_hash=WEB.template_hash)) is None
-    assert blocked(replica("shop/web", 9, Phase.RUNNING, HOME, WEB.template_hash)) is None
+    assert blocked(replica(key("shop/web"), 9, Phase.STARTING, template_hash=WEB.template_hash)) is None
+    assert blocked(replica(key("shop/web"), 9, Phase.RUNNING, HOME, WEB.template_hash)) is None
 
 
 def test_snapshot_says_that_no_node_has_the_resources():
-    starting = replica("shop/web", 1, Phase.STARTING, template_hash=WEB.template_hash)
+    starting = replica(key("shop/web"), 1, Phase.STARTING, template_hash=WEB.template_hash)
     waits = replace(starting, unplaceable=Unplaceable(starting.id, "1 GPU", "0 GPU"))
     never = replace(starting, unplaceable=Unplaceable(starting.id, "1 GPU", "0 GPU", for_ever=True))
     assert replica_set_snapshot(WEB, [never], 0.0).cannot_start == StartBlocked("no_room")
@@ -163,13 +166,13 @@ def test_snapshot_says_that_no_node_has_the_resources():
 
 
 def test_snapshot_asks_for_the_load_of_autoscaled_deployments():
-    followed = replica_set_specs([application(num_replicas="auto")], spread=False)["shop/web"]
+    followed = replica_set_specs([application(num_replicas="auto")], spread=False)[key("shop/web")]
     assert replica_set_snapshot(followed, [], 0.0).reported is True
 
 
 def test_snapshot_has_no_proxies_and_no_replica_sets_without_spec():
-    assert replica_set_snapshot(proxies_spec(), [replica("proxy@home", 1, Phase.RUNNING, HOME)], 0.0) is None
-    assert replica_set_snapshot(None, [replica("shop/web", 1, Phase.RUNNING, HOME)], 0.0) is None
+    assert replica_set_snapshot(proxies_spec(), [replica(proxies_of(HOME), 1, Phase.RUNNING, HOME)], 0.0) is None
+    assert replica_set_snapshot(None, [replica(key("shop/web"), 1, Phase.RUNNING, HOME)], 0.0) is None
 
 
 SHARES = st.dictionaries(st.text(min_size=1), st.floats(0, 1))
@@ -188,7 +191,7 @@ def test_splits_are_published_by_application_and_the_current_revision_counts():
 
     outgoing = spec("shop", writer={"a": 1.0}, old={"a": 1.0})
     assert split_snapshots([outgoing, spec("shop", writer={"b": 1.0}), spec("shop@2", writer={"c": 1.0})]) == {
-        "shop/writer": SplitSnapshot({"b": 1.0}, {"m": 0.5}),
-        "shop/old": SplitSnapshot({"a": 1.0}, {"m": 0.5}),
-        "shop@2/writer": SplitSnapshot({"c": 1.0}, {"m": 0.5}),
+        key("shop/writer"): SplitSnapshot({"b": 1.0}, {"m": 0.5}),
+        key("shop/old"): SplitSnapshot({"a": 1.0}, {"m": 0.5}),
+        key("shop@2/writer"): SplitSnapshot({"c": 1.0}, {"m": 0.5}),
     }

@@ -6,20 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.identity import are_proxies, proxies_of
+from app_toolkit.core.identity import are_proxies
 from app_toolkit.core.reconcile import ReplicaSetRecord
 from app_toolkit.core.replica_sets import ReplicaSet, active_proxies, lifted, occupied, recovering, specified
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.restarts import Failure
 from tests.core.specs import HOME, NEXT, proxies_spec, replica_set
 from tests.core.worlds import replica_set_spec
+from tests.keys import key, proxies_of
 
 PROXY = proxies_of(HOME)
-NAMES = ["shop/web", "shop/model", "other/web", PROXY, proxies_of(NEXT)]
+NAMES = [key("shop/web"), key("shop/model"), key("other/web"), PROXY, proxies_of(NEXT)]
 
 
 def spec_of(name, target=2):
-    return proxies_spec(target=target) if are_proxies(name) else replica_set_spec(name=name, target=target)
+    return proxies_spec(target=target) if are_proxies(name) else replica_set_spec(key=name, target=target)
 
 
 @st.composite
@@ -64,12 +65,15 @@ def test_desired_replica_sets_are_those_of_the_spec_and_none_is_forgotten(before
     [((), None), ((Failure(1.0, "v1", served=True),), None), ((Failure(1.0, "v1", served=False),), "why")],
 )
 def test_a_change_forgets_the_last_error_unless_it_is_of_a_failed_start_of_the_desired_template(failures, kept):
-    before = replica_set("shop/web", Phase.RUNNING, spec=replica_set_spec(name="shop/web", target=2))
+    before = replica_set(key("shop/web"), Phase.RUNNING, spec=replica_set_spec(key=key("shop/web"), target=2))
     before = replace(before, record=replace(before.record, failures=failures, last_error="why"))
-    unchanged = specified({"shop/web": before}, {"shop/web": before.spec}, starts=0)["shop/web"]
+    unchanged = specified({key("shop/web"): before}, {key("shop/web"): before.spec}, starts=0)[key("shop/web")]
     assert unchanged.record.last_error == "why"
     desired = replace(before.spec, target=3, template_hash="v1")
-    assert specified({"shop/web": before}, {"shop/web": desired}, starts=0)["shop/web"].record.last_error == kept
+    assert (
+        specified({key("shop/web"): before}, {key("shop/web"): desired}, starts=0)[key("shop/web")].record.last_error
+        == kept
+    )
 
 
 @given(before=some_groups(), names=some_names)
@@ -81,14 +85,14 @@ def test_quarantine_ends_if_the_replica_set_is_no_longer_desired(before, names):
 
 
 def test_removed_replica_set_has_no_spec_and_no_replicas():
-    assert replica_set("shop/web", desired=False).gone
-    assert not replica_set("shop/web").gone
-    assert not replica_set("shop/web", Phase.STOPPING, desired=False).gone
+    assert replica_set(key("shop/web"), desired=False).gone
+    assert not replica_set(key("shop/web")).gone
+    assert not replica_set(key("shop/web"), Phase.STOPPING, desired=False).gone
 
 
 def test_lifted_replica_set_starts_at_once_and_keeps_its_replicas():
     failures = (Failure(1.0, "v1", served=False),)
-    held = replica_set("shop/web", Phase.RUNNING, quarantine="it failed")
+    held = replica_set(key("shop/web"), Phase.RUNNING, quarantine="it failed")
     held = replace(held, record=replace(held.record, failures=failures, deaths=4, last_error="ImportError"))
     free = lifted(held)
     assert (free.quarantine, free.record.failures) == (None, ())
@@ -97,11 +101,11 @@ def test_lifted_replica_set_starts_at_once_and_keeps_its_replicas():
 
 
 def test_replica_set_recovers_until_all_replicas_have_reported():
-    assert recovering({"shop/web": replica_set("shop/web", Phase.RUNNING, Phase.RECOVERING)})
+    assert recovering({key("shop/web"): replica_set(key("shop/web"), Phase.RUNNING, Phase.RECOVERING)})
     assert not recovering(
         {
-            "shop/web": replica_set("shop/web", Phase.RUNNING, Phase.DRAINING),
-            "shop/model": ReplicaSet(ReplicaSetRecord("")),
+            key("shop/web"): replica_set(key("shop/web"), Phase.RUNNING, Phase.DRAINING),
+            key("shop/model"): ReplicaSet(ReplicaSetRecord(key("shop/model"))),
         }
     )
 
@@ -123,4 +127,4 @@ def test_node_is_occupied_by_running_replicas_and_its_proxies_are_counted(known)
 
 
 def test_replica_without_location_occupies_no_node():
-    assert occupied({"shop/web": replica_set("shop/web", Phase.RUNNING)}) == set()
+    assert occupied({key("shop/web"): replica_set(key("shop/web"), Phase.RUNNING)}) == set()

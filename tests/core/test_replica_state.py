@@ -31,6 +31,7 @@ from app_toolkit.core.replica_state import (
 from app_toolkit.errors import IllegalTransition
 from app_toolkit.interfaces import Location, ReloadableOptions
 from app_toolkit.types import Address, NodeId, ReplicaId
+from tests.keys import key
 
 R = ReplicaId("shop.chat-1-1")
 OLD, NEW = ReloadableOptions(10), ReloadableOptions(20)
@@ -38,7 +39,7 @@ HERE = Location(Address("unix:/r"), NodeId("n"))
 
 
 def record(phase=Phase.STARTING, **facts):
-    return replace(ReplicaRecord(R, "shop/chat", "v1", phase, since=0.0), **facts)
+    return replace(ReplicaRecord(R, key("shop/chat"), "v1", phase, since=0.0), **facts)
 
 
 def test_one_that_does_not_answer_is_unresponsive_until_it_does():
@@ -98,7 +99,7 @@ def test_every_phase_but_the_last_can_be_killed():
         (Phase.STARTING, RetireBegun(R)),
         (Phase.RECOVERING, RetireBegun(R)),
         (Phase.RECOVERING, StopSent(R)),
-        (Phase.RECOVERING, Found(R, "shop/chat", "v1", "dancing")),
+        (Phase.RECOVERING, Found(R, key("shop/chat"), "v1", "dancing")),
         (Phase.STOPPED, Started(R, HERE)),
     ],
 )
@@ -113,7 +114,7 @@ def test_a_late_event_changes_nothing():
         Started(R, Location(Address("unix:/other"), NodeId("n"))),
         Placed(R),
         Unplaceable(R, "1 GPU", "0 GPU"),
-        Found(R, "shop/chat", "v9", "stopping"),
+        Found(R, key("shop/chat"), "v9", "stopping"),
     ]:
         assert apply(running, event, 9.0) == running
     stopping = record(Phase.STOPPING, location=HERE)
@@ -123,7 +124,7 @@ def test_a_late_event_changes_nothing():
 
 @pytest.mark.parametrize("name", sorted(FOUND_AS))
 def test_found_replica_has_the_state_that_it_reports_and_new_deadlines(name):
-    found = apply(record(Phase.RECOVERING, template_hash=""), Found(R, "shop/chat", "v7", name, HERE, OLD), 50.0)
+    found = apply(record(Phase.RECOVERING, template_hash=""), Found(R, key("shop/chat"), "v7", name, HERE, OLD), 50.0)
     assert (found.phase.value, found.template_hash, found.location, found.live) == (name, "v7", HERE, OLD)
     assert (found.since, found.probed_at) == (50.0, 50.0)
     assert found.unrouted == (name == "draining")
@@ -131,7 +132,7 @@ def test_found_replica_has_the_state_that_it_reports_and_new_deadlines(name):
 
 @pytest.mark.parametrize("name", sorted(FOUND_AS))
 def test_a_replica_that_is_found_running_has_run_as_long_as_its_process_says(name):
-    event = Found(R, "shop/chat", "v7", name, HERE, OLD, running_s=3_600.0)
+    event = Found(R, key("shop/chat"), "v7", name, HERE, OLD, running_s=3_600.0)
     found = apply(record(Phase.RECOVERING, template_hash=""), event, 50.0)
     running = name == "running"
     assert found.since == (-3_550.0 if running else 50.0)

@@ -15,8 +15,9 @@ from app_toolkit.core.reports import (
     loads_to_report,
     lost_sentence,
 )
+from tests.keys import key
 
-A, B = "shop/a", "shop/b"
+A, B = key("shop/a"), key("shop/b")
 LOADS = st.dictionaries(st.sampled_from([A, B]), st.tuples(*[st.integers(0, 30)] * 4))
 LOOKS = st.lists(st.tuples(st.floats(0.01, 2), LOADS, st.booleans()), max_size=40)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
-from app_toolkit.core.applications import replica_set_names, replica_set_specs
+from app_toolkit.core.applications import replica_set_keys, replica_set_specs
 from app_toolkit.core.partial import taken_over
 from app_toolkit.core.reconcile import ReplicaSetRecord, Start
 from app_toolkit.core.replica_sets import ReplicaSet, specified
@@ -19,6 +19,7 @@ from app_toolkit.core.rollout import Rollout, applied, rollback_target, step
 from app_toolkit.types import ReplicaId
 from tests.core.test_reconcile import WORLDS
 from tests.core.worlds import World
+from tests.keys import key
 
 
 def revision(number, *, web=2, chat=None, model=None, limit=100, prefix="/", **options):
@@ -93,7 +94,7 @@ class SimulatedApplication:
         }
 
     def lift(self, spec):
-        for name in replica_set_names(spec):
+        for name in replica_set_keys(spec):
             world = self.worlds[name]
             world.record = replace(world.record, failures=())
         self.hear()
@@ -154,7 +155,7 @@ class SimulatedApplication:
 
     def check_flip(self, after):
         for name in after.published.ingresses:
-            replicas = self.replica_sets[f"shop/{name}"].record.replicas
+            replicas = self.replica_sets[key(f"shop/{name}")].record.replicas
             mine = [
                 r
                 for r in replicas
@@ -164,7 +165,7 @@ class SimulatedApplication:
 
     def check_routes(self):
         for name in self.rollout.published.ingresses:
-            assert self.replica_sets[f"shop/{name}"].desired, f"{name} is on its way out, and it is published"
+            assert self.replica_sets[key(f"shop/{name}")].desired, f"{name} is on its way out, and it is published"
 
     def settle(self, rng, steps=260):
         self.calm = True
@@ -203,8 +204,8 @@ def test_good_revision_runs_and_bad_revision_is_rolled_back_in_any_world(seed, k
             spec, last = another_revision(rng, numbers, last)
             if rng.random() < 0.4:  # of that version some deployments alone
                 there = simulated.rollout.current
-                names = rng.sample(sorted({*replica_set_names(there), *replica_set_names(spec)}), k=1)
-                spec = taken_over(there, spec, {name.partition("/")[2] for name in names})
+                names = rng.sample(sorted({*replica_set_keys(there), *replica_set_keys(spec)}), k=1)
+                spec = taken_over(there, spec, {name.deployment for name in names})
             if rng.random() < 0.4:
                 simulated.bad[spec.template_hash(rng.choice(spec.deployments).config.name)] = rng.choice(
                     ["raises", "hangs", "unwell", "dies"]
@@ -241,7 +242,7 @@ def there(spec, *revisions, ready=True, failures=(), last_error=None, **facts):
     """Its replica sets, each with running replicas of these revisions: their version's number."""
 
     def record(name, replica_set):
-        deployment = name.partition("/")[2]
+        deployment = name.deployment
         replicas = tuple(
             ReplicaRecord(
                 ReplicaId(f"{deployment}-1-{number}"),
@@ -327,17 +328,17 @@ def test_the_first_revision_has_nothing_to_go_back_to():
 def test_waiting_for_resources_is_no_failure():
     update = applied(whole(applied(None, ONE), ONE, 1), TWO)
     replica_sets = there(TWO, 1, 1)
-    web = replica_sets["shop/web"]
+    web = replica_sets[key("shop/web")]
     waiting = ReplicaRecord(
         ReplicaId("r"),
-        "shop/web",
+        key("shop/web"),
         TWO.template_hash("web"),
         Phase.STARTING,
         0.0,
         unplaceable=Unplaceable(ReplicaId("r"), "", ""),
     )
     full = replace(web, record=replace(web.record, replicas=(*web.record.replicas, waiting)))
-    assert step(update, {"shop/web": full}).failure is None
+    assert step(update, {key("shop/web"): full}).failure is None
 
 
 def test_outgoing_deployments_stay_while_requests_go_to_replicas_of_the_outgoing_revision():

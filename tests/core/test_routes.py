@@ -19,6 +19,7 @@ from app_toolkit.config.models import Route
 from app_toolkit.core.routes import RoutedApplication, RouteLookup, RouteTable, route_path, strip_prefix
 from app_toolkit.planning import plan
 from app_toolkit.userapp.cors import cors_of
+from tests.keys import key
 
 SEGMENTS = ["a", "b", "c", "items", "{id}", "{n:int}", "{f:float}", "{u:uuid}", "{x}-{y}", "v{n:int}", "é", "a.b"]
 METHODS = [["GET"], ["POST"], ["GET", "POST"], ["PUT"], ["DELETE"]]
@@ -165,9 +166,10 @@ def test_lookup_returns_the_route_of_the_revision_that_was_chosen() -> None:
         [RoutedApplication("shop", "/", "web", (old,)), RoutedApplication("shop@2", "/", "web", (new,))]
     )
     found = {
-        name: lookup.find("http", "GET", "/cart", lambda _, name=name: name) for name in ("shop/web", "shop@2/web")
+        name: lookup.find("http", "GET", "/cart", lambda _, name=name: name)
+        for name in (key("shop/web"), key("shop@2/web"))
     }
-    assert found == {"shop/web": ("shop/web", "/{all:path}"), "shop@2/web": ("shop@2/web", "/cart")}
+    assert found == {key("shop/web"): (key("shop/web"), "/{all:path}"), key("shop@2/web"): (key("shop@2/web"), "/cart")}
 
 
 def test_an_app_of_one_ingress_owns_everything() -> None:
@@ -223,11 +225,11 @@ def test_a_route_is_found_with_and_without_the_root_path_of_its_app(path: str) -
         ]
     )
     for kind in ("http", "websocket"):
-        assert lookup.find(kind, "GET", path, lambda able: able[0].replica_set) == ("shop/items", "/items/{id}")
-    copied = "shop@2/items" if path == "/items/7" else "shop@2/app"
-    assert lookup.mirrors("GET", path, "shop/items") == [(copied, 0.5)]
-    assert lookup.find("http", "GET", "/other/items/7", min)[0] == "other/items"
-    assert lookup.find("http", "GET", "/api/v1s/items/7", lambda able: able[0].replica_set)[0] == "shop/app"
+        assert lookup.find(kind, "GET", path, lambda able: able[0].replica_set) == (key("shop/items"), "/items/{id}")
+    copied = key("shop@2/items") if path == "/items/7" else key("shop@2/app")
+    assert lookup.mirrors("GET", path, key("shop/items")) == [(copied, 0.5)]
+    assert lookup.find("http", "GET", "/other/items/7", min)[0] == key("other/items")
+    assert lookup.find("http", "GET", "/api/v1s/items/7", lambda able: able[0].replica_set)[0] == key("shop/app")
 
 
 def test_a_mirror_gets_what_it_serves_below_the_same_prefix() -> None:
@@ -242,10 +244,13 @@ def test_a_mirror_gets_what_it_serves_below_the_same_prefix() -> None:
         ]
     )
     assert lookup.has_mirrors
-    assert lookup.mirrors("GET", "/shop/cart", "shop/cart") == [("shop@2/cart", 0.5)]
-    assert lookup.mirrors("GET", "/shop/other", "shop/web") == [("shop@2/web", 0.5), ("shop@3/web", 0.25)]
-    assert lookup.mirrors("GET", "/shop/other", "shop@2/web") == [("shop@3/web", 0.25)]
-    assert lookup.mirrors("GET", "/", "root/web") == []
+    assert lookup.mirrors("GET", "/shop/cart", key("shop/cart")) == [(key("shop@2/cart"), 0.5)]
+    assert lookup.mirrors("GET", "/shop/other", key("shop/web")) == [
+        (key("shop@2/web"), 0.5),
+        (key("shop@3/web"), 0.25),
+    ]
+    assert lookup.mirrors("GET", "/shop/other", key("shop@2/web")) == [(key("shop@3/web"), 0.25)]
+    assert lookup.mirrors("GET", "/", key("root/web")) == []
     assert not RouteLookup([RoutedApplication("shop", "/", "web", ())]).has_mirrors
 
 
@@ -258,7 +263,7 @@ def test_cors_settings_are_those_of_the_revision_or_else_of_the_application_abov
             RoutedApplication("root", "/", "web", ()),
         ]
     )
-    assert lookup.cors("shop@2/web", "/shop") == theirs
+    assert lookup.cors(key("shop@2/web"), "/shop") == theirs
     assert lookup.cors("-", "/shop/cart") == ours
     assert lookup.cors("-", "/cart") == ()
     assert RouteLookup([RoutedApplication("shop", "/", "web", (), cors=ours)]).cors("-", "") == ()

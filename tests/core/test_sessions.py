@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from app_toolkit.core.sessions import SEPARATOR, Pins, digest, from_cookies, from_query
 from app_toolkit.types import ReplicaId
+from tests.keys import key
 
 REPLICAS = st.text("abc.-0123456789", min_size=1, max_size=20).map(ReplicaId)
 IDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=40)
-PINS = Pins(b"secret", "shop/web")
+PINS = Pins(b"secret", key("shop/web"))
 
 
 @given(value=st.text(min_size=1), before=st.dictionaries(st.text("abc", min_size=1), st.text(), max_size=3))
@@ -43,7 +44,7 @@ def test_a_pin_names_the_replica_and_leaves_the_id(id: str, replica: ReplicaId) 
 @given(id=IDS, replica=REPLICAS)
 def test_an_id_and_a_pin_of_another_ingress_or_instance_have_no_valid_pin(id: str, replica: ReplicaId) -> None:
     assert PINS.split(id) is None
-    for others in (Pins(b"secret", "shop/chat"), Pins(b"other", "shop/web")):
+    for others in (Pins(b"secret", key("shop/chat")), Pins(b"other", key("shop/web"))):
         assert PINS.split(others.attach(id, replica)) is None
 
 

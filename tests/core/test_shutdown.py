@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.core.identity import admin_of, application_of, are_proxies, is_admin, proxies_of
+from app_toolkit.core.identity import ReplicaSetKey, are_proxies
 from app_toolkit.core.reconcile import (
     Drain,
     Kill,
@@ -29,6 +29,7 @@ from app_toolkit.core.shutdown import ShutdownStep, desired, longest, proxies_li
 from app_toolkit.interfaces import Location
 from app_toolkit.types import Address
 from tests.core.specs import HOME, NEXT, proxies_spec, replica_set
+from tests.keys import admin_of, key, proxies_of
 
 PROXY = proxies_of(HOME)
 ADMIN = admin_of(HOME)
@@ -38,14 +39,14 @@ RUN, END = Phase.RUNNING, Phase.STOPPING
 @pytest.mark.parametrize(
     ("why", "replica_sets", "expected"),
     [
-        ("they finish what they have", {PROXY: [RUN], "shop/web": [RUN]}, ShutdownStep.REQUESTS),
-        ("one of them drains", {PROXY: [END, Phase.DRAINING], "shop/web": [RUN]}, ShutdownStep.REQUESTS),
-        ("all have drained", {PROXY: [END, END], "shop/web": [RUN]}, ShutdownStep.REPLICAS),
-        ("they have died", {"shop/web": [RUN]}, ShutdownStep.REPLICAS),
-        ("a group without a replica is not forgotten yet", {PROXY: [END], "shop/web": []}, ShutdownStep.REPLICAS),
+        ("they finish what they have", {PROXY: [RUN], key("shop/web"): [RUN]}, ShutdownStep.REQUESTS),
+        ("one of them drains", {PROXY: [END, Phase.DRAINING], key("shop/web"): [RUN]}, ShutdownStep.REQUESTS),
+        ("all have drained", {PROXY: [END, END], key("shop/web"): [RUN]}, ShutdownStep.REPLICAS),
+        ("they have died", {key("shop/web"): [RUN]}, ShutdownStep.REPLICAS),
+        ("a group without a replica is not forgotten yet", {PROXY: [END], key("shop/web"): []}, ShutdownStep.REPLICAS),
         ("nothing is left to pass through them", {PROXY: [END]}, ShutdownStep.PROXIES),
         ("only the admin process is left", {ADMIN: [RUN]}, ShutdownStep.PROXIES),
-        ("the admin process runs, and replicas", {ADMIN: [RUN], "shop/web": [RUN]}, ShutdownStep.REPLICAS),
+        ("the admin process runs, and replicas", {ADMIN: [RUN], key("shop/web"): [RUN]}, ShutdownStep.REPLICAS),
         ("nothing is left", {}, ShutdownStep.PROXIES),
     ],
 )
@@ -54,7 +55,7 @@ def test_a_step_begins_when_the_one_before_is_done(why, replica_sets, expected):
 
 
 def test_each_step_desires_fewer_replica_sets():
-    web, proxies = {"shop/web": replica_set("shop/web", RUN).spec}, {PROXY: proxies_spec()}
+    web, proxies = {key("shop/web"): replica_set(key("shop/web"), RUN).spec}, {PROXY: proxies_spec()}
     admin = {ADMIN: replica_set(ADMIN, RUN).spec}
     assert desired(None, web, proxies, admin) == web | proxies | admin
     assert desired(ShutdownStep.REQUESTS, web, proxies, admin) == web | admin
@@ -64,7 +65,7 @@ def test_each_step_desires_fewer_replica_sets():
 
 
 def test_nothing_takes_no_time():
-    assert longest({"shop/web": replica_set("shop/web")}) == 0.0
+    assert longest({key("shop/web"): replica_set(key("shop/web"))}) == 0.0
 
 
 class Leaving:
@@ -77,8 +78,8 @@ class Leaving:
         self.mail, self.numbers = [], itertools.count()
         self.lost = set()
         self.shutdown_step = ShutdownStep.REQUESTS
-        self.deployments = {name: each.spec for name, each in replica_sets.items() if application_of(name) is not None}
-        self.admin = {name: each.spec for name, each in replica_sets.items() if is_admin(name)}
+        self.deployments = {name: each.spec for name, each in replica_sets.items() if isinstance(name, ReplicaSetKey)}
+        self.admin = {name: each.spec for name, each in replica_sets.items() if name == ADMIN}
         self.steps = []
 
     def say(self, event, within_s, *, surely=False):
@@ -99,7 +100,7 @@ class Leaving:
                 self.say(Drained(id), timeout_s)
             case Stop(_, timeout_s):
                 if are_proxies(name) and was is not None and was.phase is END:
-                    left = [each for each in self.replica_sets if application_of(each) is not None]
+                    left = [each for each in self.replica_sets if isinstance(each, ReplicaSetKey)]
                     assert not left, "something may still pass through it"
                 self.say(Exited(id), timeout_s)
             case Kill():
@@ -149,7 +150,9 @@ class Leaving:
 def test_in_any_world_all_are_gone_in_time_and_in_their_order(seed, spoken):
     rng = Random(seed)
     phases = [RUN, RUN, Phase.STARTING, Phase.DRAINING, END, *([] if spoken else [Phase.RECOVERING])]
-    names = rng.sample([PROXY, ADMIN, proxies_of(NEXT), "shop/web", "shop/model", "other/web"], rng.randint(1, 6))
+    names = rng.sample(
+        [PROXY, ADMIN, proxies_of(NEXT), key("shop/web"), key("shop/model"), key("other/web")], rng.randint(1, 6)
+    )
     world = Leaving(rng, {name: replica_set(name, *rng.choices(phases, k=rng.randint(1, 3))) for name in names})
     until = longest(world.replica_sets)
     for _ in range(10_000):

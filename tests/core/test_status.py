@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app_toolkit.client.progress import Row
+from app_toolkit.config.models import Faults, Policy
 from app_toolkit.core.applications import replica_set_specs
-from app_toolkit.core.identity import proxies_of
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reconcile import ReplicaSetRecord
 from app_toolkit.core.replica_state import Phase, Reconfiguration, ReplicaRecord, Unplaceable
 from app_toolkit.core.restarts import Failure
@@ -18,6 +20,7 @@ from app_toolkit.errors import ConfigError
 from app_toolkit.types import ReplicaId
 from tests.core.specs import HOME, NEXT, application, replica_set
 from tests.core.worlds import LIVE, REPLICA_SET, replica_set_spec
+from tests.keys import admin_of, key, proxies_of
 
 RUN, START = Phase.RUNNING, Phase.STARTING
 
@@ -76,12 +79,12 @@ def test_a_revision_that_is_about_to_be_rolled_back_is_updating_and_not_failed()
     old, new = application(), application(prefix="/new")
     [spec] = replica_set_specs([new], spread=False).values()
     failures = tuple(Failure(float(at), spec.template_hash, served=False) for at in range(3))
-    there = replica_set("shop/web", RUN)
+    there = replica_set(key("shop/web"), RUN)
     failed = replace(there, spec=spec, record=replace(there.record, failures=failures, last_error="ImportError"))
-    [first] = shown_of([new], {"shop/web": failed}).applications
+    [first] = shown_of([new], {key("shop/web"): failed}).applications
     assert first.status == "failed", "there is no stable revision to return to"
     rollout = applied(applied(None, old).but(stable=old, stable_revision=1), new)
-    [updated] = shown_of([rollout], {"shop/web": failed}).applications
+    [updated] = shown_of([rollout], {key("shop/web"): failed}).applications
     assert (updated.status, updated.deployments[0].status) == ("updating", "updating")
 
 
@@ -124,6 +127,17 @@ def test_replica_set_is_unhealthy_only_if_too_few_replicas_answer(rows, target):
     well = found.running - marked
     assert found.status == ("healthy" if well >= target else "unhealthy" if marked else "starting")
     assert bool(found.reason) == (found.status == "unhealthy")
+
+
+def test_the_faults_of_a_deployment_are_shown_unless_there_is_worse():
+    faults = Faults(abort_status=503, abort_percent=5)
+    spec = replica_set_spec("v1", 1, policy=Policy(faults=faults))
+    found = replica_set_status(spec, record(("v1", RUN), last_error="it died, once"), 20.0)
+    assert (found.status, found.faults) == ("healthy", f"faults are injected: {faults.summary}")
+    assert found.reason == asdict(found)["faults"]
+    assert str(Row("web", found)) == f"web: healthy, 1 of 1 running ({found.faults})"
+    assert replica_set_status(spec, record(), 20.0, "it fails").reason == "it fails"
+    assert replica_set_status(replica_set_spec(policy=Policy(faults=Faults())), record(), 20.0).faults is None
 
 
 def test_quarantined_replica_set_has_failed_with_a_reason():
@@ -172,19 +186,25 @@ def shown_of(applications, replica_sets, *, stopping=False):
     return instance_status(rollouts, replica_sets, 20.0, epoch=3, change=7, home=NEXT, stopping=stopping)
 
 
-names = st.sampled_from(["a/web", "b/web", "c/web", proxies_of(HOME), proxies_of(NEXT)])
+names = st.sampled_from([key("a/web"), key("b/web"), key("c/web"), proxies_of(HOME), proxies_of(NEXT)])
 phases = st.lists(st.sampled_from([RUN, START, Phase.DRAINING, Phase.STOPPING]), max_size=2)
+
+
+def application_of(key):
+    return key.application if isinstance(key, ReplicaSetKey) else None
 
 
 @given(there=st.dictionaries(names, phases), applied=st.lists(st.sampled_from("abc"), unique=True))
 def test_status_shows_every_replica_set_once_and_the_worst_status(there, applied):
-    replica_sets = {name: replica_set(name, *rows, desired=name[0] in applied) for name, rows in there.items()}
+    replica_sets = {
+        name: replica_set(name, *rows, desired=application_of(name) in applied) for name, rows in there.items()
+    }
     found = shown_of([application(name) for name in applied], replica_sets)
     assert [each.name for each in found.applications] == sorted(applied)
     shown = [*(each for app in found.applications for each in app.deployments), *found.proxies, *found.leaving]
-    assert sorted(each.name for each in shown) == sorted(there)
+    assert sorted(each.name for each in shown) == sorted(each.name for each in there)
     assert {each.name for each in found.leaving} == {
-        name for name in there if "@" not in name and name[0] not in applied
+        each.name for each in there if application_of(each) not in (None, *applied)
     }
     assert all(WORST_FIRST.index(found.status) <= WORST_FIRST.index(each.status) for each in shown)
     assert found.status in {"healthy", *(each.status for each in shown)}
@@ -194,7 +214,7 @@ def test_status_shows_every_replica_set_once_and_the_worst_status(there, applied
 
 
 def test_status_shows_the_proxies_of_the_controllers_node_first():
-    replica_sets = {name: replica_set(name, RUN) for name in ("proxy@a", "proxy@next", "proxy@home")}
+    replica_sets = {name: replica_set(name, RUN) for name in map(proxies_of, ("a", "next", "home"))}
     assert [each.name for each in shown_of([], replica_sets).proxies] == ["proxy@next", "proxy@a", "proxy@home"]
 
 
@@ -206,9 +226,9 @@ def test_status_shows_an_application_before_it_has_replica_sets():
 
 
 def test_a_name_is_known_if_it_is_that_of_an_application_or_a_replica_set():
-    there = ("shop/web", "shop/model", "other/web", "proxy@home", "admin@next")
+    there = (key("shop/web"), key("shop/model"), key("other/web"), proxies_of("home"), admin_of("next"))
     found = shown_of([application()], {name: replica_set(name, RUN) for name in there})
-    for name in ("shop", *there):
+    for name in ("shop", *map(str, there)):
         found.check_name(name)
     for name in ("nope", "nope/web", "admin@home"):
         with pytest.raises(ConfigError, match=f"^there is no application '{name.partition('/')[0]}'$"):
@@ -220,7 +240,10 @@ def test_a_name_is_known_if_it_is_that_of_an_application_or_a_replica_set():
 def test_rolled_back_revision_is_shown_until_another_is_applied():
     stable_rollout = applied(None, application()).but(stable=application(), stable_revision=1)
     bad = applied(stable_rollout, application(num_replicas=3))
-    replica_sets = {"shop/web": replica_set("shop/web", RUN), "shop/model": replica_set("shop/model", Phase.DRAINING)}
+    replica_sets = {
+        key("shop/web"): replica_set(key("shop/web"), RUN),
+        key("shop/model"): replica_set(key("shop/model"), Phase.DRAINING),
+    }
     updating = shown_of([bad], replica_sets)
     assert [(app.status, app.revision, app.last_error) for app in updating.applications] == [("updating", 2, None)]
     assert [each.name for each in updating.leaving] == ["shop/model"], "what only the version before has"

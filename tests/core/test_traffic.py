@@ -33,6 +33,7 @@ from app_toolkit.core.traffic import (
 )
 from app_toolkit.errors import ConfigError
 from app_toolkit.transport import hop
+from tests.keys import app, key
 
 WEIGHTS = st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1e300), min_size=1)
 KEYS = [f"user-{number}" for number in range(5_000)]
@@ -243,8 +244,8 @@ def test_shares_are_always_those_of_all_requests(steps: list[tuple[Any, ...]], r
         except ConfigError:
             continue
         numbers += [each.revision for each in rollout.candidates if each.revision not in numbers]
-        rollouts = {"shop": rollout} | {
-            f"shop@{each.revision}": stable(f"shop@{each.revision}")
+        rollouts = {app("shop"): rollout} | {
+            app(f"shop@{each.revision}"): stable(f"shop@{each.revision}")
             for each in rollout.candidates
             if each.revision in ready
         }
@@ -255,7 +256,7 @@ def test_shares_are_always_those_of_all_requests(steps: list[tuple[Any, ...]], r
         assert {each.spec.name for each in found} <= {"shop"} | live
         mirrors = {f"shop@{each.revision}" for each in rollout.candidates if each.mirror}
         assert mirrors <= live, "a revision that mirrors is not removed"
-        assert {each.spec.name for each in found if each.mirror} == mirrors & rollouts.keys()
+        assert {each.spec.name for each in found if each.mirror} == mirrors & {each.name for each in rollouts}
         assert Rollout.model_validate_json(rollout.model_dump_json()) == rollout
     assert numbers == sorted(numbers), "a number is used once"
 
@@ -318,19 +319,19 @@ def test_a_main_revision_is_scaled_for_the_load_that_it_will_take_over() -> None
     promotion = promoted(with_candidate(stable(), 0.1, None), 2)
     release = with_release(with_candidate(stable(), 0.0, None), None, plan_release([1, 50]))
     loads = {
-        "shop/web": (1, 0, 0, 0),
-        "shop@2/web": (1, 2, 3, 4),
-        "shop@2/model": (5, 0, 0, 0),
-        "blog/web": (9, 9, 9, 9),
+        key("shop/web"): (1, 0, 0, 0),
+        key("shop@2/web"): (1, 2, 3, 4),
+        key("shop@2/model"): (5, 0, 0, 0),
+        key("blog/web"): (9, 9, 9, 9),
     }
     for rollout in (promotion, release, with_paused(release, paused=True)):
-        rollouts = {"shop": rollout, "shop@2": stable("shop@2"), "blog": stable("blog")}
+        rollouts = {app("shop"): rollout, app("shop@2"): stable("shop@2"), app("blog"): stable("blog")}
         assert with_candidates(loads, rollouts) == {
             **loads,
-            "shop/web": (2, 2, 3, 4),
-            "shop/model": (5, 0, 0, 0),
+            key("shop/web"): (2, 2, 3, 4),
+            key("shop/model"): (5, 0, 0, 0),
         }
-        assert with_candidates(loads, {"shop": aborted(rollout)}) == loads
+        assert with_candidates(loads, {app("shop"): aborted(rollout)}) == loads
 
 
 def test_weights_of_a_wrong_type_are_refused() -> None:

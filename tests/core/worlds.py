@@ -45,8 +45,9 @@ from app_toolkit.core.replica_state import (
 )
 from app_toolkit.interfaces import Location, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
+from tests.keys import key
 
-REPLICA_SET = "shop/chat"
+REPLICA_SET = key("shop/chat")
 LIVE = ReloadableOptions(100)
 
 
@@ -63,7 +64,7 @@ def replica_set_spec(template_hash="v1", target=3, live=LIVE, **changes):
         graceful_shutdown_timeout_s=5.0,
     )
     spec = ReplicaSetSpec(
-        name=REPLICA_SET,
+        key=REPLICA_SET,
         template_hash=template_hash,
         target=target,
         template=template,

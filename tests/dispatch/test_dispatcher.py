@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app_toolkit.config.models import Policy
-from app_toolkit.core.affinity import Outcome
 from app_toolkit.core.attempts import FLOOR_PER_S, Action, Result, RetryBudget
+from app_toolkit.core.preference import Outcome
 from app_toolkit.core.recent import WINDOW_S
 from app_toolkit.dispatch.dispatcher import TRANSITIONS, Dispatcher, IllegalStage, RetainedRequest, Stage
 from app_toolkit.errors import (

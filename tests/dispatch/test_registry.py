@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.publication import StartBlocked
 from app_toolkit.dispatch import registry as registry_module
 from app_toolkit.dispatch.registry import Registry, endpoint
@@ -19,6 +20,7 @@ from app_toolkit.router.router import Router
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import Address, NodeId
 from tests import published
+from tests.keys import key
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -61,25 +63,25 @@ def test_a_local_port_is_used_only_on_its_own_node(tmp_path: Path) -> None:
 
 
 async def test_a_new_route_has_its_replicas_at_once_and_keeps_its_router_until_nothing_names_it() -> None:
-    closed: list[str] = []
+    closed: list[ReplicaSetKey] = []
     pool = Pool(b"secret")
     registry = Registry(Router, pool, HERE, closed=closed.append)
     with pytest.raises(NoReplica):
         registry.find("http", "GET", "/", published.no_choice)
 
     def update(number: int, values: dict[str, Any]) -> None:
-        registry.update({key: Snapshot(Version(1, number), value) for key, value in values.items()})
+        registry.update({name: Snapshot(Version(1, number), value) for name, value in values.items()})
 
     served = published.replica_set(published.replica("r", "tcp:127.0.0.1:1", node=HERE))
     update(1, {ROUTES: published.routes(published.application()), f"{REPLICAS}shop/web": served})
     router = registry.routers[registry.find("http", "GET", "/", published.no_choice)[0]]
     assert router.try_acquire() is not None
     update(2, {f"{REPLICAS}shop/model": served})
-    assert registry.routers.keys() == {"shop/web"}, "no request of this process can go to the other replica set"
+    assert registry.routers.keys() == {key("shop/web")}, "no request of this process can go to the other replica set"
     update(3, {ROUTES: published.routes()})
-    assert registry.routers == {"shop/web": router}
+    assert registry.routers == {key("shop/web"): router}
     update(4, {f"{REPLICAS}shop/web": None})
-    assert (registry.routers, closed) == ({}, ["shop/web"])
+    assert (registry.routers, closed) == ({}, [key("shop/web")])
     await pool.aclose()
 
 
@@ -91,7 +93,7 @@ async def test_ingresses_that_cannot_serve_are_named_with_the_reason() -> None:
 
     def publish(**values: Any) -> None:
         names = {"routes": ROUTES, "web": f"{REPLICAS}shop/web", "new": f"{REPLICAS}shop@2/web"}
-        registry.update({names[key]: Snapshot(Version(1, next(versions)), value) for key, value in values.items()})
+        registry.update({names[name]: Snapshot(Version(1, next(versions)), value) for name, value in values.items()})
 
     shop, blog = published.application(), published.application("blog", "/blog")
     candidate, idle = replace(shop, name="shop@2", share=0.1), replace(shop, name="shop@3", share=0.0)
@@ -110,7 +112,7 @@ async def test_ingresses_that_cannot_serve_are_named_with_the_reason() -> None:
     assert registry.unavailable() == ["no replica of shop/web runs yet"]
     failing = StartBlocked("starts_fail", "KeyError")
     publish(web=published.replica_set(cannot_start=failing), routes=published.routes(shop, candidate, blog))
-    assert registry.unavailable("shop") == [failing.sentence("shop/web")]
+    assert registry.unavailable("shop") == [failing.sentence(key("shop/web"))]
     assert registry.unavailable("blog") == ["no replica of blog/web has been published yet"]
     await pool.aclose()
 
@@ -146,13 +148,13 @@ async def test_a_snapshot_that_cannot_be_applied_delays_no_other_and_is_not_ackn
     pool = Pool(b"secret")
     registry = Registry(Router, pool, HERE)
     values = {f"{REPLICAS}shop/web": {"replicas": 3}, ROUTES: published.routes(published.application())}
-    assert not registry.update({key: Snapshot(Version(1, 1), value) for key, value in values.items()})
-    assert registry.find("http", "GET", "/", published.no_choice)[0] == "shop/web"
+    assert not registry.update({name: Snapshot(Version(1, 1), value) for name, value in values.items()})
+    assert registry.find("http", "GET", "/", published.no_choice)[0] == key("shop/web")
     [record] = caplog.records
     assert record.getMessage().startswith("the published value of 'replicas/shop/web' cannot be applied")
     served = published.replica_set(published.replica("r", "tcp:127.0.0.1:1", node=HERE))
     assert registry.update({f"{REPLICAS}shop/web": Snapshot(Version(1, 1), served)})
-    assert registry.routers["shop/web"].try_acquire() is not None
+    assert registry.routers[key("shop/web")].try_acquire() is not None
     await pool.aclose()
 
 
@@ -187,8 +189,8 @@ async def test_the_watch_begins_again_without_a_pause_if_another_replica_set_is_
     async def watch(seen: Mapping[str, Version], prefixes: tuple[str, ...]) -> Mapping[str, Snapshot]:
         watched.append(prefixes)
         if len(watched) == 1:
-            registry.router("shop/web")
-            registry.follow_replica_set("shop/web")
+            registry.router(key("shop/web"))
+            registry.follow_replica_set(key("shop/web"))
         await asyncio.Event().wait()
         return {}
 

@@ -33,7 +33,7 @@ OTHERWISE = {
     "ray_actor_options": "resources that one replica asks of the cluster. Default: one CPU",
 }
 """Options whose default is not a value."""
-INGRESSES_ONLY = {"max_open_websockets"}
+INGRESSES_ONLY = {"faults", "max_open_websockets"}
 
 
 def shown(module: ModuleType, name: str) -> dict[str, str]:

@@ -9,10 +9,9 @@ from anyio.to_thread import current_default_thread_limiter
 
 from app_toolkit import Deployment, DeploymentConfig
 from app_toolkit.config.models import ClassConfig
-from app_toolkit.core.balance import pick
 from app_toolkit.errors import ConfigError
 from app_toolkit.replica.objects.batching import batch
-from app_toolkit.router.router import RUN
+from app_toolkit.router.placement.least_loaded import RUN, pick
 
 from .pages import page
 

@@ -27,5 +27,5 @@ def test_the_exit_code_or_the_signal_of_a_process_is_shown_and_an_ordered_end_ru
             wait_until(lambda why=why: why in (served.ingress("app")["last_error"] or ""))
         client.get("/notes", params={"path": str(notes)}).raise_for_status()
     served.delete()
-    wait_until(notes.exists)
+    wait_until(lambda: notes.exists() and "atexit" in notes.read_text())  # the last note of the process
     assert notes.read_text() == "lifespan\natexit\n"

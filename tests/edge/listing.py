@@ -22,8 +22,9 @@ import uvicorn
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.uploads import PROMPT, PROMPT_S
 from app_toolkit.dispatch.filters.upload_pacing import MEASURE_S
+from app_toolkit.dispatch.request import DISCARDED_BODY, KEPT_BODY
 from app_toolkit.proxy.protocol import Timeouts
-from app_toolkit.proxy.request import DISCARDED_BODY, KEPT_BODY, HeadLimits
+from app_toolkit.proxy.request import HeadLimits
 from app_toolkit.proxy.server import SWEEP_S
 from app_toolkit.types import ASGIApp
 from tests.proxy.world import RunningProxy, World, eventually

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -75,6 +76,34 @@ async def test_requests_beyond_the_limit_wait_and_requests_beyond_the_queue_are_
     assert set(visit.ground.notes) == {"first began", "second began", "third began"}, "the fourth ran no user code"
 
 
+async def test_requests_above_the_rate_limit_of_their_client_are_refused(visit: Visit) -> None:
+    async def ask(key: str) -> httpx.Response:
+        return await visit.client.get("/calm/who", headers={"x-key": key, "x-request-id": "my-own-id"})
+
+    got = [await ask("one") for _ in range(3)]
+    assert [each.status_code for each in got] == [200, 200, 429]
+    assert [each.headers["ratelimit"].rpartition("=")[0] for each in got] == [
+        f'"ingress";r={left};t' for left in (1, 0, 0)
+    ]
+    assert {each.headers["ratelimit-policy"] for each in got} == {'"ingress";q=2;w=3600'}
+    refused, calm = got[-1], visit.served.spoken("calm")
+    assert set(refused.headers.items()) >= REFUSED
+    assert 3_500 < int(refused.headers["retry-after"]) <= 3_600
+    assert refused.json() == {
+        "error": "too_many_requests",
+        "detail": f"the client has sent more than 2 requests in 3600 s, the rate_limit of {calm}",
+        "request_id": "my-own-id",
+    }
+    assert (await ask("two")).status_code == 200
+    for _ in range(2):  # without a key, the address counts
+        async with visit.talk("/calm/talk"):
+            pass
+    with pytest.raises(InvalidStatus) as caught:
+        async with visit.talk("/calm/talk"):
+            pass
+    assert caught.value.response.status_code == 429
+
+
 async def test_a_request_that_waits_too_long_is_refused(visit: Visit) -> None:
     inside = visit.get("/hold/first")
     await visit.noted("first began")
@@ -107,6 +136,18 @@ async def test_a_request_whose_deadline_passes_counts_as_such_and_an_error_of_th
         await asyncio.sleep(AGAIN_S)
         after = Counter(await visit.served.outcomes("desk"))
     assert after - before == {"deadline_exceeded": 1, "ok": 2}
+
+
+async def test_a_request_names_its_own_faults_where_it_may(visit: Visit) -> None:
+    asks = {"x-fault-delay-ms": "100", "x-fault-abort-status": "418"}
+    assert (await visit.client.get("/who", headers=asks)).json() == "hasty"
+    began = time.monotonic()
+    aborted = await visit.client.get("/feed/who", headers=asks)
+    assert time.monotonic() - began >= 0.1
+    assert (aborted.status_code, aborted.json()["error"]) == (418, "fault_injected")
+    assert aborted.json()["detail"] == f"the option faults of {visit.served.spoken('feed')} has aborted this request"
+    assert (await visit.client.get("/feed/who", headers={"x-fault-delay-ms": "100"})).json() == "feed"
+    assert time.monotonic() - began >= 0.2
 
 
 async def test_a_client_that_disconnects_leaves_the_queue(visit: Visit) -> None:

@@ -26,7 +26,7 @@ class Doubler(Deployment):
 @pytest.fixture
 def client() -> Iterator[TestClient]:
     """An app with metrics of its own, whose route /metrics is that of `prometheus_client`."""
-    app = Toolkit(deployment=DeploymentConfig(name="measured_web"))
+    app = Toolkit(deployment=DeploymentConfig(name="measured_web", faults={"headers": True}))
     doublers = Doubler.options(name="measured_doubler").bind()
 
     @app.get("/double/{number}")
@@ -62,6 +62,8 @@ def test_metrics_of_the_toolkit_and_of_user_code_are_in_one_registry(client: Tes
     assert total(client, CALLS, method="double", outcome="ok", **doubler) == 3
     assert total(client, "app_toolkit_batch_size_sum", **doubler) == 3
     assert total(client, "app_toolkit_requests_ongoing", **web) == 1, "the scrape itself"
+    assert client.get("/double/3", headers={"x-fault-abort-status": "503"}).status_code == 503
+    assert total(client, "app_toolkit_faults_injected_total", kind="abort", **web) == 1
     assert total(client, "http_requests_total", handler="/double/{number}") == 3
 
 

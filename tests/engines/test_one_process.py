@@ -17,6 +17,7 @@ from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import DeploymentConfig, Toolkit, replica_context
+from app_toolkit.config.models import Faults
 from app_toolkit.core.uploads import MinimumRate
 from app_toolkit.engines.one_process import Ingress, OneProcess, in_one_process
 from app_toolkit.errors import ContentTooLarge
@@ -215,6 +216,30 @@ def test_an_ingress_is_found_below_the_root_path(of_app: str, of_server: str) ->
         socket.receive_text()
     assert closed.value.reason == "items"
     assert client.get("/api/v1s/items/a").status_code == 404
+
+
+def test_faults_apply_to_handshakes_and_to_waits_that_are_longer_than_those_in_the_queue() -> None:
+    faults = {"delay_s": 0.3, "delay_percent": 100, "headers": True}
+    world = Held(SLOW.model_copy(update={"max_queue_wait_s": 0.1, "faults": Faults(**faults)}))
+    world.let_go.set()
+    denied = Toolkit(deployment=DeploymentConfig(name="denied", faults={"abort_status": 418, "abort_percent": 100}))
+
+    @denied.websocket("/ws")
+    async def never(socket: WebSocket) -> None:
+        raise AssertionError("no replica gets it")
+
+    with TestClient(world.app) as client:
+        assert client.get("/slow/late").json() == "late"
+        late = client.get("/slow/later", headers={"x-request-timeout-seconds": "0.2"})
+        assert (late.status_code, late.json()["detail"]) == (504, "no replica took the request within its 0.2 s")
+    with (
+        TestClient(denied) as client,
+        pytest.raises(WebSocketDenialResponse) as refused,
+        client.websocket_connect("/ws"),
+    ):
+        pass
+    assert (refused.value.status_code, refused.value.json()["error"]) == (418, "fault_injected")
+    assert world.entered == ["late"]
 
 
 # Deadlines

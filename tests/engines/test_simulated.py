@@ -15,6 +15,7 @@ from app_toolkit.core.replica_state import (
 from app_toolkit.engines.simulated import SimulatedLauncher, World
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.types import ReplicaId
+from tests.keys import key
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +24,7 @@ A, B = ReplicaId("shop.chat-1-1"), ReplicaId("shop.chat-1-2")
 
 def start(id=A):
     spec = ReplicaSpec(id, "shop", "chat", "v1", "shop:app", "/srv", "", ReloadableOptions(100), 20.0)
-    return Start(spec, Resources(0.1), "shop/chat", "v1")
+    return Start(spec, Resources(0.1), key("shop/chat"), "v1")
 
 
 class Bench:

@@ -13,6 +13,7 @@ from tests.running import ROOT
 REPLICA = """
 import os, sys, threading, time
 from pathlib import Path
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
@@ -27,7 +28,7 @@ replica = ReplicaProcess(id, services)
 
 def obey():
     try:
-        replica.start(spec, "shop/shop", "v1", b"secret", 1)
+        replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
         if sys.argv[2] == "drained":
             replica.drain(5, 1)
         replica.stop(float(sys.argv[3]), 1)

@@ -1,6 +1,7 @@
 """A replica or proxy process, without an engine that starts it."""
 
 import asyncio
+import inspect
 import json
 import os
 import stat
@@ -16,7 +17,7 @@ import pytest
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import StaleEpoch
 from app_toolkit.host import process
-from app_toolkit.host.process import ProxyProcess
+from app_toolkit.host.process import AdminProcess, ProxyProcess, ReplicaProcess
 from app_toolkit.host.services import Services
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
@@ -59,6 +60,12 @@ def start(proxy: ProxyProcess, epoch: int) -> Any:
     return proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", epoch)
 
 
+@pytest.mark.parametrize("kind", [ReplicaProcess, ProxyProcess, AdminProcess])
+def test_no_method_is_a_coroutine(kind: type) -> None:
+    """Ray would run all methods on one event loop, and not on the main thread."""
+    assert not inspect.getmembers(kind, inspect.iscoroutinefunction)
+
+
 def test_a_stale_order_to_start_changes_nothing() -> None:
     started = proxy()
     started.heed(7)
@@ -88,6 +95,7 @@ def test_a_process_ends_if_a_later_controller_has_replaced_the_one_that_ordered_
 REPLICA = """
 import json, os, sys
 from pathlib import Path
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
@@ -101,7 +109,7 @@ id = ReplicaId("shop.shop-1-1")
 more = json.loads(sys.argv[2])
 spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0, **more)
 replica = ReplicaProcess(id, services)
-location = replica.start(spec, "shop/shop", "v1", b"secret", 1)
+location = replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
 """
 
 ORDERS = """
@@ -149,6 +157,7 @@ def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
 KEEPS = """
 import asyncio, json, os, sys
 from pathlib import Path
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec, code_key
@@ -169,7 +178,7 @@ spec = ReplicaSpec(
 )
 replica = ReplicaProcess(id, services)
 try:
-    replica.start(spec, "shop/shop", "v1", b"secret", 1)
+    replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
 except BaseException as error:
     print(json.dumps(str(error.__cause__ or error)), flush=True)
 else:

@@ -3,6 +3,7 @@ import pytest
 from app_toolkit.core.canary import Requests, bucket_of
 from app_toolkit.observability.counts import LATENCY_S, ComparedRequests, Counters
 from app_toolkit.observability.records import Record
+from tests.keys import app
 
 
 def record(seconds: float = 0.0, kind: str = "http", outcome: str = "ok", deployment: str = "shop/web") -> Record:
@@ -48,17 +49,17 @@ def test_counts_of_a_removed_deployment_start_at_zero() -> None:
 
 def test_compared_requests_are_those_of_the_followed_revisions() -> None:
     compared = ComparedRequests()
-    compared.follow({"shop", "shop@2"})
+    compared.follow({app("shop"), app("shop@2")})
     compared.add(record(0.1, deployment="shop@2/web")._replace(status=200))
     compared.add(record(0.1, deployment="shop@2/chat")._replace(status=404))
     compared.add(record(deployment="other/web"))
     compared.add(record(deployment="-"))
     found = compared.copy()
-    assert found == {"shop": Requests(), "shop@2": Requests(2, 0, {bucket_of(0.1): 2})}
+    assert found == {app("shop"): Requests(), app("shop@2"): Requests(2, 0, {bucket_of(0.1): 2})}
     compared.add(record(0.1, deployment="shop@2/web"))
-    assert found["shop@2"].requests == 2, "a copy does not change"
-    compared.follow({"shop@2", "shop@3"})
-    assert {name: each.requests for name, each in compared.copy().items()} == {"shop@2": 3, "shop@3": 0}
+    assert found[app("shop@2")].requests == 2, "a copy does not change"
+    compared.follow({app("shop@2"), app("shop@3")})
+    assert {key.name: each.requests for key, each in compared.copy().items()} == {"shop@2": 3, "shop@3": 0}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_compared_requests_are_those_of_the_followed_revisions() -> None:
 )
 def test_errors_are_faults_of_the_server(kind: str, outcome: str, status: int, counted: tuple[int, int, int]) -> None:
     compared = ComparedRequests()
-    compared.follow({"shop"})
+    compared.follow({app("shop")})
     compared.add(record(0.1, kind, outcome)._replace(status=status))
-    seen = compared.copy()["shop"]
+    seen = compared.copy()[app("shop")]
     assert (seen.requests, seen.errors, seen.timed) == counted

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from app_toolkit.observability import reference
-from app_toolkit.observability.grafana import ROWS, SOURCE, VARIABLES, dashboard
-from app_toolkit.observability.metrics import BY_NAME, METRICS
+from app_toolkit.observability.grafana import SOURCE, VARIABLES, Panel, dashboard, rows
+from app_toolkit.observability.metrics import BY_NAME, METRICS, Metric
 from tests.docs.pages import ROOT, page
 
 PAGE = page("docs/metrics.md")
@@ -51,7 +51,13 @@ def test_the_dashboard_refers_only_to_metrics_and_labels_that_there_are() -> Non
 
 
 def test_every_metric_is_in_the_dashboard() -> None:
-    assert {panel.metric for row in ROWS.values() for panel in row} == BY_NAME.keys()
+    assert {panel.metric for row in rows(METRICS).values() for panel in row} == BY_NAME.keys()
+
+
+def test_a_metric_without_a_panel_gets_one() -> None:
+    new = Metric("app_toolkit_new_things_total", "counter", "New things.", ("application", "kind"), "all")
+    title, row = rows([*METRICS, new]).popitem()
+    assert (title, row[-1]) == ("Others", Panel("New things", new.name, new.labels, "ops"))
 
 
 def test_the_dashboard_uses_its_variables() -> None:

@@ -10,11 +10,12 @@ from app_toolkit.core.canary import Requests
 from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.observability import reports as module
 from app_toolkit.observability.reports import Report, Reports
+from tests.keys import app, key
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-CHAT = "shop/chat"
+CHAT = key("shop/chat")
 
 
 @asynccontextmanager
@@ -77,13 +78,13 @@ async def test_the_requests_of_compared_revisions_are_reported_when_they_change(
 
     def compared() -> Compared:
         looks.put_nowait(None)
-        return {"shop": counts.copy()}
+        return {app("shop"): counts.copy()}
 
     async with reporting(dict, report, compared):
-        assert await reported.get() == {"shop": Requests()}
+        assert await reported.get() == {app("shop"): Requests()}
         counts.requests = 3
-        assert await reported.get() == {"shop": Requests(3)}
-        assert await reported.get() == {"shop": Requests(3)}, "the report before was lost"
+        assert await reported.get() == {app("shop"): Requests(3)}
+        assert await reported.get() == {app("shop"): Requests(3)}, "the report before was lost"
         for _ in range(looks.qsize() + 3):
             await looks.get()
         assert reported.empty(), "nothing has changed"

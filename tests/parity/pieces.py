@@ -17,8 +17,8 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions, IngressSpec
 from app_toolkit.core.publication import LiveRevision, encode, route_snapshot
 from app_toolkit.interfaces import ReplicaSpec, Snapshot, Version
 from app_toolkit.planning import plan
+from app_toolkit.proxy.hosted_proxy import HostedProxy
 from app_toolkit.proxy.state import ProxyState
-from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.router.router import Router
@@ -99,7 +99,7 @@ def serve() -> None:
                 await asyncio.Event().wait()
             return snapshots
 
-        edge = ProxyThread(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), watch)
+        edge = HostedProxy(lambda: ProxyState(SECRET, Router), HTTPOptions(port=0), watch)
         print(f"serving on http://{edge.start().removeprefix('tcp:')}", flush=True)
         stop.wait()
         edge.stop(5)

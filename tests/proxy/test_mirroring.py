@@ -10,9 +10,11 @@ import pytest
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.routes import RoutedApplication
 from app_toolkit.core.traffic import MirrorCounts
+from app_toolkit.dispatch.filters.mirror import Mirroring
 from app_toolkit.dispatch.mirror import LONGEST_S, MOST_BODY, MOST_REQUESTS, MOST_RESPONSE
 from app_toolkit.observability.records import MIRRORED, Record
 from tests import published
+from tests.keys import key
 
 from .test_sessions import BEGUN, HEADER, OK, ask, begin
 from .wire import Client, Replica, Wire
@@ -46,8 +48,14 @@ def weigh(wire: Wire, mirror: float) -> None:
     wire.publish({"routes": published.routes(published.application(), tagged)})
 
 
+def mirroring(wire: Wire) -> Mirroring:
+    there = wire.proxy.filters.of(Mirroring)
+    assert there is not None
+    return there
+
+
 def counts(wire: Wire) -> MirrorCounts:
-    return wire.proxy.mirroring.mirrors.counts().get("shop@2/web", MirrorCounts())
+    return mirroring(wire).mirrors.counts().get("shop@2/web", MirrorCounts())
 
 
 def post(client: Client, body: bytes, *fields: str) -> None:
@@ -99,7 +107,7 @@ def test_the_copy_is_sent_after_the_request_of_the_client(wire: Wire) -> None:
 def test_a_share_of_the_requests_is_copied_and_a_change_applies_at_once(wire: Wire) -> None:
     mirror = wire.replica().says(OK)
     main = serve(wire, mirror, 0.3)
-    wire.proxy.mirroring.mirrors.draw = Random(1).random
+    mirroring(wire).mirrors.draw = Random(1).random
     client = wire.client()
     for _ in range(500):
         ask(client)
@@ -274,7 +282,7 @@ def test_a_stream_of_a_mirror_that_is_lost_does_not_count_as_open_any_more(wire:
     mirror = wire.replica().says(STREAM)
     serve(wire, mirror)
     assert ask(wire.client()).body == b"ok"
-    router: Any = wire.proxy.registry.routers["shop@2/web"]
+    router: Any = wire.proxy.registry.routers[key("shop@2/web")]
     assert router.opened == 1
     mirror.last.lose()
     assert router.opened == 0
@@ -335,7 +343,7 @@ def test_the_app_of_the_mirror_sees_the_id_of_the_session(wire: Wire) -> None:
 def test_a_copy_is_recorded_and_counts_as_no_request(wire: Wire) -> None:
     serve(wire, wire.replica().says(OK))
     copies: list[Record] = []
-    wire.proxy.mirroring.records.subscribe(copies.append)
+    mirroring(wire).records.subscribe(copies.append)
     ask(wire.client(), "x-request-id: it")
     (request,), (copy,) = wire.records, copies
     assert (request.kind, request.deployment) == ("http", "shop/web")

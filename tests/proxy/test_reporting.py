@@ -10,12 +10,14 @@ from websockets.sync.client import connect
 
 from app_toolkit.config.models import Route
 from app_toolkit.core.canary import Requests
+from app_toolkit.core.preference import NO_PREFERENCE
 from app_toolkit.interfaces import REPLICAS, ROUTES, Snapshot, Version
 from app_toolkit.observability.records import Record
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.types import NodeId
 from tests import published
+from tests.keys import app, key
 
 from .test_outcomes import SWITCHING, WS
 from .wire import Client, Received, Wire
@@ -44,21 +46,21 @@ async def test_the_proxy_reports_loads_and_requests_that_wait_for_the_first_repl
     proxy = ProxyState(b"secret", router, NodeId("here"))
     proxy.registry.update({ROUTES: Snapshot(Version(1, 1), TABLE)})
     assert proxy.loads() == {}
-    chat, shop = proxy.registry.routers["shop/chat"], proxy.registry.routers["shop/shop"]
+    chat, shop = proxy.registry.routers[key("shop/chat")], proxy.registry.routers[key("shop/shop")]
     proxy.registry.update({f"{REPLICAS}shop/chat": snapshots(2, reported=True, replicas=0)})
     proxy.registry.update({f"{REPLICAS}shop/shop": snapshots(3, reported=False, replicas=1)})
     granted: list[Any] = []
     for _ in range(3):
         chat.wait(granted.append, 0.0, avoid=(), again=False)
-    permit = shop.try_acquire((), None, False, False)
+    permit = shop.try_acquire((), NO_PREFERENCE)
     assert permit is not None
-    assert (proxy.loads(), hurried) == ({"shop/chat": (3, 0, 0, 0)}, ["shop/chat"] * 3)
+    assert (proxy.loads(), hurried) == ({key("shop/chat"): (3, 0, 0, 0)}, ["shop/chat"] * 3)
     proxy.registry.update({f"{REPLICAS}shop/chat": snapshots(4, reported=True, replicas=1)})
-    assert proxy.loads() == {"shop/chat": (1, 2, 0, 0)}
+    assert proxy.loads() == {key("shop/chat"): (1, 2, 0, 0)}
     proxy.registry.update({f"{REPLICAS}shop/chat": snapshots(5, reported=False, replicas=1)})
     assert proxy.loads() == {}
     proxy.registry.update({f"{REPLICAS}shop/shop": snapshots(6, reported=True, replicas=1)})
-    assert proxy.loads() == {"shop/shop": (0, 1, 0, 0)}
+    assert proxy.loads() == {key("shop/shop"): (0, 1, 0, 0)}
     proxy.registry.update(
         {ROUTES: Snapshot(Version(1, 7), None), f"{REPLICAS}shop/shop": Snapshot(Version(1, 8), None)}
     )
@@ -81,15 +83,15 @@ async def test_requests_are_counted_only_while_the_routes_name_a_canary_release(
     ask()
     assert proxy.compared() == {}
     publish(2, compared=True)
-    assert proxy.compared() == {"shop": Requests(), "shop@2": Requests()}
+    assert proxy.compared() == {app("shop"): Requests(), app("shop@2"): Requests()}
     ask()
     ask()
-    assert {name: each.requests for name, each in proxy.compared().items()} == {"shop": 0, "shop@2": 2}
+    assert {name: each.requests for name, each in proxy.compared().items()} == {app("shop"): 0, app("shop@2"): 2}
     publish(3, compared=False)
     assert proxy.compared() == {}
     ask()
     publish(4, compared=True)
-    assert proxy.compared()["shop@2"] == Requests(), "each release begins at zero"
+    assert proxy.compared()[app("shop@2")] == Requests(), "each release begins at zero"
     await proxy.aclose()
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app_toolkit.dispatch.request import KEPT_BODY
 from app_toolkit.errors import NotSupported
-from app_toolkit.proxy.request import KEPT_BODY, Body, HeadLimits, Request, RequestParser
+from app_toolkit.proxy.request import Body, HeadLimits, Request, RequestParser
 
 STREAM = (
     b"GET /a?b=1 HTTP/1.1\r\nHost: x\r\nX: 1\r\n\r\n"

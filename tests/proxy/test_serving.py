@@ -12,6 +12,7 @@ from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.transport.frames import close_frame
 from tests import published
+from tests.keys import key
 from tests.patience import PATIENCE_S
 
 from .world import WAIT_S, Raw, World, eventually, on_both
@@ -47,7 +48,7 @@ def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: 
         chat.admission.draining = True  # who asks chat now waits
         with world.raw() as waits:
             waits.send(GET % b"/%70ath/x")
-            eventually(lambda: world.edge.proxy.registry.routers["shop/chat"].waiting == 1)
+            eventually(lambda: world.edge.proxy.registry.routers[key("shop/chat")].waiting == 1)
             chat.admission.draining = False
             assert waits.answer().json()["path"] == "/path/x"
         assert raw.send(GET % b"/blog/hello").answer().status == 404  # the app's, which has no such prefix

@@ -218,7 +218,7 @@ def test_a_wrong_file_is_a_sentence(certified: Certificate, tmp_path: Path) -> N
 
 
 def test_a_proxy_with_a_wrong_certificate_does_not_listen(certified: Certificate, tmp_path: Path) -> None:
-    from app_toolkit.proxy.thread import ProxyThread as Served
+    from app_toolkit.proxy.hosted_proxy import HostedProxy as Served
     from app_toolkit.router.router import Router
 
     async def watch(seen: object, prefixes: object) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from app_toolkit.dispatch.filters.client_limit import ClientLimit
 from app_toolkit.dispatch.filters.upload_pacing import MEASURE_S
-from app_toolkit.proxy.request import KEPT_BODY
+from app_toolkit.dispatch.request import KEPT_BODY
 from tests import published
 from tests.patience import PATIENCE_S
 
@@ -215,7 +216,7 @@ def test_a_malformed_chunk_in_a_small_body_is_refused_before_any_user_code_runs(
 
 
 def has_no_clients(world: World) -> bool:
-    limit = world.edge.proxy.client_limit
+    limit = world.edge.proxy.filters.of(ClientLimit)
     return limit is None or len(limit) == 0
 
 

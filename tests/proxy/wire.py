@@ -26,6 +26,7 @@ from app_toolkit.proxy.state import ProxyState
 from app_toolkit.router.router import Router
 from app_toolkit.transport import hop
 from tests import published
+from tests.keys import key
 
 from .app import SECRET
 from .world import Got, read_response
@@ -417,7 +418,7 @@ class Wire:
     @property
     def load(self) -> tuple[int, int, int, int]:
         """The numbers of waiting and ongoing requests, of WebSockets and of streams."""
-        return self.loop.call(self.proxy.loads).get("shop/web", (0, 0, 0, 0))
+        return self.loop.call(self.proxy.loads).get(key("shop/web"), (0, 0, 0, 0))
 
     def record(self, id: str = "it") -> Record:
         """The only record of this request."""

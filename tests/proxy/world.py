@@ -34,6 +34,7 @@ from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.router.router import Router
 from tests import published
+from tests.keys import key
 from tests.patience import PATIENCE_S
 
 from .app import SECRET, Journal, build, serve, serve_alone
@@ -415,7 +416,7 @@ class World:
 
     def load(self) -> tuple[int, int, int, int]:
         """Who waits, who is ongoing, and which WebSockets are open."""
-        return self.edge.call(self.edge.proxy.loads).get("shop/web", (0, 0, 0, 0))
+        return self.edge.call(self.edge.proxy.loads).get(key("shop/web"), (0, 0, 0, 0))
 
     def settled(self) -> bool:
         statistics = self.edge.statistics()

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit import multiplexed
-from app_toolkit.core.affinity import DISPLACEMENT_S, PREFERENCE_S
 from app_toolkit.core.attempts import Result
+from app_toolkit.core.preference import keyed
 from app_toolkit.core.queueing import FULL_S, ROOM_S
 from app_toolkit.errors import QueueTimeout
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.replica.objects.multiplexing import holdings, must_displace, unload
+from app_toolkit.router.placement.holders import DISPLACEMENT_S, PREFERENCE_S
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
 from tests.docs.pages import page
@@ -89,7 +90,7 @@ class World:
         now = asyncio.get_running_loop().time
         since = now()
         while True:
-            permit = router.try_acquire(affinity=key) or await router.acquire(since, affinity=key)
+            permit = router.try_acquire(preference=keyed(key)) or await router.acquire(since, preference=keyed(key))
             replica = self.replicas[permit.endpoint.id]
             ran = await replica.run(key, permit.held, lambda: self.waits[key].append(now() - since))
             if (report := holdings(replica)) is not None:
@@ -169,17 +170,17 @@ def test_a_request_waits_for_the_holder_of_its_key_for_a_bounded_time_and_then_t
         for key in ("one", "two"):
             await world.call(router, key)
         loop = asyncio.get_running_loop()
-        stuck = router.try_acquire(affinity="one")
+        stuck = router.try_acquire(preference=keyed("one"))
         assert stuck is not None
         assert stuck.held
-        assert router.try_acquire(affinity="one") is None, "the other replica has room, and another model"
+        assert router.try_acquire(preference=keyed("one")) is None, "the other replica has room, and another model"
         since = loop.time()
-        permit = await router.acquire(since, affinity="one")
+        permit = await router.acquire(since, preference=keyed("one"))
         assert loop.time() - since == pytest.approx(PREFERENCE_S, rel=0.01)
         assert permit.endpoint.id != stuck.endpoint.id
         router.release(permit)
         since = loop.time()
-        waiting = asyncio.create_task(router.acquire(since, affinity="one"))
+        waiting = asyncio.create_task(router.acquire(since, preference=keyed("one")))
         await asyncio.sleep(PREFERENCE_S / 2)
         router.release(stuck)
         permit = await waiting
@@ -210,7 +211,7 @@ def test_many_keys_in_the_queue_make_no_request_expensive(clients_leave: bool) -
             permits = [permit for _ in range(100) if (permit := router.try_acquire()) is not None]
             loop = asyncio.get_running_loop()
             for number in range(keys):
-                router.wait(permits.append, loop.time() + number / keys, affinity=f"key {number}")
+                router.wait(permits.append, loop.time() + number / keys, preference=keyed(f"key {number}"))
             if clients_leave:  # the newest is served first
                 for _ in range(2):
                     router.leave(router.wait(permits.append, loop.time()))
@@ -237,10 +238,10 @@ def test_a_request_that_waits_since_before_the_first_report_takes_any_replica_af
         assert first is not None
         assert second is not None
         loop = asyncio.get_running_loop()
-        before = asyncio.create_task(router.acquire(loop.time(), affinity="one"))
+        before = asyncio.create_task(router.acquire(loop.time(), preference=keyed("one")))
         await asyncio.sleep(PREFERENCE_S / 2)
         since = loop.time()
-        waiting = asyncio.create_task(router.acquire(since, affinity="one"))
+        waiting = asyncio.create_task(router.acquire(since, preference=keyed("one")))
         await asyncio.sleep(PREFERENCE_S * 3 / 4)
         before.cancel()
         await asyncio.sleep(0)
@@ -367,7 +368,7 @@ def test_an_old_report_changes_nothing() -> None:
         router.report(permit, b"7 0 one")
         router.report(permit, b"6 0 two")
         for key, held in (("one", True), ("two", False)):
-            found = router.try_acquire(affinity=key)
+            found = router.try_acquire(preference=keyed(key))
             assert found is not None
             assert found.held is held
             router.release(found)

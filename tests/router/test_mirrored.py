@@ -18,6 +18,7 @@ from app_toolkit.router.mirrored import MirroredClient
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.types import Address
 from tests import published
+from tests.keys import key
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served
 from tests.router.deployments import Writer
@@ -120,7 +121,7 @@ class Process:
 
     @property
     def load(self) -> CallLoad:
-        return self.plane.call_loads()["shop/mirror"]
+        return self.plane.call_loads()[key("shop/mirror")]
 
     @property
     def counts(self) -> MirrorCounts:
@@ -335,7 +336,7 @@ async def test_call_that_is_sent_again_is_copied_once(process: Process, mirror: 
         first = asyncio.create_task(process.call("hold", "main"))
         await until(lambda: small.marked("began"))
         second = asyncio.create_task(process.call("echo", 1))
-        await until(lambda: process.plane.call_loads()["shop/main"].waiting == 1)
+        await until(lambda: process.plane.call_loads()[key("shop/main")].waiting == 1)
         small.release("open")
         await asyncio.gather(first, second)
         assert (await process.ended(2)).completed == 2
@@ -346,7 +347,7 @@ async def test_call_that_is_sent_again_is_copied_once(process: Process, mirror: 
 async def test_call_that_was_not_sent_is_not_copied(process: Process, mirror: Served) -> None:
     process.at("main")
     call = asyncio.create_task(process.call("echo", 1))
-    await until(lambda: process.plane.call_loads()["shop/main"].waiting == 1)
+    await until(lambda: process.plane.call_loads()[key("shop/main")].waiting == 1)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     assert process.counts == MirrorCounts()

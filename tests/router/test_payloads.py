@@ -22,6 +22,7 @@ from app_toolkit.transport import calls
 from app_toolkit.transport.calls import Piece
 from app_toolkit.types import Address, ReplicaId
 from tests import published
+from tests.keys import key
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +110,7 @@ class World:
         async with asyncio.timeout(PATIENCE_S):
             while not (  # noqa: ASYNC110 - it is about another thread, too
                 self.server.statistics() == NOBODY
-                and self.callers.call_loads() == {"shop/writer": CallLoad(0, 0)}
+                and self.callers.call_loads() == {key("shop/writer"): CallLoad(0, 0)}
                 and len(self.server.payloads) == 0
             ):
                 await asyncio.sleep(0.005)

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.core.affinity import PIECE, most_preferred
 from app_toolkit.errors import NoReplica, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Call, Snapshot, Version
+from app_toolkit.router.placement.hashed import most_preferred
+from app_toolkit.router.placement.prefix import PIECE
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymentClient
 from app_toolkit.transport.pool import PooledConnection, connect
 from app_toolkit.types import Address, ReplicaId
 from tests import published
+from tests.keys import app, key
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served
 
@@ -73,7 +75,7 @@ class Calling:
         ]
         value = published.replica_set(*shown, idempotent=idempotent, **policy)
         self.callers.registry.update({"replicas/shop/model": Snapshot(Version(1, self._number), value)})
-        return self.callers.client_named("shop", "model")
+        return self.callers.client_named(app("shop"), "model")
 
     async def gives_everything_back(self) -> None:
         await until(lambda: not any(each.waiting or each.ongoing for each in self.callers.call_loads().values()))
@@ -103,11 +105,11 @@ async def test_a_call_that_yields_items_is_a_stream_in_the_load_from_its_first_i
     caller = calling.publish(serve(SOURCE))
     items = caller.stream(Call("count", (1_000_000,), {}))
     assert await anext(items) == 0
-    assert calling.callers.call_loads() == {"shop/model": CallLoad(waiting=0, ongoing=0, streams=1)}
+    assert calling.callers.call_loads() == {key("shop/model"): CallLoad(waiting=0, ongoing=0, streams=1)}
     calling.publish()
-    assert calling.callers.call_loads()["shop/model"].streams == 1, "its replica is removed, and still serves it"
+    assert calling.callers.call_loads()[key("shop/model")].streams == 1, "its replica is removed, and still serves it"
     await items.aclose()
-    assert calling.callers.call_loads() == {"shop/model": CallLoad(0, 0)}
+    assert calling.callers.call_loads() == {key("shop/model"): CallLoad(0, 0)}
 
 
 async def test_a_connection_that_is_lost_before_anybody_listens_is_no_loss(
@@ -202,7 +204,7 @@ async def test_a_call_of_an_idempotent_method_is_made_again_when_its_replica_is_
 async def test_a_call_made_before_the_first_snapshot_is_made_again_when_its_replica_is_lost(
     serve: Serve, calling: Calling, dying: Address
 ) -> None:
-    caller = calling.callers.client_named("shop", "model")
+    caller = calling.callers.client_named(app("shop"), "model")
     result = asyncio.create_task(caller.call(double(2)))
     await until(lambda: caller.router.waiting == 1)
     calling.publish(dying, idempotent=("double",))

@@ -11,10 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from app_toolkit.config.models import Policy
 from app_toolkit.core.attempts import NO_OTHER
-from app_toolkit.core.balance import SPARE_REQUESTS
+from app_toolkit.core.preference import keyed
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
-from app_toolkit.router.router import REST_S, RUN, Router
+from app_toolkit.router.placement.least_loaded import RUN, SPARE_REQUESTS
+from app_toolkit.router.router import REST_S, Router
 from app_toolkit.router.targets import Permit, Waiter
 from app_toolkit.types import Address, ReplicaId
 from tests.patience import PATIENCE_S
@@ -43,16 +44,16 @@ def replica_of(permit: Permit | None) -> str:
 
 def test_requests_with_one_key_prefer_one_replica_until_it_is_full_or_clearly_busier() -> None:
     router = router_of(*(endpoint(name, 9) for name in "abc"))
-    first = router.try_acquire(affinity="model")
+    first = router.try_acquire(preference=keyed("model"))
     assert first is not None
     router.release(first)
-    own = [replica_of(router.try_acquire(affinity="model")) for _ in range(SPARE_REQUESTS + 1)]
+    own = [replica_of(router.try_acquire(preference=keyed("model"))) for _ in range(SPARE_REQUESTS + 1)]
     assert set(own) == {first.endpoint.id}
-    following = [replica_of(router.try_acquire(affinity="model")) for _ in range(9)]
+    following = [replica_of(router.try_acquire(preference=keyed("model"))) for _ in range(9)]
     assert len({first.endpoint.id, *following}) == 2
-    everything = [router.try_acquire(affinity="model") for _ in range(27 - len(own) - len(following))]
+    everything = [router.try_acquire(preference=keyed("model")) for _ in range(27 - len(own) - len(following))]
     assert None not in everything
-    assert router.try_acquire(affinity="model") is None
+    assert router.try_acquire(preference=keyed("model")) is None
 
 
 def test_an_unresponsive_replica_gets_no_permit() -> None:

@@ -17,6 +17,7 @@ from app_toolkit.interfaces import SPLITS, Call, DeploymentClient, Snapshot, Ver
 from app_toolkit.router.remote import RemoteDataPlane, RemoteDeploymentClient
 from app_toolkit.router.split import UnpublishedSplit, member_of
 from app_toolkit.split import split
+from tests.keys import app, key
 from tests.patience import until
 from tests.router.deployments import Writer
 
@@ -95,8 +96,8 @@ async def test_call_waits_until_the_weights_are_published(plane: RemoteDataPlane
     await asyncio.sleep(0)
     assert not any(load.waiting for load in plane.call_loads().values()), "no member has the calls"
     publish(plane, 1, one=0.0, two=1.0)
-    await until(lambda: plane.call_loads()["shop/two"].waiting == 3)
-    assert plane.call_loads()["shop/one"].waiting == 0
+    await until(lambda: plane.call_loads()[key("shop/two")].waiting == 3)
+    assert plane.call_loads()[key("shop/one")].waiting == 0
     for each in calls:
         each.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
@@ -108,10 +109,10 @@ async def test_call_that_waits_for_weights_fails_at_its_deadline(plane: RemoteDa
 
 
 async def test_calls_beyond_the_bound_are_refused_while_weights_are_unknown(plane: RemoteDataPlane) -> None:
-    waiting = [asyncio.create_task(plane.registry.published("shop/writer")) for _ in range(1_000)]
+    waiting = [asyncio.create_task(plane.registry.published(key("shop/writer"))) for _ in range(1_000)]
     await asyncio.sleep(0)
     with pytest.raises(QueueFull, match="1000 calls wait until the weights of the split shop/writer are published"):
-        await plane.registry.published("shop/writer")
+        await plane.registry.published(key("shop/writer"))
     plane.registry.close()
     assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {NoReplica}
 
@@ -131,7 +132,7 @@ async def test_process_follows_a_split_of_another_application() -> None:
 
     follow: Callable[..., object] = watch
     run = asyncio.create_task(plane.run(follow))  # type: ignore[arg-type]
-    plane.client_in("bank", Named(one=1.0))
+    plane.client_in(app("bank"), Named(one=1.0))
     async with asyncio.timeout(5):
         assert await asked.get() == ("splits/bank/writer/",)
     run.cancel()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from app_toolkit.streaming import (
     resumable,
     stream_router,
 )
+from app_toolkit.streaming.redis import RedisStreamLog
 from app_toolkit.streaming.shared import application_log
 from app_toolkit.types import ReplicaId
 from tests.patience import PATIENCE_S
@@ -228,10 +230,13 @@ async def test_streams_are_kept_in_redis_if_the_application_says_so(
         plain = FastAPI()
         plain.include_router(ai_sdk_router(echo), prefix="/api/chat")
         app = in_one_process(plain, stream_log=server.url)
-    answer = await sent(app)
-    assert (answer.status_code, '"hello"' in answer.text) == (200, True)
-    with redis.Redis.from_url(server.url) as client:
-        assert client.get('app-toolkit:stream:key:chat:[null, "one"]') == answer.headers["x-stream-id"].encode()
+    log = application_log({"type": "http", "extensions": {"app_toolkit": {"stream_log": server.url}}})
+    assert isinstance(log, RedisStreamLog)
+    async with aclosing(log):
+        answer = await sent(app)
+        assert (answer.status_code, '"hello"' in answer.text) == (200, True)
+        with redis.Redis.from_url(server.url) as client:
+            assert client.get('app-toolkit:stream:key:chat:[null, "one"]') == answer.headers["x-stream-id"].encode()
 
 
 @pytest.mark.anyio

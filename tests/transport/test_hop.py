@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.affinity import MOST_KEYS, Holdings
+from app_toolkit.core.holdings import MOST_KEYS, Holdings
 from app_toolkit.transport.hop import (
     LONGEST_HOLDINGS,
     decode_holdings,

@@ -14,11 +14,24 @@ A filter is an object with some of these methods. The exchange calls them in thi
 | `response(exchange, head)` | the head of the response has arrived | change its fields, observe its body |
 | `ended(exchange, status, outcome)` | the exchange has ended | note something |
 
-`exchange.marks` keeps what a filter must remember of a request. `exchange.observers` get the bytes of the body of the
-response.
+For a filter, an exchange has:
+
+* `marks`: what the filter must remember of the request, by the filter.
+* `fields`: fields that the response gets, whoever gives it.
+* `observe`: the bytes of the body of the response go to an object, too.
+* `proceed` and `fail`: a filter that has returned `math.inf` from `waits` calls one of them later.
+
+A filter may also have `samples()`, which yields its metrics and is called by other threads, `forget(ingress)`, for an
+ingress that is removed, and `aclose()`, which ends what it has begun when its plane closes.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.observability.metrics import Sample
+
+F = TypeVar("F")
 
 HOOKS = ("arrived", "place", "request", "waits", "waited", "sending", "sent", "response", "ended")
 
@@ -26,7 +39,7 @@ HOOKS = ("arrived", "place", "request", "waits", "waited", "sending", "sent", "r
 class Filters:
     """The filters of one plane, in their order: the hooks of each are called after those of the ones before."""
 
-    __slots__ = HOOKS
+    __slots__ = (*HOOKS, "__weakref__", "_filters")
 
     arrived: tuple[Any, ...]
     place: tuple[Any, ...]
@@ -39,5 +52,28 @@ class Filters:
     ended: tuple[Any, ...]
 
     def __init__(self, *filters: object) -> None:
+        self._filters = filters
         for hook in HOOKS:
             setattr(self, hook, tuple(getattr(each, hook) for each in filters if hasattr(each, hook)))
+
+    def of(self, kind: type[F]) -> F | None:
+        """Return the filter of a class. None: there is none."""
+        return next((each for each in self._filters if isinstance(each, kind)), None)
+
+    def forget(self, ingress: ReplicaSetKey) -> None:
+        """Note that an ingress was removed."""
+        for each in self._filters:
+            if hasattr(each, "forget"):
+                each.forget(ingress)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of all filters. Thread-safe."""
+        for each in self._filters:
+            if hasattr(each, "samples"):
+                yield from each.samples()
+
+    async def aclose(self) -> None:
+        """Close all filters, in their order."""
+        for each in self._filters:
+            if hasattr(each, "aclose"):
+                await each.aclose()

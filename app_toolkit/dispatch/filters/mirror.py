@@ -1,25 +1,27 @@
 """The filter that sends copies of requests to mirrors (`dispatch.mirror`). Nobody gets their responses."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.attempts import Action, Result
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.preference import Preference
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.deadlines import Deadline
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.ingress_router import IngressRouter, RoutePermit
-from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.ingress_state import UNOWNED, IngressState
 from app_toolkit.dispatch.mirror import MOST_BODY, MOST_RESPONSE, MirroredRequest, Mirrors, Primary
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.dispatch.upstream import Terms, Upstreams
 from app_toolkit.errors import BadResponse, ReplicaGone, ReplicaLost, RequestError, ResponseUnreadable
-from app_toolkit.observability.records import CUT, MIRRORED, NOT_OWNED, OK, Record, Records
+from app_toolkit.observability.metrics import Sample
+from app_toolkit.observability.records import CUT, MIRRORED, OK, Record, Records
 from app_toolkit.transport.pool import ResponseHead
-from app_toolkit.types import ReplicaId
 
 LONGEST_NAME = 200
 """Characters of the path in a difference."""
@@ -36,11 +38,18 @@ class Original:
 class Mirroring:
     """The mirrored requests of one proxy."""
 
-    def __init__(self, registry: Registry[IngressRouter], upstreams: Upstreams, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        registry: Registry[IngressRouter],
+        upstreams: Upstreams,
+        clock: Callable[[], float],
+        *subscribers: Callable[[Record], object],
+    ) -> None:
+        """`subscribers`: get the records of the copies that have ended."""
         self.mirrors = Mirrors()
         #: The records of the copies that have ended. Those of clients' requests are elsewhere, so that no subscriber
         #: counts a copy as a request.
-        self.records: Records[Record] = Records()
+        self.records: Records[Record] = Records(*subscribers)
         self.clock = clock
         #: The copies that have not ended.
         self.live: set[Copy] = set()
@@ -73,7 +82,14 @@ class Mirroring:
         else:
             original.primary.abandon()
 
-    def close(self) -> None:
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples of the metrics of mirrors. Thread-safe."""
+        return self.mirrors.samples("request")
+
+    def forget(self, ingress: ReplicaSetKey) -> None:
+        self.mirrors.forget(ingress.name)
+
+    async def aclose(self) -> None:
         """End all copies, and begin no others."""
         self._closed = True
         for copy in list(self.live):
@@ -87,15 +103,15 @@ class Mirroring:
         request, serving = exchange.request, exchange.ingress
         method = request.method.decode()
         mirrors = self._registry.routes.mirrors(method, request.path, serving)
-        names = [name for name, share in mirrors if self.mirrors.is_sampled(share)]
-        if not names:
+        keys = [key for key, share in mirrors if self.mirrors.is_sampled(share)]
+        if not keys:
             return None
         path = request.raw_path.decode("latin-1")[:LONGEST_NAME]
         primary = Primary(request.request_id, f"{method} {path}", self.clock())
         copied = request.copied() if request.complete else None
         if copied is None:
-            for name in names:
-                self._admit(name, primary, None, serving)
+            for key in keys:
+                self._admit(key, primary, None, serving)
             return None
         terms = Terms(None, False, mirrored=True)
         for hook in exchange.plane.filters.sending:
@@ -103,37 +119,37 @@ class Mirroring:
         # An event loop may write the bytes of the client's request only after the callbacks of this iteration.
         loop = asyncio.get_running_loop()
         peers = exchange.downstream.peers
-        loop.call_soon(loop.call_soon, self._begin, names, primary, copied, serving, peers, terms)
+        loop.call_soon(loop.call_soon, self._begin, keys, primary, copied, serving, peers, terms)
         return primary
 
     def _begin(
         self,
-        names: Sequence[str],
+        keys: Sequence[ReplicaSetKey],
         primary: Primary,
         copied: ClientRequest,
-        serving: str,
+        serving: ReplicaSetKey,
         peers: bytes,
         terms: Terms,
     ) -> None:
-        for name in names:
-            mirrored = self._admit(name, primary, copied.body.received, serving)
+        for key in keys:
+            mirrored = self._admit(key, primary, copied.body.received, serving)
             if mirrored is not None:
-                Copy(CopyPlane(self, name, self._upstreams, terms), mirrored, copied, peers).begin()
+                Copy(CopyPlane(self, key, self._upstreams, terms), mirrored, copied, peers).begin()
                 copied.body.rewind()
 
     def _admit(
-        self, name: str, primary: Primary, size: int | None, serving: str
+        self, key: ReplicaSetKey, primary: Primary, size: int | None, serving: ReplicaSetKey
     ) -> MirroredRequest[RoutePermit] | None:
         routers = self._registry.routers
-        if self._closed or name not in routers or serving not in routers:  # removed meanwhile
+        if self._closed or key not in routers or serving not in routers:  # removed meanwhile
             return None
-        return self.mirrors.begin(name, primary, size, routers[name], routers[serving], self.clock())
+        return self.mirrors.begin(key.name, primary, size, routers[key], routers[serving], self.clock())
 
 
 class CopyPlane:
     """The plane of a copy: it has no filters, and affects no state of the mirror's own requests."""
 
-    def __init__(self, mirroring: Mirroring, mirror: str, upstreams: Upstreams, terms: Terms) -> None:
+    def __init__(self, mirroring: Mirroring, mirror: ReplicaSetKey, upstreams: Upstreams, terms: Terms) -> None:
         """`terms`: those of the client's request."""
         self.mirroring = mirroring
         self.clock = mirroring.clock
@@ -141,7 +157,7 @@ class CopyPlane:
         self.upstreams = upstreams
         self.filters = Filters(self)
         self.state = IngressState(mirror, mirroring.clock)
-        self.unowned = IngressState(NOT_OWNED, mirroring.clock)
+        self.unowned = IngressState(UNOWNED, mirroring.clock)
         self._terms = terms
 
     def sending(self, exchange: Exchange, terms: Terms) -> None:
@@ -153,16 +169,16 @@ class CopyPlane:
     def own_response(self, request: ClientRequest) -> BuiltinResponse | None:
         return None
 
-    def find(self, exchange: Exchange) -> tuple[str, str]:
-        return self.state.name, ""
+    def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
+        return self.state.key, ""
 
-    def router(self, ingress: str) -> IngressRouter | None:
+    def router(self, ingress: ReplicaSetKey) -> IngressRouter | None:
         return None
 
-    def ingress_state(self, ingress: str) -> IngressState:
+    def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
         return self.state
 
-    def cors(self, ingress: str, path: str) -> Sequence[CorsSettings]:
+    def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         return ()
 
 
@@ -251,7 +267,7 @@ class Nobody:
     def __init__(self, copy: Copy, mirrored: MirroredRequest[RoutePermit], peers: bytes) -> None:
         """`peers`: of the client whose request was copied."""
         self.peers = peers
-        self.served: dict[str, tuple[ReplicaId, bool]] = {}
+        self.served: dict[ReplicaSetKey, Preference] = {}
         self.head: ResponseHead | None = None
         self.size = 0
         self._copy = copy

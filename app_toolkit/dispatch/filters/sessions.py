@@ -3,11 +3,11 @@
 from functools import lru_cache
 
 from app_toolkit.config.affinity import KeySource, key_sources
-from app_toolkit.core.affinity import Key, Pinned
-from app_toolkit.core.identity import main_replica_set
-from app_toolkit.core.sessions import Pins, from_cookies, from_query
+from app_toolkit.core.identity import ReplicaSetKey, dotted
+from app_toolkit.core.preference import Preference
+from app_toolkit.core.sessions import Pins
 from app_toolkit.dispatch.exchange import Exchange
-from app_toolkit.dispatch.request import ClientRequest
+from app_toolkit.dispatch.request import ClientRequest, value_at
 from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.transport.pool import ResponseHead
 from app_toolkit.types import Header, ReplicaId
@@ -28,13 +28,13 @@ class SessionAffinity:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def place(self, exchange: Exchange, ingress: str) -> None:
+    def place(self, exchange: Exchange, ingress: ReplicaSetKey) -> None:
         """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
         sessions = self._sessions(exchange, ingress)
         if sessions is not exchange.marks.get(self):
             exchange.marks[self] = sessions
             request, peers = exchange.request, exchange.downstream.peers
-            exchange.preference = None if sessions is None else sessions.key(request, peers)
+            exchange.preference = None if sessions is None else sessions.preference(request, peers)
 
     def sending(self, exchange: Exchange, terms: Terms) -> None:
         sessions = exchange.marks.get(self)
@@ -47,11 +47,11 @@ class SessionAffinity:
             replica, peers = exchange.dispatcher.replica, exchange.downstream.peers
             head.fields = sessions.pinned(head.fields, exchange.request, replica, peers)
 
-    def _sessions(self, exchange: Exchange, ingress: str) -> "Sessions | None":
+    def _sessions(self, exchange: Exchange, ingress: ReplicaSetKey) -> "Sessions | None":
         """Return the sessions of an ingress. None: it has none."""
         router = exchange.plane.router(ingress)
         affinity = None if router is None else router.policy.affinity
-        return None if affinity is None else sessions_of(affinity, self._secret, main_replica_set(ingress))
+        return None if affinity is None else sessions_of(affinity, self._secret, ingress.main)
 
 
 class Sessions:
@@ -59,30 +59,32 @@ class Sessions:
 
     __slots__ = ("_cookie", "_pins", "_sources")
 
-    def __init__(self, option: str, secret: bytes, ingress: str) -> None:
+    def __init__(self, option: str, secret: bytes, ingress: ReplicaSetKey) -> None:
         self._sources = key_sources(option)
         self._pins = Pins(secret, ingress)
-        self._cookie = COOKIE + ingress.replace("/", ".")
+        self._cookie = COOKIE + dotted(ingress)
 
-    def key(self, request: ClientRequest, peers: bytes) -> Key | None:
-        """Return the first affinity key that a request has; None: it has none.
+    def preference(self, request: ClientRequest, peers: bytes) -> Preference | None:
+        """Return the preference of the session or the first affinity key that a request has; None: it has none.
 
         `peers`: the client of the request, as encoded by `hop.peers`.
         """
-        keys = (self._key_at(source, request, peers) for source in self._sources)
-        return next((key for key in keys if key is not None), None)
+        preferences = (self._preference_at(source, request, peers) for source in self._sources)
+        return next((preference for preference in preferences if preference is not None), None)
 
-    def _key_at(self, source: KeySource, request: ClientRequest, peers: bytes) -> Key | None:
+    def _preference_at(self, source: KeySource, request: ClientRequest, peers: bytes) -> Preference | None:
         if source.where == "client":
-            return peers.partition(b" ")[0].decode("latin-1")
+            return Preference(key=peers.partition(b" ")[0].decode("latin-1"))
         value = value_at(source, request, self._cookie)
         pinned = None if value is None else self._pins.split(value)
         if source.where == "own_cookie":
-            return None if pinned is None else Pinned(pinned[1], "")
-        if value is None or pinned is None:
-            return value
-        id, replica = pinned
-        return Pinned(replica, id if source.where == "header" else value)
+            return None if pinned is None else Preference(session=pinned[1], stays=True)
+        if value is None:
+            return None
+        if pinned is None:
+            return Preference(key=value)
+        id, session = pinned
+        return Preference(session=session, key=id if source.where == "header" else value)
 
     def unpinned(self, request: ClientRequest) -> Header | None:
         """Return the field of a request without its pin, so that the app finds the ID that it has issued.
@@ -121,7 +123,7 @@ class Sessions:
 
 
 @lru_cache(1_024)
-def sessions_of(option: str, secret: bytes, ingress: str) -> Sessions:
+def sessions_of(option: str, secret: bytes, ingress: ReplicaSetKey) -> Sessions:
     """Return the sessions of an ingress. All live revisions with the same option share them."""
     return Sessions(option, secret, ingress)
 
@@ -130,13 +132,3 @@ def _is_shared(fields: list[Header]) -> bool:
     """Return whether a cache may store a response for several clients (RFC 9111, 3.5 and 5.2.2)."""
     control = b",".join(value for name, value in fields if name == b"cache-control").lower()
     return b"public" in control or b"s-maxage" in control
-
-
-def value_at(source: KeySource, request: ClientRequest, own_cookie: str = "") -> str | None:
-    """Return what a request has in a header, a query or a cookie; None: nothing. `own_cookie`: the proxy's cookie."""
-    if source.where == "query":
-        return from_query(request.query, source.name)
-    if source.where == "header":
-        values = request.values(source.name.encode())
-        return values[0].decode("latin-1") or None if values else None
-    return from_cookies(b"; ".join(request.values(b"cookie")), source.name or own_cookie)

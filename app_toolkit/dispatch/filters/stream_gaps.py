@@ -17,7 +17,7 @@ class StreamGaps:
 
     def response(self, exchange: Exchange, head: ResponseHead) -> None:
         if head.stream is not None:
-            exchange.observe(Chunks(self._counter(exchange.ingress), exchange.plane.clock))
+            exchange.observe(Chunks(self._counter(exchange.ingress_name), exchange.plane.clock))
 
 
 class Chunks:

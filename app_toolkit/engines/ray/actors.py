@@ -22,6 +22,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
+from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.engines.ray.output import LOG_FOLDER, PROXY
@@ -104,7 +105,9 @@ class _Replica(Supervised, ReplicaProcess):
         """Return the name that Ray puts before each line of output of this process."""
         return self.name
 
-    def start(self, spec: ReplicaSpec, replica_set: str, template_hash: str, secret: bytes, epoch: int) -> Location:
+    def start(
+        self, spec: ReplicaSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int
+    ) -> Location:
         context = ray.get_runtime_context()
         if not context.get_accelerator_ids()["GPU"] and settings.DEVICES not in context.runtime_env.env_vars():
             settings.hide_devices()

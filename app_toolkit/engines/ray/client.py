@@ -16,7 +16,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayT
 
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
-from app_toolkit.core.identity import node_of
+from app_toolkit.core.identity import ProcessSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery, NodeLogs, page
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.slow import SlowRequest, slowest, with_calls
@@ -159,7 +159,7 @@ class RayClient(Client):
     def logs(
         self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
     ) -> LogPage:
-        proxies = {node_of(each.name): each.replicas for each in self.execute(GetStatus()).proxies}
+        proxies = {ProcessSetKey.parse(each.name).node: each.replicas for each in self.execute(GetStatus()).proxies}
         nodes: Any = ray
         addresses: dict[str, str] = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes.nodes()}
         # Nodes with the same address are on the same host, and have the same files.

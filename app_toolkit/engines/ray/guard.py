@@ -31,6 +31,11 @@ API_SERVER = "/ray/dashboard/dashboard.py"
 """The end of an argument of Ray's API server. Ray starts this server even without a dashboard, and has no option to
 prevent that. The server has no function then, and `ray start` continues if it ends."""
 
+ANY_PORT = ("--min-worker-port=0", "--max-worker-port=0")
+"""Lets the kernel choose the port of each process that runs on Ray, the driver included. By default Ray chooses a port
+that is free, and the process opens it later. If another program has taken it meanwhile, such as another local Ray, the
+process ends at once."""
+
 START = """
 import sys
 # Optional groups of Ray's commands, whose imports take as long as Ray's own. It goes on without what it cannot import.
@@ -53,7 +58,7 @@ def _watch(folder: Path, options: list[str]) -> None:
     command = [
         *(sys.executable, "-P", "-c", START, "start", "--head", "--port=0"),
         *("--disable-usage-stats", "--no-monitor", "--include-log-monitor=false", "--include-dashboard=false"),
-        *(f"--temp-dir={folder}", *options),
+        *(*ANY_PORT, f"--temp-dir={folder}", *options),
     ]
     try:
         with (folder / OUTPUT).open("wb") as output:

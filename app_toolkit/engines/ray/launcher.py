@@ -18,6 +18,7 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.placement import Lack, Node, lack, may_be_granted
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
 from app_toolkit.core.replica_state import (
@@ -80,7 +81,7 @@ class RayLauncher:
         #: Replicas whose process is up and answers calls.
         self._placed: set[ReplicaId] = set()
         #: Replicas that have started: their replica set and template hash, and their node.
-        self._nodes: dict[ReplicaId, tuple[tuple[str, str], NodeId]] = {}
+        self._nodes: dict[ReplicaId, tuple[tuple[AnySetKey, str], NodeId]] = {}
         #: The resources of each replica until it exits.
         self._amounts: dict[ReplicaId, dict[str, float]] = {}
         #: Replicas that were ordered to stop, so that their exit is no failure.
@@ -147,7 +148,7 @@ class RayLauncher:
             placed.cancel()
 
     async def _until_started(
-        self, replica: ReplicaId, replica_set: str, template_hash: str, start: Awaitable[Location]
+        self, replica: ReplicaId, replica_set: AnySetKey, template_hash: str, start: Awaitable[Location]
     ) -> None:
         try:
             location = await start
@@ -210,7 +211,7 @@ class RayLauncher:
             held.update(self._amounts.get(replica, {}))
         return None if may_be_granted(asks, free, nodes, held) else found
 
-    def _at(self, replica: ReplicaId, replica_set: str, template_hash: str, node: NodeId) -> None:
+    def _at(self, replica: ReplicaId, replica_set: AnySetKey, template_hash: str, node: NodeId) -> None:
         if replica in self._handles:  # otherwise the process has ended meanwhile
             self._nodes[replica] = (replica_set, template_hash), node
 

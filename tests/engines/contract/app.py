@@ -1,4 +1,4 @@
-"""Two ingresses, the same under every engine. Each request names the ground on which its test stands."""
+"""Ingresses, the same under every engine. Each request names the ground on which its test stands."""
 
 import asyncio
 import time
@@ -16,7 +16,8 @@ from tests.engines.contract.ground import AGAIN_S, Ground
 
 DESK = DeploymentConfig(name="desk", max_ongoing_requests=2, max_queued_requests=1, max_open_websockets=3)
 HASTY = DeploymentConfig(name="hasty", max_ongoing_requests=1, max_queue_wait_s=0.2, max_open_streams=2)
-FEED = DeploymentConfig(name="feed", max_queued_requests=0)
+FEED = DeploymentConfig(name="feed", max_queued_requests=0, faults={"headers": True})
+CALM = DeploymentConfig(name="calm", rate_limit="2/hour", rate_limit_by="header:x-key")
 
 
 async def ground_of(ground: str) -> Ground:
@@ -28,6 +29,7 @@ Ours = Annotated[Ground, Depends(ground_of)]
 app = Toolkit(title="Contract", deployment=HASTY)
 desk = APIRouter(prefix="/desk")
 feed = APIRouter(prefix="/feed")
+calm = APIRouter(prefix="/calm")
 
 
 @app.get("/who")
@@ -43,6 +45,17 @@ async def desk_who() -> str:
 @feed.get("/who")
 async def feed_who() -> str:
     return "feed"
+
+
+@calm.get("/who")
+async def calm_who() -> str:
+    return "calm"
+
+
+@calm.websocket("/talk")
+async def calm_talk(websocket: WebSocket) -> None:
+    await websocket.accept()
+    await websocket.close()
 
 
 @app.get("/hold/{name}")
@@ -214,3 +227,4 @@ async def unspeakable() -> Response:
 
 app.include_router(desk, deployment=DESK)
 app.include_router(feed, deployment=FEED)
+app.include_router(calm, deployment=CALM)

@@ -12,6 +12,7 @@ import pytest
 import ray
 
 from app_toolkit.clock import ManualClock
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Started
 from app_toolkit.engines.ray import launcher as on_ray
@@ -23,11 +24,12 @@ from app_toolkit.transport import hop
 from app_toolkit.types import Address, ReplicaId
 from tests.engines.contract import bad, lone
 from tests.engines.contract.ground import Ground, eventually
+from tests.keys import key
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 LIVE = ReloadableOptions(10)
-WORKING, FAILING = "contract/working", "contract/failing"
+WORKING, FAILING = key("contract/working"), key("contract/failing")
 
 
 class Bench(Protocol):
@@ -56,12 +58,12 @@ class Bench(Protocol):
         ...
 
 
-def start(id: ReplicaId, ground: Path, replica_set: str = WORKING) -> Start:
+def start(id: ReplicaId, ground: Path, replica_set: ReplicaSetKey = WORKING) -> Start:
     app = bad if replica_set == FAILING else lone
     spec = ReplicaSpec(
         id=id,
         application="contract",
-        deployment=replica_set.rpartition("/")[2],
+        deployment=replica_set.deployment,
         template_hash="v1",
         target=f"{app.__name__}:app",
         app_dir=str(ROOT),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.balance import SPARE_OPEN, SPARE_REQUESTS, is_clearly_less, pick
+from app_toolkit.router.placement.least_loaded import SPARE_OPEN, SPARE_REQUESTS, is_clearly_less, pick
 
 
 def test_picking_from_no_replicas_returns_none() -> None:

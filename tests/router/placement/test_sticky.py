@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from app_toolkit.core.preference import NEW_CLIENT, Preference, served_by
 from app_toolkit.interfaces import Endpoint
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Permit
@@ -23,8 +24,8 @@ def router_of(*names: str, room: int = 100, seed: int = 1) -> Router:
     return router
 
 
-def begin(router: Router, prefer: str | None = None, *, streamed: bool = False) -> Permit:
-    permit = router.try_acquire((), None if prefer is None else ReplicaId(prefer), streamed)
+def begin(router: Router, prefer: str, *, streamed: bool = False) -> Permit:
+    permit = router.try_acquire(preference=Preference(replica=ReplicaId(prefer), streamed=streamed))
     assert permit is not None
     return permit
 
@@ -33,7 +34,7 @@ def test_new_clients_are_divided_evenly_over_idle_replicas() -> None:
     router = router_of("a", "b")
     met = Counter[str]()
     for _ in range(10):
-        permit = router.try_acquire((), None, stays=True)
+        permit = router.try_acquire(preference=NEW_CLIENT)
         assert permit is not None
         met[permit.endpoint.id] += 1
         router.release(permit)
@@ -46,7 +47,7 @@ def test_a_client_changes_its_replica_if_that_is_full_resting_or_removed() -> No
     assert begin(router, "a").endpoint.id == "b"
     router = router_of("a", "b")
     assert begin(router, "gone").endpoint.id in ("a", "b")
-    permit = router.try_acquire({ReplicaId("a")}, ReplicaId("a"))
+    permit = router.try_acquire({ReplicaId("a")}, served_by(ReplicaId("a")))
     assert permit is not None
     assert permit.endpoint.id == "b", "it has failed this request"
 
@@ -101,7 +102,9 @@ class Clients:
 
     def _ask(self, client: int) -> None:
         before = self.kept.get(client)
-        permit = self.router.try_acquire((), before, bool(self.stream_s) and before is not None, True)
+        permit = self.router.try_acquire(
+            preference=NEW_CLIENT if before is None else served_by(before, bool(self.stream_s))
+        )
         assert permit is not None
         self.moves += before is not None and permit.endpoint.id != before
         ready = max(self.now, self._free_at.get(permit.endpoint.id, 0.0)) + self.rng.expovariate(1 / 0.002)

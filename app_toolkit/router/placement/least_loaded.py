@@ -1,18 +1,25 @@
-"""Chooses the replica for a request: the replica that already serves the client, or else the less loaded of two.
+"""Least loaded: a request without a preference gets the less loaded of two replicas.
 
 Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001; Mitzenmacher, Prabhakar
 and Shah, "Load Balancing with Memory", FOCS 2002.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import TypeVar
 
+from app_toolkit.core.preference import Preference
+from app_toolkit.router.placement.choice import Choice
+from app_toolkit.router.placement.interface import Replicas
+from app_toolkit.router.targets import Load, Upstream
+from app_toolkit.types import ReplicaId
+
 T = TypeVar("T")
 
-Load = tuple[int, int]
-"""The load of one replica: its ongoing requests, and its open streams and WebSockets, which are compared only if the
-ongoing requests are equal."""
+RUN = 16
+"""Consecutive permits at the same replica as long as it is not more loaded than another one. The requests then find
+caches and connections warm. A much larger number would gain little. It would also send more requests to a replica that
+responds fast because all of its responses are errors."""
 
 SPARE_REQUESTS = 4
 SPARE_OPEN = 10
@@ -22,6 +29,39 @@ a replica that has a few more."""
 
 SPARE_SHARE = 8
 """The divisor for an additional difference, an eighth of the number at the other replica: large numbers vary more."""
+
+
+class LeastLoaded:
+    """Compares the replica that was picked last with a random one."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget which replica was picked last, because the replica set has changed."""
+        self._last: Upstream | None = None
+        #: The number of times in a row that it was picked.
+        self._run = 0
+
+    def rank(
+        self,
+        preference: Preference,
+        avoid: Collection[ReplicaId],
+        free: Sequence[Upstream] | None = None,
+        since: float | None = None,
+    ) -> Choice | None:
+        replicas = self._replicas
+        if free is None and not avoid:
+            last = self._last
+            moves = preference.stays or self._run >= RUN
+            replica = pick(replicas.all, Upstream.load, replicas.rng, last, moves=moves)
+            self._run = self._run + 1 if replica is last else 1
+            self._last = replica
+            if replica is not None and replica.has_room:
+                return replicas.choices[replica]
+        replica = pick(replicas.usable(avoid, free), Upstream.load, replicas.rng)
+        return None if replica is None else replicas.choices[replica]
 
 
 def pick(

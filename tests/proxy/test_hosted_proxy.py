@@ -11,9 +11,9 @@ import pytest
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import StartupError
 from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.proxy.hosted_proxy import HostedProxy
 from app_toolkit.proxy.server import bind
 from app_toolkit.proxy.state import ProxyState
-from app_toolkit.proxy.thread import ProxyThread
 from app_toolkit.router.router import Router
 from tests.patience import PATIENCE_S
 
@@ -31,7 +31,7 @@ def test_a_proxy_that_waits_for_its_first_routes_can_be_stopped() -> None:
             forgotten.set()
         raise AssertionError
 
-    edge = ProxyThread(lambda: ProxyState(b"secret", Router), options, watch)
+    edge = HostedProxy(lambda: ProxyState(b"secret", Router), options, watch)
     with ThreadPoolExecutor() as threads:
         starting = threads.submit(edge.start)
         assert asked.wait(PATIENCE_S)

@@ -1,19 +1,17 @@
-"""A proxy that runs in its own thread, follows the published snapshots, and is controlled from other threads."""
+"""A proxy on a thread of its own, which follows the published snapshots and which other threads control."""
 
 import asyncio
-import logging
-import threading
+import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import uvloop
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.errors import ReplicaGone, StartupError, Unresponsive
+from app_toolkit.errors import ReplicaGone, StartupError
 from app_toolkit.interfaces import Watch
 from app_toolkit.observability.metrics import Sample
 from app_toolkit.observability.reports import Report
@@ -21,17 +19,14 @@ from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.proxy.server import ProxyServer, ProxyStatistics, bind
 from app_toolkit.proxy.sharing import SharedPort
 from app_toolkit.proxy.state import ProxyState
+from app_toolkit.thread import ServerThread
 from app_toolkit.types import Address
-
-logger = logging.getLogger("app_toolkit.proxy")
-
-T = TypeVar("T")
 
 LAST_WORDS_S = 5.0
 """Seconds that a server may take to stop after its timeout has passed."""
 
 
-class ProxyThread:
+class HostedProxy:
     """The HTTP edge of one process.
 
     The edge accepts no connections before it has received the routes. While no controller publishes snapshots, it uses
@@ -62,9 +57,8 @@ class ProxyThread:
         self._watch = watch
         self._sharing = sharing
         self._report = report
-        self._thread: threading.Thread | None = None
+        self._thread = ServerThread("app-toolkit edge", "the proxy's event loop", uvloop.new_event_loop)
         # Set by the edge's thread during its start.
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._server: ProxyServer | None = None
         self._routes_task: asyncio.Task[None] | None = None
 
@@ -78,23 +72,7 @@ class ProxyThread:
         shared = SharedPort(self._options, self._sharing) if self._sharing else None
         listener = shared.socket if shared else bind(self._options)
         port = listener.getsockname()[1]
-        ready: Future[None] = Future()
-
-        def run() -> None:
-            try:
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    runner.run(self._serve(listener, ready))
-            except BaseException as error:  # no other code handles an error of this thread
-                if ready.done():
-                    logger.critical("the proxy's event loop ended", exc_info=error)
-                else:
-                    ready.set_exception(error)
-            finally:
-                (shared or listener).close()
-
-        self._thread = threading.Thread(target=run, name="app-toolkit edge", daemon=True)
-        self._thread.start()
-        ready.result()
+        self._thread.start(lambda: self._serve(listener), (shared or listener).close)
         host = self._options.host
         kind = "tcp" if self._options.ssl_certfile is None else "tls"
         return Address(f"{kind}:[{host}]:{port}" if ":" in host else f"{kind}:{host}:{port}")
@@ -110,12 +88,7 @@ class ProxyThread:
         async def read() -> ProxyStatistics:
             return self.statistics()
 
-        asked = self._ask(read())
-        try:
-            return asked.result(timeout)
-        except TimeoutError:
-            asked.cancel()
-            raise Unresponsive(f"the proxy's event loop did not answer within {timeout:g} s", None) from None
+        return self._thread.ask(read(), timeout)
 
     def drain(self, timeout: float) -> None:
         """Accept no new connections, and wait, at most `timeout` seconds, until every request is answered."""
@@ -124,13 +97,12 @@ class ProxyThread:
     def stop(self, timeout: float) -> None:
         """Drain, wait for WebSockets within the same timeout, and stop. Does nothing if the edge has ended."""
         self._end(self._stop(self._server, timeout) if self._server else None, timeout)
-        if self._thread is not None:
-            self._thread.join(LAST_WORDS_S)
+        self._thread.join(LAST_WORDS_S)
 
     def _end(self, ending: Coroutine[Any, Any, None] | None, timeout: float) -> None:
         if ending is not None:
             with suppress(TimeoutError, ReplicaGone):
-                self._ask(ending).result(timeout + LAST_WORDS_S)
+                self._thread.submit(ending).result(timeout + LAST_WORDS_S)
 
     def statistics(self) -> ProxyStatistics:
         """Return the current statistics. Raise `ReplicaGone` if the edge has not started."""
@@ -151,8 +123,7 @@ class ProxyThread:
         """The slowest requests of the last minutes; None: the edge has not started. Safe from any thread."""
         return None if self._server is None else self._server.proxy.slow
 
-    async def _serve(self, listener: Any, ready: Future[None]) -> None:
-        self._loop = asyncio.get_running_loop()
+    async def _serve(self, listener: socket.socket) -> None:
         proxy = self._new_proxy()
         self._server = ProxyServer(proxy, self._options)
         self._routes_task = asyncio.create_task(self._wait_for_routes(proxy))
@@ -161,8 +132,8 @@ class ProxyThread:
             raise StartupError("the proxy was stopped before it received any routes")
         await self._routes_task
         following = asyncio.create_task(proxy.registry.follow(self._watch))
-        ready_task = asyncio.create_task(self._set_ready(ready))
-        beside = [following, ready_task]
+        ready = asyncio.create_task(self._report_ready())
+        beside = [following, ready]
         if self._report is not None:
             beside.append(asyncio.create_task(proxy.reports.run(self._report)))
         try:
@@ -181,16 +152,8 @@ class ProxyThread:
         if self._routes_task is None or not self._routes_task.cancel():  # the routes were received: the server runs
             await server.stop(timeout)
 
-    async def _set_ready(self, ready: Future[None]) -> None:
-        """Complete `ready` when the server accepts connections."""
+    async def _report_ready(self) -> None:
+        """Let `start` return when the server accepts connections."""
         assert self._server is not None
         await self._server.accepting()
-        ready.set_result(None)
-
-    def _ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
-        try:
-            assert self._loop is not None
-            return asyncio.run_coroutine_threadsafe(question, self._loop)
-        except RuntimeError:
-            question.close()
-            raise ReplicaGone("the proxy's event loop has ended") from None
+        self._thread.report_ready()
