@@ -63,8 +63,7 @@ class NearReplica:
             their_transport, _ = await loop.create_unix_connection(served, sock=theirs)
             transport, protocol = await loop.create_unix_connection(talker, sock=ours)
         except BaseException:
-            ours.close()
-            theirs.close()
+            ours.close()  # the replica sees this, and closes its end
             raise
         for each in (their_transport, transport):
             send_ahead(each)

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from app_toolkit.core.routes import RoutedApplication
+from app_toolkit.core.traffic import MirrorCounts
+from app_toolkit.dispatch.filters.mirror import Mirroring
 from app_toolkit.observability.records import CUT
+from tests import published
 
 from .world import World, eventually, on_both
 
@@ -87,3 +91,28 @@ def test_a_request_has_not_the_context_of_the_one_that_it_waited_for(world: Worl
         eventually(lambda: world.load()[0] == 1)
         world.edge.call(free.set)
         assert [first.answer().body, second.answer().body] == [b"nothing", b"nothing"]
+
+
+@on_both
+def test_a_mirror_serves_a_copy(own: World) -> None:
+    main, mirror = own.replica(), own.replica()
+    own.edge.post(
+        {
+            "routes": published.routes(
+                published.application(), RoutedApplication("shop@2", "/", "web", (), 0.0, "preview", 1.0)
+            ),
+            "replicas/shop/web": published.replica_set(main.endpoint()),
+            "replicas/shop@2/web": published.replica_set(mirror.endpoint()),
+        }
+    )
+    with own.raw() as raw:
+        raw.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\ntea\r\n0\r\n\r\n")
+        assert raw.answer().body == b"tea"
+        raw.send(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n").answer()
+
+    def counts() -> MirrorCounts:
+        there = own.edge.proxy.filters.of(Mirroring)
+        assert there is not None
+        return there.mirrors.counts().get("shop@2/web", MirrorCounts())
+
+    eventually(lambda: own.edge.call(counts).same == 2)
