@@ -127,7 +127,7 @@ class NearUpstream:
         transaction = self._transaction = Transaction(self, scope, keep_alive=True, expects=EXPECTS in fields)
         transaction.framed = not self._decode
         near.live.add(self)
-        transaction.begin(near.replica, near.context, near.tasks)
+        transaction.begin(near.replica, asyncio.get_running_loop(), near.context, near.tasks)
 
     def pass_on(self, data: bytes) -> None:
         raise NotImplementedError("a WebSocket has a connection")

@@ -39,6 +39,7 @@ class CallerConnection(asyncio.Protocol):
         self._app_state = app_state
         # The server closes these connections when it shuts down.
         self._connections = cast(set[Any], server_state.connections)
+        self._loop = asyncio.get_running_loop()
         # Input
         self._parser: Any = HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -213,7 +214,7 @@ class CallerConnection(asyncio.Protocol):
     def _begin(self, transaction: Transaction) -> None:
         self._current = transaction
         self._running.add(transaction)
-        transaction.begin(self._replica, self._context, self._server_state.tasks)
+        transaction.begin(self._replica, self._loop, self._context, self._server_state.tasks)
 
     def _hand_over(self) -> None:
         """Hand the connection over to the WebSocket protocol."""

@@ -80,18 +80,19 @@ class Transaction:
         self.scope = scope
         self.keep_alive = keep_alive
         self._caller = caller
-        self._write = caller.write
+        self._writable = caller.writable
         self._head_only = scope["method"] == "HEAD"
         self._expects = expects
 
-    def begin(self, replica: Replica, context: Context, tasks: set["asyncio.Task[None]"]) -> None:
+    def begin(
+        self, replica: Replica, loop: asyncio.AbstractEventLoop, context: Context, tasks: set["asyncio.Task[None]"]
+    ) -> None:
         """Let the replica serve the request in a task of its own.
 
         `context`: a copy of it is that of the task. It is not that of a request: a request often begins while the
         previous one ends.
         """
-        serving = replica(self.scope, self.receive, self.send, self.put)
-        task = asyncio.get_running_loop().create_task(serving, context=context.copy())
+        task = loop.create_task(replica(self.scope, self.receive, self.send, self.put), context=context.copy())
         tasks.add(task)
         task.add_done_callback(self.ended)
 
@@ -141,7 +142,7 @@ class Transaction:
 
     async def send(self, message: Message) -> None:
         while not self.put(message):
-            await self._caller.writable.wait()
+            await self._writable.wait()
 
     def put(self, message: Message) -> bool:
         """Send a message, unless that has to wait.
@@ -150,7 +151,7 @@ class Transaction:
         """
         if self.disconnected:
             return True
-        if not self._caller.writable.is_set():
+        if not self._writable.is_set():
             return False
         kind = message["type"]
         if not self.started:
@@ -168,8 +169,7 @@ class Transaction:
         return True
 
     def _put_head(self, status: int, headers: Iterable[Header]) -> None:
-        fields = list(headers)
-        closes = False
+        fields, closes = list(headers), False
         for name, value in fields:
             if name == b"content-length":
                 if self._chunked is None:
@@ -197,15 +197,15 @@ class Transaction:
         elif self._chunked:
             if self.framed:
                 framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-                self._write(framed if more else framed + b"0\r\n\r\n")
+                self._caller.write(framed if more else framed + b"0\r\n\r\n")
             elif body:
-                self._write(body)
+                self._caller.write(body)
         else:
             if len(body) > self._left:
                 raise RuntimeError("the body is longer than its content-length")
             self._left -= len(body)
             if body:
-                self._write(body)
+                self._caller.write(body)
             self.whole = not self._left
         if more:
             return
