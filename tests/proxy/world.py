@@ -218,6 +218,8 @@ class Near(Served):
             await server.serve([self._listener])
         finally:
             self._edge.proxy.upstreams.remove(near)
+            for listening in server.servers:  # its proxy may end before
+                listening.close()
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
             for task in server.server_state.tasks:
