@@ -62,6 +62,7 @@ class ProxyState:
         node: The node of this proxy.
         access: Records every request at its end. None: there is no access log.
         clock: The current time in seconds, for all timeouts and records.
+        new_upstreams: Creates the ways to the replicas, as `PooledUpstreams` does.
 
     Raises:
         ValueError: The secret is empty or contains a space.
@@ -74,6 +75,7 @@ class ProxyState:
         node: NodeId = NodeId(""),
         access: AccessLog | None = None,
         clock: Callable[[], float] = time.monotonic,
+        new_upstreams: Callable[[Pool, bytes, bytes], PooledUpstreams] = PooledUpstreams,
     ) -> None:
         if not secret or b" " in secret:
             raise ValueError("the secret of a proxy must not be empty and must not contain spaces")
@@ -87,7 +89,7 @@ class ProxyState:
         self.registry = Registry(
             lambda key: new_router(key.name, join, unserved), self.pool, node, closed=self._forget_ingress
         )
-        self.upstreams = PooledUpstreams(self.pool, self.token, self.wait_queues.redeem)
+        self.upstreams = new_upstreams(self.pool, self.token, self.wait_queues.redeem)
         #: Where requests name the tag of a live revision. None: nowhere.
         self.tag_source: KeySource | None = None
         #: Returns a random number, at least 0 and below 1, for the choice of a live revision.

@@ -1,6 +1,7 @@
 """The upstreams of a proxy: pooled connections, on which requests are framed for replicas."""
 
 from collections.abc import Callable
+from typing import Any
 
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.upstream import Terms
@@ -24,10 +25,9 @@ class PooledUpstreams:
         self._pool = pool
         self._token = token
         self._redeem = redeem
-        self.give_back = pool.give_back
         self.distrust = pool.distrust
 
-    def take(self, address: Address) -> PooledConnection | None:
+    def take(self, address: Address) -> Any:
         return self._pool.take(address)
 
     def dial(
@@ -35,7 +35,10 @@ class PooledUpstreams:
     ) -> None:
         self._pool.dial(address, reached, failed)
 
-    def send(self, upstream: PooledConnection, exchange: Exchange, terms: Terms) -> None:
+    def give_back(self, upstream: Any) -> None:
+        self._pool.give_back(upstream)
+
+    def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
         request = exchange.request
         assert isinstance(request, Request), "a proxy parses the requests of its clients"
         assert request.id is not None
@@ -49,6 +52,6 @@ class PooledUpstreams:
             identity += SLOW_BODY
         head = request.head(identity, terms.replaced, mirrored=terms.mirrored)
         if exchange.holding and not terms.mirrored:
-            upstream.write(head)
+            upstream.write_all((head,))
         else:
             upstream.write_all((head, *request.body.take()))

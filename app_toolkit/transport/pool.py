@@ -5,7 +5,7 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, cast
 from weakref import WeakSet
@@ -334,7 +334,7 @@ class PooledConnection(asyncio.Protocol):
         self._framing.in_head = False
         # The client gets a 1.1 response even if the replica sent a 1.0 response.
         status_line = b"HTTP/1.1" + head[8 : head.index(b"\r\n")]
-        response = _read_fields(self._parser.get_status_code(), status_line, self._framing.fields, self._bodyless)
+        response = read_fields(self._parser.get_status_code(), status_line, self._framing.fields, self._bodyless)
         response.reusable = response.reusable and head.startswith(b"HTTP/1.1")
         if self._bodyless and response.status >= 200:
             # The parser would treat the next response as the body that Content-Length announces.
@@ -381,7 +381,7 @@ class PooledConnection(asyncio.Protocol):
             listener.lost(ResponseUnreadable(f"{self.address}: {reason}"))
 
 
-def _read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> ResponseHead:
+def read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> ResponseHead:
     """Return the head of a response, without hop-by-hop and internal fields. Derive the framing from the fields."""
     response = ResponseHead(status, status_line, [], "until_close", None, True)
     kept = response.fields
@@ -444,6 +444,8 @@ class Pool:
         self._secret = secret
         self._clock = clock
         self._replicas: dict[Address, _Idle] = {}
+        #: How the replicas in this process are connected to. All others are reached at their address.
+        self.here: dict[Address, Connect] = {}
         self._dials: set[asyncio.Task[None]] = set()
         self._dialled: WeakSet[PooledConnection] = WeakSet()
 
@@ -523,7 +525,8 @@ class Pool:
     async def _dial(self, address: Address, reached: "Reached", failed: "Failed") -> None:
         try:
             async with asyncio.timeout(DIAL_S):
-                _, connection = await connect(address, lambda: PooledConnection(address, self._lost), self._secret)
+                opened = self.here.get(address, connect)
+                _, connection = await opened(address, lambda: PooledConnection(address, self._lost), self._secret)
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             failed(_unreached(address, error))
         else:
@@ -544,6 +547,10 @@ async def _let_connections_close() -> None:
 
 Reached = Callable[[PooledConnection], None]
 Failed = Callable[[ReplicaGone], None]
+Connect = Callable[
+    [Address, Callable[[], PooledConnection], bytes], Awaitable[tuple[asyncio.Transport, PooledConnection]]
+]
+"""Connect a protocol, as `connect` does."""
 
 
 def _unreached(address: Address, error: Exception) -> ReplicaGone:

@@ -277,7 +277,7 @@ class Dying(Response):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def serve(app: Any, sock: socket.socket) -> uvicorn.Server:
+def serve(app: Any) -> uvicorn.Server:
     """A server as replicas run it."""
     return uvicorn.Server(
         uvicorn.Config(
@@ -307,4 +307,4 @@ def serve_alone(path: Path, name: str, marks: Path, most: int) -> None:
     listener.bind(str(path))
     listener.listen()
     replica = Replica(build(name, Journal(), marks), name=name, max_ongoing_requests=most, secret=SECRET)
-    serve(replica, listener).run([listener])
+    serve(replica).run([listener])

@@ -21,8 +21,14 @@ def edge() -> Iterator[RunningProxy]:
 
 
 @pytest.fixture
-def world(edge: RunningProxy, tmp_path: Path) -> Iterator[World]:
-    world = World(edge, tmp_path)
+def near() -> bool:
+    """Whether replicas run on the event loop of the proxy (`on_both`)."""
+    return False
+
+
+@pytest.fixture
+def world(edge: RunningProxy, tmp_path: Path, near: bool) -> Iterator[World]:
+    world = World(edge, tmp_path, near=near)
     yield world
     try:
         # Whatever happened: nobody waits, and every turn has been given back.
@@ -56,9 +62,9 @@ def _is_gone(world: World) -> None:
 
 
 @pytest.fixture
-def own(tmp_path: Path, put_away: Callable[[World], None]) -> Iterator[World]:
+def own(tmp_path: Path, put_away: Callable[[World], None], near: bool) -> Iterator[World]:
     """A world whose proxy is its own, so that it may be drained."""
-    world = World(RunningProxy(CALM), tmp_path)
+    world = World(RunningProxy(CALM), tmp_path, near=near)
     yield world
     put_away(world)
 

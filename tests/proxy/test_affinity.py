@@ -8,7 +8,7 @@ import pytest
 from websockets.sync.client import connect
 
 from .test_streams import Stream
-from .world import Served, World, eventually
+from .world import Served, World, eventually, on_both
 
 
 @pytest.fixture
@@ -30,6 +30,7 @@ def fresh(world: World) -> Iterator[str]:
             yield served_by(client)
 
 
+@on_both
 def test_each_connection_keeps_its_replica(world: World, pair: tuple[Served, Served]) -> None:
     clients = [httpx.Client(base_url=world.url) for _ in range(16)]
     first = [served_by(client) for client in clients]
@@ -40,6 +41,7 @@ def test_each_connection_keeps_its_replica(world: World, pair: tuple[Served, Ser
         client.close()
 
 
+@on_both
 @pytest.mark.slow
 def test_an_open_stream_keeps_the_requests_of_its_client_at_its_replica(
     world: World, pair: tuple[Served, Served]
@@ -52,6 +54,7 @@ def test_an_open_stream_keeps_the_requests_of_its_client_at_its_replica(
     assert set(itertools.islice(fresh(world), 16)) == {replica.name for replica in pair}
 
 
+@on_both
 def test_an_open_websocket_does_the_same(world: World, pair: tuple[Served, Served]) -> None:
     with connect(f"ws://127.0.0.1:{world.port}/ws") as socket:
         socket.send("hello")
@@ -61,6 +64,7 @@ def test_an_open_websocket_does_the_same(world: World, pair: tuple[Served, Serve
     eventually(lambda: world.load() == (0, 0, 0, 0))
 
 
+@on_both
 def test_the_clients_of_a_trusted_proxy_differ_by_their_addresses(world: World, pair: tuple[Served, Served]) -> None:
     mine = {"x-forwarded-for": "203.0.113.7"}
     stream = Stream(world, headers=mine)
@@ -75,6 +79,7 @@ def test_the_clients_of_a_trusted_proxy_differ_by_their_addresses(world: World, 
     eventually(lambda: world.load() == (0, 0, 0, 0))
 
 
+@on_both
 def test_a_client_whose_replica_has_left_goes_to_another_one(world: World, pair: tuple[Served, Served]) -> None:
     one, other = pair
     with httpx.Client(base_url=world.url) as client:

@@ -20,7 +20,7 @@ from tests import published
 from tests.patience import PATIENCE_S
 
 from .wire import Received, Wire, detail
-from .world import Killable, Raw, World, eventually, later
+from .world import Killable, Raw, World, eventually, later, on_both
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi"
@@ -34,6 +34,7 @@ def attempts(replicas: list[Killable]) -> int:
 # Waiting
 
 
+@on_both
 def test_a_request_waits_for_a_replica_and_is_served_when_one_comes(world: World) -> None:
     world.route()
     replica = world.replica()
@@ -44,6 +45,7 @@ def test_a_request_waits_for_a_replica_and_is_served_when_one_comes(world: World
         assert raw.answer().json() == {"replica": replica.name}
 
 
+@on_both
 def test_requests_are_refused_while_no_replica_can_start(world: World) -> None:
     world.route()
     with world.raw() as waiting, world.raw() as raw:
@@ -74,6 +76,7 @@ def test_a_disconnect_behind_an_unread_body_is_found_at_the_next_sweep(
     eventually(lambda: own.edge.statistics().waiting == 0)
 
 
+@on_both
 def test_the_newest_request_is_served_first_while_clients_leave_the_queue(own: World) -> None:
     replica = own.one(most=1)
     with ExitStack() as stack:
@@ -93,6 +96,7 @@ def test_the_newest_request_is_served_first_while_clients_leave_the_queue(own: W
     assert served == ["/wait", "/path/5", "/path/4", "/path/3", "/path/2"]
 
 
+@on_both
 def test_waiting_requests_fail_when_their_application_is_removed(world: World) -> None:
     world.route()
     with world.raw() as raw:
@@ -107,6 +111,7 @@ def test_waiting_requests_fail_when_their_application_is_removed(world: World) -
 # Refusals: no user code ran
 
 
+@on_both
 def test_a_request_refused_by_a_busy_replica_goes_to_another_one(world: World) -> None:
     full, free = world.replica(most=1), world.replica()
     # The proxy believes in more room than there is, as when others fill a replica.
@@ -126,6 +131,7 @@ def test_a_request_refused_by_a_busy_replica_goes_to_another_one(world: World) -
         holder.join(PATIENCE_S)
 
 
+@on_both
 def test_a_refusal_costs_no_byte_of_a_large_body(world: World) -> None:
     full, free = world.replica(most=1), world.replica()
     world.route(full.endpoint(most=50))
@@ -142,6 +148,7 @@ def test_a_refusal_costs_no_byte_of_a_large_body(world: World) -> None:
         assert first.answer().status == 200
 
 
+@on_both
 def test_a_request_refused_by_a_draining_replica_goes_to_another_one(world: World) -> None:
     old, new = world.replica(), world.replica()
     old.admission.draining = True
@@ -152,6 +159,7 @@ def test_a_request_refused_by_a_draining_replica_goes_to_another_one(world: Worl
             assert raw.send(POST % b"/echo").answer().body == b"hi"
 
 
+@on_both
 def test_a_replica_with_too_many_websockets_is_left_for_another_until_there_is_none(world: World) -> None:
     replicas = [world.replica(), world.replica()]
     for replica in replicas:
@@ -176,6 +184,7 @@ def test_a_replica_with_too_many_websockets_is_left_for_another_until_there_is_n
     eventually(lambda: world.edge.statistics().ongoing == 0)
 
 
+@on_both
 @pytest.mark.parametrize("other", ["drains", "is not reached"])
 def test_a_websocket_that_replicas_refuse_for_several_reasons_is_answered_no_replica(world: World, other: str) -> None:
     crowded, draining = world.replica(), world.replica()
@@ -193,6 +202,7 @@ def test_a_websocket_that_replicas_refuse_for_several_reasons_is_answered_no_rep
         )
 
 
+@on_both
 def test_a_replica_that_rejects_the_secret_is_502_and_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     stranger = world.replica(secret=b"another")
     world.route(stranger.endpoint())

@@ -20,7 +20,20 @@ from app_toolkit.proxy.arrival import Capacity
 from app_toolkit.proxy.protocol import Timeouts
 from tests.patience import PATIENCE_S
 
-from .world import CALM, TESTS, WAIT_S, Got, Raw, RunningProxy, World, eventually, later, lingering_ends, takes_a_little
+from .world import (
+    CALM,
+    TESTS,
+    WAIT_S,
+    Got,
+    Raw,
+    RunningProxy,
+    World,
+    eventually,
+    later,
+    lingering_ends,
+    on_both,
+    takes_a_little,
+)
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -199,6 +212,7 @@ def serves(narrow: Narrow) -> bool:
 # How long
 
 
+@on_both
 def test_a_response_that_is_still_read_outlasts_the_linger_time(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -215,6 +229,7 @@ def test_a_response_that_is_still_read_outlasts_the_linger_time(world: World) ->
         assert taken + len(raw.rest()) == size
 
 
+@on_both
 def test_a_client_that_reads_nothing_is_cut(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -230,12 +245,14 @@ def test_a_client_that_reads_nothing_is_cut(world: World) -> None:
     eventually(lambda: replica.admission.statistics().running == 0)
 
 
+@on_both
 def test_a_client_that_reads_slowly_is_not_cut(world: World) -> None:
     world.one()
     with world.raw() as raw:
         takes_a_little(world, raw)
 
 
+@on_both
 def test_a_connection_closes_if_the_rest_of_an_answered_body_is_late(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -247,6 +264,7 @@ def test_a_connection_closes_if_the_rest_of_an_answered_body_is_late(world: Worl
         lingering_ends(world)
 
 
+@on_both
 def test_a_websocket_that_is_never_accepted_ends_with_its_client(world: World) -> None:
     replica = world.one()
     replica.admission.draining = True  # nobody takes it

@@ -14,7 +14,7 @@ from app_toolkit.transport.frames import close_frame
 from tests.patience import PATIENCE_S
 
 from .app import VAST
-from .world import Raw, World, eventually
+from .world import Raw, World, eventually, on_both
 
 HANDSHAKE = (
     b"GET %s HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -66,6 +66,7 @@ def test_a_websocket_that_sends_is_closed_with_1012_if_its_replica_is_killed(wor
     assert closed.value.rcvd == Close(1012, "the replica was lost")
 
 
+@on_both
 @pytest.mark.parametrize("how", ["returns", "raises", "cancelled"])
 def test_a_handler_that_ends_without_closing_ends_the_connection_as_uvicorn_does(world: World, how: str) -> None:
     world.one()
@@ -76,6 +77,7 @@ def test_a_handler_that_ends_without_closing_ends_the_connection_as_uvicorn_does
     assert closed.value.rcvd is None, "there is no close frame, so clients report 1006"
 
 
+@on_both
 def test_a_handler_that_ends_without_accepting_is_answered_500_as_by_uvicorn(world: World) -> None:
     world.one()
     with pytest.raises(InvalidStatus) as denied, connect(f"ws://127.0.0.1:{world.port}/ends/without%20accepting"):
@@ -83,6 +85,7 @@ def test_a_handler_that_ends_without_accepting_is_answered_500_as_by_uvicorn(wor
     assert denied.value.response.status_code == 500
 
 
+@on_both
 @pytest.mark.parametrize("code", [1005, 5000])
 def test_an_invalid_close_code_is_sent_as_1011(world: World, code: int) -> None:
     world.one()
@@ -137,6 +140,7 @@ def test_the_close_frame_of_a_replica_arrives_while_the_client_sends(world: Worl
     opened_at[0].close()
 
 
+@on_both
 def test_a_stopping_proxy_closes_websockets_on_both_sides(own: World) -> None:
     replica = own.one()
     with connect(f"ws://127.0.0.1:{own.port}/ws") as ws:
@@ -150,6 +154,7 @@ def test_a_stopping_proxy_closes_websockets_on_both_sides(own: World) -> None:
     eventually(lambda: replica.journal.events == ["ws closed DISCONNECTED"])
 
 
+@on_both
 def test_a_stopping_proxy_cuts_a_frame_without_waiting(own: World) -> None:
     one_that_can_be_killed(own)
     with opened(own, b"/vast") as raw:

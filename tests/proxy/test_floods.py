@@ -11,7 +11,7 @@ from fastapi import FastAPI, WebSocket
 
 from tests.patience import PATIENCE_S
 
-from .world import Raw, World, eventually
+from .world import Raw, World, eventually, on_both
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 HANDSHAKE = (
@@ -70,6 +70,7 @@ def sending(raw: Raw, data: bytes, seconds: float) -> Iterator[None]:
         thread.join(PATIENCE_S)
 
 
+@on_both
 @pytest.mark.parametrize("kind", FLOODS)
 def test_a_flood_is_closed_with_1008_and_other_requests_are_served_meanwhile(own: World, kind: str) -> None:
     replica = own.one()
@@ -144,6 +145,7 @@ def test_50_000_short_messages_as_fast_as_they_are_taken_are_no_flood(own: World
         assert raw.exactly(5)[2:] == b"all"
 
 
+@on_both
 def test_a_flood_of_messages_lets_others_be_served_in_between(own: World) -> None:
     own.one(app=_with_hello(counting()))
     with contextlib.ExitStack() as stack:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .world import CALM, RunningProxy, World
+from .world import CALM, RunningProxy, World, on_both
 
 FIELDS = (
     ("x-forwarded-for", "203.0.113.7:4711"),
@@ -36,6 +36,7 @@ def get(*fields: tuple[str, str]) -> bytes:
     return ("GET /seen HTTP/1.1\r\nhost: a\r\n" + "".join(lines) + "\r\n").encode("latin-1")
 
 
+@on_both
 def test_forwarded_fields_of_this_machine_are_trusted(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -67,6 +68,7 @@ def test_a_proxy_can_trust_every_address(believing: Callable[[str], World]) -> N
     assert seen["client"] == ["6.6.6.6", 0]
 
 
+@on_both
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -89,6 +91,7 @@ def test_invalid_forwarded_fields_are_ignored(world: World, name: str, value: st
         assert raw.send(get()).answer().json()["client"] == list(raw.socket.getsockname())
 
 
+@on_both
 def test_each_request_of_a_connection_has_its_own_client(world: World) -> None:
     world.one()
     with world.raw() as raw:

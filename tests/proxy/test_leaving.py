@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .world import Raw, Served, World, eventually
+from .world import Raw, Served, World, eventually, on_both
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 SMALL = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n"
@@ -113,6 +113,7 @@ def close_half(connection: socket.socket) -> None:
     connection.shutdown(socket.SHUT_WR)
 
 
+@on_both
 @pytest.mark.parametrize("leave", [close, reset, close_half])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_client_that_disconnects_leaves_nothing_behind(
@@ -131,6 +132,7 @@ def test_a_client_that_disconnects_leaves_nothing_behind(
         assert next_one.send(GET % b"/hello").answer().status == 200
 
 
+@on_both
 def test_a_client_that_closes_its_half_gets_no_response(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:

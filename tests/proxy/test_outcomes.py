@@ -14,7 +14,7 @@ from tests.docs.pages import page
 from tests.patience import PATIENCE_S
 
 from .wire import Wire, detail
-from .world import World, eventually
+from .world import World, eventually, on_both
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 BEGUN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nbegun\r\n"
@@ -389,6 +389,7 @@ def test_a_response_cut_by_a_lost_replica_is_one_record_and_one_warning(wire: Wi
     assert len(warnings()) == 1
 
 
+@on_both
 def test_a_request_that_runs_when_the_proxy_ends_is_in_the_access_log(own: World) -> None:
     replica = own.one()
     with own.raw() as raw:

@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 from tests.patience import PATIENCE_S
 
 from .app import VAST
-from .world import Raw, World, eventually, still
+from .world import Raw, World, eventually, on_both, still
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 HANDSHAKE = (
@@ -22,6 +22,7 @@ HANDSHAKE = (
 )
 
 
+@on_both
 def test_a_get_reaches_the_app_and_its_answer_comes_back(world: World) -> None:
     replica = world.one()
     got = httpx.get(world.url + "/hello")
@@ -42,6 +43,7 @@ def test_connections_to_a_replica_are_used_again(world: World) -> None:
     assert world.edge.statistics().idle == before + 1
 
 
+@on_both
 def test_fields_arrive_in_their_order_with_duplicates(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -60,6 +62,7 @@ def test_fields_arrive_in_their_order_with_duplicates(world: World) -> None:
     ]
 
 
+@on_both
 def test_internal_fields_of_a_request_are_removed_in_every_spelling(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -74,6 +77,7 @@ def test_internal_fields_of_a_request_are_removed_in_every_spelling(world: World
     assert seen["scheme"] == "http"
 
 
+@on_both
 def test_internal_fields_of_a_response_are_stripped_and_its_own_id_stays(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -82,6 +86,7 @@ def test_internal_fields_of_a_response_are_stripped_and_its_own_id_stays(world: 
     assert not [name for name, _ in got.headers if name.startswith("x-app-toolkit")]
 
 
+@on_both
 @pytest.mark.parametrize("path", [b"/hello", b"/stream"])
 def test_a_client_of_http_1_0_gets_a_body_without_chunks_and_then_the_end(world: World, path: bytes) -> None:
     world.one()
@@ -93,6 +98,7 @@ def test_a_client_of_http_1_0_gets_a_body_without_chunks_and_then_the_end(world:
         assert raw.closed()
 
 
+@on_both
 def test_trailers_are_dropped(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -106,6 +112,7 @@ def test_trailers_are_dropped(world: World) -> None:
         assert raw.send(GET % b"/hello").answer().status == 200
 
 
+@on_both
 def test_after_an_expectation_that_was_not_met_the_connection_closes(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -115,6 +122,7 @@ def test_after_an_expectation_that_was_not_met_the_connection_closes(world: Worl
         assert got.header("connection") == "close"
 
 
+@on_both
 def test_the_body_behind_an_early_response_is_read_away(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -124,6 +132,7 @@ def test_the_body_behind_an_early_response_is_read_away(world: World) -> None:
         assert raw.answer().status == 200
 
 
+@on_both
 def test_a_websocket_is_passed_on_with_its_protocol_and_its_code(world: World) -> None:
     world.one()
     with connect(f"ws://127.0.0.1:{world.port}/ws", subprotocols=["chat"]) as ws:  # type: ignore[list-item]
@@ -141,6 +150,7 @@ def test_a_websocket_is_passed_on_with_its_protocol_and_its_code(world: World) -
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4321, "as you wish")
 
 
+@on_both
 def test_frames_that_come_with_the_handshake_are_not_lost(world: World) -> None:
     world.one()
     frame = b"\x81\x82\x00\x00\x00\x00hi"
@@ -155,6 +165,7 @@ def read_some(raw: Raw, size: int) -> None:
         assert raw.more()
 
 
+@on_both
 def test_a_slow_reader_stops_the_producer(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -167,6 +178,7 @@ def test_a_slow_reader_stops_the_producer(world: World) -> None:
     eventually(lambda: replica.admission.statistics().running == 0)
 
 
+@on_both
 def test_a_large_response_arrives_whole_at_a_slow_reader(world: World) -> None:
     world.one()
     body = random.Random(1).randbytes(VAST)
@@ -181,6 +193,7 @@ def test_a_large_response_arrives_whole_at_a_slow_reader(world: World) -> None:
         assert hashlib.sha256(raw.answer().body).digest() == hashlib.sha256(body).digest()
 
 
+@on_both
 def test_an_app_that_does_not_read_stops_the_uploader(world: World) -> None:
     replica = world.one()
     total = 64_000_000
@@ -199,6 +212,7 @@ def test_an_app_that_does_not_read_stops_the_uploader(world: World) -> None:
         assert raw.answer().json() == {"length": total}
 
 
+@on_both
 def test_a_disconnect_behind_pipelined_requests_reaches_the_app(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -206,6 +220,7 @@ def test_a_disconnect_behind_pipelined_requests_reaches_the_app(world: World) ->
     eventually(lambda: "quiet ended" in replica.journal.events)
 
 
+@on_both
 def test_a_response_that_closes_during_an_upload_arrives(world: World) -> None:
     app = FastAPI()
 
@@ -227,6 +242,7 @@ def test_a_response_that_closes_during_an_upload_arrives(world: World) -> None:
             assert raw.answer().status == 413
 
 
+@on_both
 @pytest.mark.parametrize("query", ["", "?chunked=true"])
 def test_an_app_that_closes_the_connection_closes_its_clients(world: World, query: str) -> None:
     world.one()

@@ -7,7 +7,7 @@ import pytest
 from app_toolkit.proxy.protocol import Timeouts
 from tests.patience import PATIENCE_S
 
-from .world import CALM, Raw, RunningProxy, World, eventually, has_read, later
+from .world import CALM, Raw, RunningProxy, World, eventually, has_read, later, on_both
 
 GET = b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -20,6 +20,7 @@ def test_a_refused_request_has_a_json_error_and_ends_the_connection(world: World
         assert raw.closed()
 
 
+@on_both
 def test_a_head_that_does_not_arrive_is_answered_408(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -39,6 +40,7 @@ def test_a_silent_connection_is_closed(world: World) -> None:
         assert raw.closed()
 
 
+@on_both
 @pytest.mark.parametrize("length", [1_000, 100_000], ids=["small", "large"])
 def test_a_body_that_trickles_is_answered_408_and_its_replica_is_free_again(world: World, length: int) -> None:
     replica = world.one()
@@ -53,6 +55,7 @@ def test_a_body_that_trickles_is_answered_408_and_its_replica_is_free_again(worl
     eventually(lambda: replica.admission.statistics().running == 0)
 
 
+@on_both
 def test_a_client_that_waits_for_its_100_is_not_slow(world: World) -> None:
     world.route()
     with world.raw() as raw:
@@ -65,6 +68,7 @@ def test_a_client_that_waits_for_its_100_is_not_slow(world: World) -> None:
         assert raw.send(b"hi").answer().body == b"hi"
 
 
+@on_both
 def test_a_client_that_does_not_read_its_answers_is_not_answered_without_end(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -79,6 +83,7 @@ def test_a_client_that_does_not_read_its_answers_is_not_answered_without_end(wor
             assert raw.answer().status == 200
 
 
+@on_both
 def test_a_client_that_waits_for_its_response_is_not_closed(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from .wire import Wire
-from .world import Raw, World, eventually
+from .world import Raw, World, eventually, on_both
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 OLD = b"GET / HTTP/1.0\r\n\r\n"
@@ -78,6 +78,7 @@ def test_trailers_of_a_response_pass_to_clients_that_get_chunks(wire: Wire) -> N
     assert len(replica.connections) == 1
 
 
+@on_both
 def test_a_trailer_that_closes_ends_the_connection_also_behind_an_early_response(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -180,6 +181,7 @@ def test_a_client_sees_that_a_response_broke_off(world: World, said: bytes) -> N
             next(pieces)
 
 
+@on_both
 @pytest.mark.parametrize("length", [0, 70_000], ids=["small", "large"])
 @pytest.mark.parametrize("how", ["behind-its-head", "with-too-much", "with-a-field-that-is-none"])
 def test_an_app_that_fails_before_any_of_its_body_is_a_plain_500(world: World, how: str, length: int) -> None:
@@ -191,6 +193,7 @@ def test_an_app_that_fails_before_any_of_its_body_is_a_plain_500(world: World, h
     assert replica.journal.events == [f"fails {how}"]
 
 
+@on_both
 @pytest.mark.parametrize("length", [0, 70_000], ids=["small", "large"])
 def test_a_request_with_an_invalid_response_is_not_retried(world: World, length: int) -> None:
     replica = world.one()
@@ -213,6 +216,7 @@ def test_a_client_of_1_0_sees_a_reset(world: World, said: bytes) -> None:
 # Early is_serving
 
 
+@on_both
 def test_the_connection_stays_after_a_small_unread_body(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -223,6 +227,7 @@ def test_the_connection_stays_after_a_small_unread_body(world: World) -> None:
         assert raw.send(GET % b"/hello").answer().status == 200
 
 
+@on_both
 @pytest.mark.parametrize("chunked", [False, True])
 def test_the_early_response_to_8_mb_can_be_read_and_then_the_connection_closes(world: World, chunked: bool) -> None:
     world.one()
@@ -242,6 +247,7 @@ def test_the_early_response_to_8_mb_can_be_read_and_then_the_connection_closes(w
         assert raw.closed()
 
 
+@on_both
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_client_that_reads_once_it_has_sent_everything_gets_all_of_a_long_early_response(
     world: World, chunked: bool

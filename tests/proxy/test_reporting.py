@@ -21,7 +21,7 @@ from tests.keys import app, key
 
 from .test_outcomes import SWITCHING, WS
 from .wire import Client, Received, Wire
-from .world import World
+from .world import World, on_both
 
 pytestmark = pytest.mark.anyio
 
@@ -115,6 +115,7 @@ def test_a_websocket_is_in_the_report_from_its_handshake_until_its_end(
     assert wire.load == (0, 0, 0, 0)
 
 
+@on_both
 def test_a_handshake_that_is_refused_is_no_websocket(world: World) -> None:
     world.one()
     with pytest.raises(InvalidStatus, match="401"):

@@ -15,7 +15,7 @@ from tests import published
 from tests.keys import key
 from tests.patience import PATIENCE_S
 
-from .world import WAIT_S, Raw, World, eventually
+from .world import WAIT_S, Raw, World, eventually, on_both
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -29,6 +29,7 @@ def replicas(*served: Any) -> Any:
     return published.replica_set(*endpoints, max_queued_requests=10, max_queue_wait_s=WAIT_S)
 
 
+@on_both
 def test_each_route_goes_to_its_owner_and_each_prefix_to_its_application(world: World) -> None:
     web, chat, other = (world.replica() for _ in range(3))
     world.edge.post(
@@ -73,6 +74,7 @@ def test_below_no_prefix_there_is_nothing(world: World) -> None:
         assert raw.send(GET % b"/-/healthz").answer().json() == {"status": "success"}
 
 
+@on_both
 def test_a_route_without_an_ingress_is_not_found(world: World) -> None:
     replica = world.one()
     world.edge.post({"routes": published.routes(published.application("shop", "/", "web", path_route(None)))})
@@ -106,6 +108,7 @@ def test_a_proxy_is_ready_if_every_ingress_has_a_replica(own: World) -> None:
         assert ready(raw, b"?application=blog") == (503, ["there is no application 'blog' with a route prefix"])
 
 
+@on_both
 def test_an_old_snapshot_changes_nothing(world: World) -> None:
     replica = world.one()
     old = {"replicas/shop/web": Snapshot(Version(0, 9), None), "routes": Snapshot(Version(0, 9), None)}
@@ -114,6 +117,7 @@ def test_an_old_snapshot_changes_nothing(world: World) -> None:
         assert raw.send(GET % b"/hello").answer().json() == {"replica": replica.name}
 
 
+@on_both
 def test_a_removed_replica_finishes_its_requests(world: World) -> None:
     replica = world.one()
     idle = world.edge.statistics().idle
@@ -126,6 +130,7 @@ def test_a_removed_replica_finishes_its_requests(world: World) -> None:
     assert world.edge.statistics().idle == idle
 
 
+@on_both
 def test_a_drain_waits_for_running_requests_and_closes_their_connections(own: World) -> None:
     replica = own.one()
     with own.raw() as idle, own.raw() as busy:
@@ -144,6 +149,7 @@ def test_a_drain_waits_for_running_requests_and_closes_their_connections(own: Wo
         drained.result(PATIENCE_S)
 
 
+@on_both
 def test_a_request_that_outlasts_the_drain_gets_an_error(own: World) -> None:
     replica = own.one()
     with own.raw() as busy, own.raw() as talking:

@@ -9,7 +9,7 @@ import pytest
 from tests.patience import PATIENCE_S
 
 from .wire import Client, Received, Wire
-from .world import World, eventually
+from .world import World, eventually, on_both
 
 
 class Stream:
@@ -54,6 +54,7 @@ def test_a_stream_is_in_the_report_from_its_head_until_its_end(
     assert wire.load == (0, 0, 0, 0)
 
 
+@on_both
 def test_a_stream_that_ends_is_reported_no_more_and_its_connection_serves_the_next_request(world: World) -> None:
     replica = world.one()
     stream = Stream(world)

@@ -15,7 +15,7 @@ from app_toolkit.dispatch.request import KEPT_BODY
 from tests import published
 from tests.patience import PATIENCE_S
 
-from .world import CALM, WAIT_S, Raw, RunningProxy, Served, World, eventually, later
+from .world import CALM, WAIT_S, Raw, RunningProxy, Served, World, eventually, later, on_both
 
 GET = b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
@@ -27,6 +27,7 @@ def begun(world: World, count: int) -> None:
     eventually(lambda: sum(each.is_serving for each in world.edge.server.connections()) == count)
 
 
+@on_both
 def test_105_slow_uploads_leave_a_replica_with_100_slots_free_for_others(own: World) -> None:
     replica = own.one(most=SLOTS)
     with contextlib.ExitStack() as stack:
@@ -44,6 +45,7 @@ def test_105_slow_uploads_leave_a_replica_with_100_slots_free_for_others(own: Wo
         assert slow[0].send(b"s" * (60_000 - 5 * 65)).answer().json()["length"] == 60_000
 
 
+@on_both
 @pytest.mark.parametrize("size", [1, 3_000, KEPT_BODY])
 def test_a_small_body_that_comes_in_pieces_reaches_the_app_whole_once_it_is_there(world: World, size: int) -> None:
     replica = world.one()
@@ -68,6 +70,7 @@ def replaced_by(other: Served | None, **policy: Any) -> dict[str, Any]:
     }
 
 
+@on_both
 def test_a_body_that_arrives_while_its_ingress_is_replaced_goes_to_the_new_one(own: World) -> None:
     replica, other = own.one(), own.replica()
     with own.raw() as raw:
@@ -79,6 +82,7 @@ def test_a_body_that_arrives_while_its_ingress_is_replaced_goes_to_the_new_one(o
     assert replica.journal.consumed == 0
 
 
+@on_both
 def test_a_body_that_arrives_while_its_application_is_removed_is_answered_404(own: World) -> None:
     own.one()
     with own.raw() as raw:
@@ -89,6 +93,7 @@ def test_a_body_that_arrives_while_its_application_is_removed_is_answered_404(ow
         assert (got.status, got.error) == (404, "not_found")
 
 
+@on_both
 def test_a_larger_body_is_passed_on_as_it_comes(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -102,6 +107,7 @@ def slow_upload(raw: Raw, size: int = 200_000) -> Raw:
     return raw.send(POST % (b"/digest", size) + b"s" * 10)
 
 
+@on_both
 def test_slow_bodies_hold_half_of_the_slots_and_others_are_served(own: World) -> None:
     replica = own.one(most=10)
     with contextlib.ExitStack() as stack:
@@ -118,6 +124,7 @@ def test_slow_bodies_hold_half_of_the_slots_and_others_are_served(own: World) ->
         assert replica.journal.consumed == 12 * 200_000
 
 
+@on_both
 def test_a_delayed_upload_gets_a_slot_when_another_one_ends(own: World) -> None:
     replica = own.one(most=2)
     with own.raw() as first, own.raw() as second:
@@ -130,6 +137,7 @@ def test_a_delayed_upload_gets_a_slot_when_another_one_ends(own: World) -> None:
         assert second.send(b"s" * (200_000 - 10)).answer().json()["length"] == 200_000
 
 
+@on_both
 def test_a_slow_upload_that_is_refused_goes_to_another_replica(own: World) -> None:
     replicas = [own.replica(most=2), own.replica(most=2)]
     own.route(*(each.endpoint() for each in replicas))
@@ -139,6 +147,7 @@ def test_a_slow_upload_that_is_refused_goes_to_another_replica(own: World) -> No
         eventually(lambda: [each.journal.consumed for each in replicas] == [10, 10])
 
 
+@on_both
 def test_an_upload_that_gets_no_slot_for_slow_bodies_is_answered_503(own: World) -> None:
     replica = own.replica(most=2)
     own.route(replica.endpoint(), wait_s=0.3)
@@ -152,6 +161,7 @@ def test_an_upload_that_gets_no_slot_for_slow_bodies_is_answered_503(own: World)
     assert replica.journal.consumed == 10
 
 
+@on_both
 def test_a_client_that_reads_the_response_before_it_ends_its_body_is_answered(world: World) -> None:
     world.one()
     with world.raw() as raw:
@@ -162,6 +172,7 @@ def test_a_client_that_reads_the_response_before_it_ends_its_body_is_answered(wo
         raw.send(b"0\r\n\r\n").until(b"0\r\n\r\n")
 
 
+@on_both
 def test_a_long_chunked_body_does_not_wait_for_its_time(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -170,6 +181,7 @@ def test_a_long_chunked_body_does_not_wait_for_its_time(world: World) -> None:
         assert raw.send(b"0\r\n\r\n").answer().json()["length"] == KEPT_BODY
 
 
+@on_both
 def test_the_time_that_a_body_takes_is_not_time_in_the_queue(own: World) -> None:
     own.route()
     with own.raw() as raw:
@@ -183,6 +195,7 @@ def test_the_time_that_a_body_takes_is_not_time_in_the_queue(own: World) -> None
         assert raw.answer().body == b"hi"
 
 
+@on_both
 def test_the_deadline_of_a_request_includes_the_time_that_its_body_takes(own: World) -> None:
     replica = own.replica()
     own.route(replica.endpoint(), request_timeout_s=0.3)
@@ -193,6 +206,7 @@ def test_the_deadline_of_a_request_includes_the_time_that_its_body_takes(own: Wo
     assert own.record(str(got.header("x-request-id")))["tries"] == 0
 
 
+@on_both
 def test_a_malformed_chunk_in_a_small_body_is_refused_before_any_user_code_runs(world: World) -> None:
     replica = world.one()
     with world.raw() as raw:
@@ -221,6 +235,7 @@ def limited(tmp_path: Path) -> Iterator[Callable[..., World]]:
         world.edge.close()
 
 
+@on_both
 def test_a_client_that_a_slow_app_keeps_from_sending_is_not_slow(own: World) -> None:
     replica = own.one()
     with own.raw() as raw:

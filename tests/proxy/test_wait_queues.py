@@ -25,7 +25,7 @@ from tests import published
 from tests.patience import PATIENCE_S
 
 from .app import SECRET
-from .world import CALM, RunningProxy, Served, World, eventually
+from .world import CALM, RunningProxy, Served, World, eventually, on_both
 
 pytestmark = pytest.mark.anyio
 
@@ -125,6 +125,7 @@ def is_quiet(replica: Served, *worlds: World) -> None:
     eventually(lambda: replica.admission.wait_queue.admits_unreserved)
 
 
+@on_both
 def test_a_proxy_that_finds_the_replica_full_gets_the_next_free_slot(world: World, other: World) -> None:
     replica = one_slot(world, other)
     with world.raw() as first, other.raw() as second:
@@ -141,6 +142,7 @@ def test_a_proxy_that_finds_the_replica_full_gets_the_next_free_slot(world: Worl
     is_quiet(replica, world, other)
 
 
+@on_both
 def test_a_single_proxy_never_joins_the_queue(world: World) -> None:
     replica = one_slot(world)
     with ThreadPoolExecutor(4) as pool:
@@ -149,6 +151,7 @@ def test_a_single_proxy_never_joins_the_queue(world: World) -> None:
     is_quiet(replica, world)
 
 
+@on_both
 def test_a_proxy_leaves_the_queue_if_its_client_disconnects(world: World, other: World) -> None:
     replica = one_slot(world, other)
     with world.raw() as first:
@@ -163,6 +166,7 @@ def test_a_proxy_leaves_the_queue_if_its_client_disconnects(world: World, other:
     is_quiet(replica, world, other)
 
 
+@on_both
 def test_the_queue_of_a_draining_replica_goes_to_other_replicas(world: World, other: World) -> None:
     replica = one_slot(world, other)
     fresh = world.replica()
@@ -182,6 +186,7 @@ def test_the_queue_of_a_draining_replica_goes_to_other_replicas(world: World, ot
     assert replica.admission.statistics().waiting_callers == 0
 
 
+@on_both
 @pytest.mark.parametrize("size", [10, 1_000_000])
 def test_an_early_request_behind_a_slow_one_is_not_lost(world: World, other: World, size: int) -> None:
     body = b"b" * size

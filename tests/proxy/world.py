@@ -14,15 +14,18 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import pytest
 import uvloop
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.publication import PublishedReplica, StartBlocked
 from app_toolkit.core.uploads import MinimumRate
+from app_toolkit.host.edge import EdgeUpstreams, NearReplica
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.proxy.protocol import Timeouts, not_acknowledged
@@ -48,6 +51,9 @@ WAIT_S = 60.0
 """How long a request may wait in a queue, where a test says nothing else."""
 
 TESTS = Path(__file__).parents[1]
+
+on_both = pytest.mark.parametrize("near", [False, True], ids=["connected", "near"])
+"""For tests of any replica: it has connections to the proxy, or runs on the event loop of the proxy."""
 
 FORKS = multiprocessing.get_context("forkserver")
 """One process that has imported the app, from which others fork: each would take most of a second to import it."""
@@ -86,7 +92,7 @@ class RunningProxy:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.proxy = ProxyState(SECRET, Router, access=self.access)
+        self.proxy = ProxyState(SECRET, Router, access=self.access, new_upstreams=EdgeUpstreams)
         self.server = ProxyServer(self.proxy, self._options, timeouts=self._timeouts, drain_timeout_s=0.0)
         self._stop = asyncio.Event()
         async with self.server:
@@ -131,9 +137,9 @@ class RunningProxy:
                 self.loop.call_soon_threadsafe(self._stop.set)
 
     def close(self) -> None:
-        self.end()
         for replica in self.stopping:
             replica.join()
+        self.end()
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
 
@@ -155,10 +161,13 @@ class Served:
             self._listener.listen()
             self.address = f"unix:{path}"
         self.admission = Replica(app or build(name, self.journal), name=name, max_ongoing_requests=most, secret=secret)
-        self._server = serve(self.admission, self._listener)
+        self._server = serve(self.admission)
+        self._begin()
+        eventually(lambda: self._server.started)
+
+    def _begin(self) -> None:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        eventually(lambda: self._server.started)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -187,6 +196,39 @@ class Served:
     def join(self) -> None:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
+
+
+class Near(Served):
+    """A replica of `app.build` on the event loop of the proxy. Only other callers connect to it."""
+
+    def __init__(self, edge: RunningProxy, name: str, path: Path, app: Any, most: int, secret: bytes) -> None:
+        self._edge = edge
+        self._loop = edge.loop
+        super().__init__(name, path, app, most, secret)
+
+    def _begin(self) -> None:
+        self._served = asyncio.run_coroutine_threadsafe(self._serve(), self._loop)
+
+    async def _serve(self) -> None:
+        server = self._server
+        server.config.load()
+        near = NearReplica(self.address, self.admission, server.config, server.server_state, {})
+        self._edge.proxy.upstreams.add(near)
+        try:
+            await server.serve([self._listener])
+        finally:
+            self._edge.proxy.upstreams.remove(near)
+            for listening in server.servers:  # its proxy may end before
+                listening.close()
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
+            for task in server.server_state.tasks:
+                task.cancel()
+
+    def join(self) -> None:
+        with contextlib.suppress(CancelledError):  # its proxy has ended before
+            self._served.result(PATIENCE_S)
+        eventually(lambda: not self._server.server_state.tasks)
 
 
 class Killable:
@@ -281,6 +323,8 @@ class World:
 
     edge: RunningProxy
     folder: Path
+    near: bool = False
+    """Whether replicas run on the event loop of the proxy."""
     replicas: list[Any] = field(default_factory=list)
     names: Iterator[int] = field(default_factory=itertools.count)
 
@@ -294,7 +338,11 @@ class World:
 
     def replica(self, app: Any = None, most: int = 100, secret: bytes = SECRET, *, tcp: bool = False) -> Served:
         name = f"replica-{next(self.names)}"
-        replica = Served(name, None if tcp else self.folder / f"{name}.sock", app, most, secret)
+        path = self.folder / f"{name}.sock"
+        if self.near:
+            replica: Served = Near(self.edge, name, path, app, most, secret)
+        else:
+            replica = Served(name, None if tcp else path, app, most, secret)
         self.replicas.append(replica)
         return replica
 

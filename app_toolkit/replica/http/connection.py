@@ -5,28 +5,23 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from contextvars import copy_context
-from http import HTTPStatus
 from typing import Any, cast
-from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
-from app_toolkit.replica.admission.admitted_request import BODYLESS
-from app_toolkit.replica.admission.replica import SERVER_ERROR, TEXT, Replica, Reported
+from app_toolkit.replica.admission.replica import TEXT, Replica
+from app_toolkit.replica.http.transaction import REASONS, Transaction, new_scope
 from app_toolkit.transport.corked import CorkedTransport
-from app_toolkit.types import Header, Message, Scope
+from app_toolkit.types import Header
 
 logger = logging.getLogger("app_toolkit.replica")
 
-HIGH_WATER = 64 * 1024
-"""Bytes of a body that the app has not received yet. Above this limit, no more is read from the connection."""
-
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 UNREADABLE = b"Invalid HTTP request received."
-STATUSES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+STATUSES = {status: line + b"\r\n" for status, line in REASONS.items()}
 
 
 class CallerConnection(asyncio.Protocol):
@@ -72,7 +67,7 @@ class CallerConnection(asyncio.Protocol):
         self._server = get_local_addr(self.transport)
         self._client = get_remote_addr(self.transport)
         self._scheme = "https" if is_ssl(self.transport) else "http"
-        # Not the context of a request: a request often begins while the previous one ends.
+        self.write, self.hang_up = self.transport.write, self.transport.close
         self._context = copy_context()
         self._connections.add(self)
 
@@ -137,12 +132,23 @@ class CallerConnection(asyncio.Protocol):
             return
         version = self._parser.get_http_version()
         keep_alive = version != "1.0" and self._parser.should_keep_alive()
-        transaction = self._arriving = Transaction(self, self._scope(version), keep_alive, self._expects)
+        scope = new_scope(
+            self._parser.get_method(),
+            self._target,
+            version,
+            self._headers,
+            self._app_state,
+            self._config.asgi_version,
+            self._server,
+            self._client,
+            self._scheme,
+        )
+        transaction = self._arriving = Transaction(self, scope, keep_alive, self._expects)
         if self._is_free:
             self._begin(transaction)
         else:
             self._queued.append(transaction)
-            self.pause_reading()
+            self.pause_body()
 
     def on_body(self, body: bytes) -> None:
         if self._arriving is not None:
@@ -151,22 +157,28 @@ class CallerConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         arrived, self._arriving = self._arriving, None
         if arrived is not None:
-            arrived.more_body = False
-            arrived.wake()
+            arrived.body_ended()
 
     # For a transaction
 
-    def pause_reading(self) -> None:
+    def pause_body(self) -> None:
         if not self._paused:
             self._paused = True
             self.transport.pause_reading()
 
-    def resume_reading(self) -> None:
+    def resume_body(self) -> None:
         if self._paused and not (self._queued or self.transport.is_closing()):
             self._paused = False
             self.transport.resume_reading()
 
-    def response_sent(self, transaction: "Transaction") -> None:
+    def ask_for_body(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(CONTINUE)
+
+    def start(self, status: int, fields: list[Header], whole: bool) -> None:
+        self.transport.write(head(status, fields))
+
+    def response_sent(self, transaction: Transaction) -> None:
         """Flush a response that was completely written, and begin the next request."""
         if transaction.complete:
             # Without this flush, a complete response would wait until the loop iteration has processed what arrived
@@ -175,19 +187,19 @@ class CallerConnection(asyncio.Protocol):
         if transaction is self._current:
             self._go_on(transaction)
 
-    def ended(self, transaction: "Transaction", task: "asyncio.Task[None]") -> None:
+    def ended(self, transaction: Transaction, task: "asyncio.Task[None]") -> None:
         """Remove a request whose app has returned."""
         self._server_state.tasks.discard(task)
         self._running.discard(transaction)
         if transaction is self._current:
             self._go_on(transaction)
 
-    def _go_on(self, current: "Transaction") -> None:
+    def _go_on(self, current: Transaction) -> None:
         if current.complete or current not in self._running:
             self._current = None
             if self._queued and current.keep_alive:
                 self._begin(self._queued.popleft())
-        self.resume_reading()
+        self.resume_body()
 
     @property
     def _is_free(self) -> bool:
@@ -199,32 +211,10 @@ class CallerConnection(asyncio.Protocol):
         current = self._current
         return current is None or (current.whole and current.keep_alive)
 
-    def _begin(self, transaction: "Transaction") -> None:
+    def _begin(self, transaction: Transaction) -> None:
         self._current = transaction
         self._running.add(transaction)
-        serving = self._replica(transaction.scope, transaction.receive, transaction.send, transaction.put)
-        task = self._loop.create_task(serving, context=self._context.copy())
-        self._server_state.tasks.add(task)
-        task.add_done_callback(transaction.ended)
-
-    def _scope(self, version: str) -> Scope:
-        raw_path, _, query = self._target.partition(b"?")
-        path = raw_path.decode("ascii")
-        return {
-            "type": "http",
-            "asgi": {"version": self._config.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
-            "server": self._server,
-            "client": self._client,
-            "scheme": self._scheme,
-            "root_path": "",
-            "headers": self._headers,
-            "state": self._app_state.copy(),
-            "method": self._parser.get_method().decode("ascii"),
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-        }
+        transaction.begin(self._replica, self._loop, self._context, self._server_state.tasks)
 
     def _hand_over(self) -> None:
         """Hand the connection over to the WebSocket protocol."""
@@ -243,167 +233,7 @@ class CallerConnection(asyncio.Protocol):
     def _disconnect(self) -> None:
         """Mark the running requests as disconnected: their responses cannot be sent any more."""
         for transaction in self._running:
-            transaction.disconnected = not transaction.complete
-            transaction.wake()
-
-
-class Transaction:
-    """One request and its response, as the app's `receive` and `send` see them.
-
-    `Replica` has checked the messages that are sent: names are in lower case, and no field contains a line end.
-    """
-
-    # Class attributes are the defaults, because few requests change them.
-    disconnected = started = whole = complete = False
-    more_body = True
-    body = b""
-    _chunked: bool | None = None
-    _left = 0
-    """Bytes of the body that the app has announced and not sent yet."""
-    _news = False
-    _waiting: asyncio.Event | None = None
-
-    def __init__(self, connection: CallerConnection, scope: Scope, keep_alive: bool, expects: bool) -> None:
-        """`keep_alive`: whether the connection serves another request after this one. `expects`: the caller waits for a
-        `100 Continue`.
-        """
-        self.scope = scope
-        self.keep_alive = keep_alive
-        self._connection = connection
-        self._transport = connection.transport
-        self._head_only = scope["method"] == "HEAD"
-        self._expects = expects
-
-    def take(self, body: bytes) -> None:
-        """Add a part of the request's body."""
-        if self.whole:  # the next request must not wait behind a body that the app has not received by now
-            self.disconnected = not self.complete
-        else:
-            self.body += body
-            if len(self.body) > HIGH_WATER:
-                self._connection.pause_reading()
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake `receive`: there is a new message."""
-        self._news = True
-        if self._waiting is not None:
-            self._waiting.set()
-
-    async def receive(self) -> Message:
-        if self._expects and not self._transport.is_closing():
-            self._transport.write(CONTINUE)
-            self._expects = False
-        if not (self.disconnected or self.complete):
-            self._connection.resume_reading()
-            if not self._news:
-                if self._waiting is None:
-                    self._waiting = asyncio.Event()
-                await self._waiting.wait()
-            self._news = False
-            if self._waiting is not None:
-                self._waiting.clear()
-        if self.disconnected or self.complete:
-            return {"type": "http.disconnect"}
-        body, self.body = self.body, b""
-        return {"type": "http.request", "body": body, "more_body": self.more_body}
-
-    async def send(self, message: Message) -> None:
-        while not self.put(message):
-            await self._connection.writable.wait()
-
-    def put(self, message: Message) -> bool:
-        """Send a message, unless that has to wait.
-
-        Return whether it was sent, or was dropped because the client has disconnected.
-        """
-        if self.disconnected:
-            return True
-        if not self._connection.writable.is_set():
-            return False
-        kind = message["type"]
-        if not self.started:
-            if kind != "http.response.start":
-                raise RuntimeError(f"the app sent {kind!r}, and not 'http.response.start', first")
-            self.started = True
-            self._expects = False
-            self._put_head(message["status"], message.get("headers", ()))
-        elif self.complete or kind != "http.response.body":
-            raise RuntimeError(f"the app sent {kind!r} after {'its response' if self.complete else 'a head'}")
-        else:
-            self._put_body(message.get("body", b""), message.get("more_body", False))
-        if self.whole:
-            self._connection.response_sent(self)
-        return True
-
-    def _put_head(self, status: int, headers: Iterable[Header]) -> None:
-        fields = list(headers)
-        closes = False
-        for name, value in fields:
-            if name == b"content-length":
-                if self._chunked is None:
-                    self._left = int(value)
-                    self._chunked = False
-            elif name == b"transfer-encoding":
-                if value.lower() == b"chunked":
-                    self._left = 0
-                    self._chunked = True
-            elif name == b"connection" and b"close" in [token.strip().lower() for token in value.split(b",")]:
-                self.keep_alive = False
-                closes = True
-        if not (self.keep_alive or closes):
-            fields.append((b"connection", b"close"))
-        bodyless = self._head_only or status in BODYLESS
-        if self._chunked is None and not bodyless:
-            self._chunked = True
-            fields.append((b"transfer-encoding", b"chunked"))
-        self._transport.write(head(status, fields))
-        self.whole = bodyless or not (self._chunked or self._left)
-
-    def _put_body(self, body: Any, more: bool) -> None:
-        if self._head_only:
-            self._left = 0
-        elif self._chunked:
-            framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            self._transport.write(framed if more else framed + b"0\r\n\r\n")
-        else:
-            if len(body) > self._left:
-                raise RuntimeError("the body is longer than its content-length")
-            self._left -= len(body)
-            if body:
-                self._transport.write(body)
-            self.whole = not self._left
-        if more:
-            return
-        if self._left:
-            raise RuntimeError("the body is shorter than its content-length")
-        self.whole = self.complete = True
-        if self._waiting is not None:
-            self._waiting.set()
-        if not self.keep_alive:
-            self._transport.close()
-
-    def ended(self, task: "asyncio.Task[None]") -> None:
-        """Complete the response after the app has returned or raised.
-
-        If no response has begun, send a 500. If a response cannot be completed, close the connection, so that the
-        caller does not take it for a complete one.
-        """
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, Reported):
-            logger.error("a request failed outside of the app", exc_info=error)
-        if not (self.complete or self.disconnected or (self.whole and self.keep_alive)):
-            if error is None:
-                logger.error("the app returned before its response was complete")
-            if not self.started:
-                self.keep_alive = False
-                headers = [*TEXT, (b"content-length", b"%d" % len(SERVER_ERROR))]
-                if self.put({"type": "http.response.start", "status": 500, "headers": headers}):
-                    self.put({"type": "http.response.body", "body": SERVER_ERROR})
-            if not self.complete:
-                self.keep_alive = False
-                self._transport.close()
-        self._connection.ended(self, task)
+            transaction.disconnect()
 
 
 def head(status: int, fields: Iterable[Header]) -> bytes:

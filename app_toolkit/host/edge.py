@@ -1,0 +1,241 @@
+"""A proxy and replicas on one event loop: a request goes from the exchange to the app without a connection."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.errors import ReplicaGone, ResponseUnreadable
+from app_toolkit.proxy.upstream import PooledUpstreams
+from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.replica.http.connection import CallerConnection
+from app_toolkit.replica.http.transaction import REASONS, Transaction, new_scope
+from app_toolkit.transport.pool import Pool, ResponseHead, read_fields
+from app_toolkit.transport.sockets import close_in_children, send_ahead
+from app_toolkit.types import Address, Header
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+CHUNKED = (b"transfer-encoding", b"chunked")
+EXPECTS = (b"expect", b"100-continue")
+
+
+class NearReplica:
+    """A replica on the event loop of the proxy.
+
+    Each HTTP request is a task. A WebSocket, and a position in the wait queue, have a pair of sockets, at one end of
+    which the replica serves them as it serves any other caller.
+    """
+
+    def __init__(
+        self, address: Address, replica: Replica, config: Config, server_state: ServerState, app_state: dict[str, Any]
+    ) -> None:
+        """`address`: the one that is published for the replica, where other processes reach it.
+
+        `config`, `server_state`: those of the server that shuts the replica down. `app_state`: that of the app's
+        lifespan.
+        """
+        self.address = address
+        self.replica = replica
+        self.app_state = app_state
+        self.asgi_version = config.asgi_version
+        self.tasks = server_state.tasks
+        self._config = config
+        self._server_state = server_state
+        self.context = copy_context()
+        #: The requests whose app has not returned.
+        self.live: set[NearUpstream] = set()
+
+    async def connect(
+        self, address: Address, talker: Callable[[], P], secret: bytes = b""
+    ) -> tuple[asyncio.Transport, P]:
+        """Connect a protocol to the replica. The parameters are those of `transport.pool.connect`."""
+        loop = asyncio.get_running_loop()
+        served = partial(CallerConnection, self.replica, self._config, self._server_state, self.app_state)
+        ours, theirs = socket.socketpair()
+        try:
+            their_transport, _ = await loop.create_unix_connection(served, sock=theirs)
+            transport, protocol = await loop.create_unix_connection(talker, sock=ours)
+        except BaseException:
+            ours.close()  # the replica sees this, and closes its end
+            raise
+        for each in (their_transport, transport):
+            send_ahead(each)
+            close_in_children(each)
+        return transport, protocol
+
+    def close(self) -> None:
+        """End the requests whose response is not whole, because the replica ends."""
+        for upstream in list(self.live):
+            upstream.lose(ReplicaGone(f"the replica at {self.address} ended before its response did"))
+
+
+class NearUpstream:
+    """One request at a replica of this process: the upstream of an exchange, and the caller of the replica.
+
+    Neither waits for the other: what the exchange may not send yet, the app waits for in its `send`.
+    """
+
+    def __init__(self, near: NearReplica) -> None:
+        self._near = near
+        self.writable = asyncio.Event()
+        self.writable.set()
+        #: None: the exchange has got the end of the response, or has ended the attempt.
+        self._exchange: Exchange | None = None
+        self._transaction: Transaction | None = None
+        #: Whether the body of the request arrives in chunks.
+        self._chunked = False
+        self._decode = False
+        self._paused = False
+        self._reusable = True
+
+    # For the exchange
+
+    def begin(self, exchange: Exchange, *, head_only: bool, decode: bool) -> None:
+        """Prepare for one request, as `PooledConnection.begin` does. What is written first is its head."""
+        self._exchange = exchange
+        self._decode = decode
+
+    def write_all(self, pieces: Sequence[bytes]) -> None:
+        if self._transaction is None:
+            head, *pieces = pieces
+            self._begin(head)
+        transaction = self._transaction
+        assert transaction is not None
+        for piece in pieces:
+            data = piece[piece.index(b"\r\n") + 2 : -2] if self._chunked else piece
+            if data:
+                transaction.take(data)
+        exchange = self._exchange
+        if exchange is not None and exchange.request.complete and (pieces or not exchange.holding):
+            transaction.body_ended()
+
+    def _begin(self, head: bytes) -> None:
+        """Let the replica serve the request with this head."""
+        near = self._near
+        first, *lines = head[:-4].split(b"\r\n")
+        method, target, _ = first.split(b" ")
+        fields = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+        scope = new_scope(method, target, "1.1", fields, near.app_state, near.asgi_version)
+        self._chunked = CHUNKED in fields
+        transaction = self._transaction = Transaction(self, scope, keep_alive=True, expects=EXPECTS in fields)
+        transaction.framed = not self._decode
+        near.live.add(self)
+        transaction.begin(near.replica, asyncio.get_running_loop(), near.context, near.tasks)
+
+    def pass_on(self, data: bytes) -> None:
+        raise NotImplementedError("a WebSocket has a connection")
+
+    def pause_reading(self) -> None:
+        self.writable.clear()
+
+    def resume_reading(self) -> None:
+        self.writable.set()
+
+    def abort(self) -> None:
+        self._exchange = None
+        self._disconnect()
+
+    close = abort
+
+    def lose(self, error: ReplicaGone) -> None:
+        """End the attempt because the response cannot be completed."""
+        exchange, self._exchange = self._exchange, None
+        self._disconnect()
+        if exchange is not None:
+            self._tell(exchange.lost, error)
+
+    # For the transaction
+
+    def pause_body(self) -> None:
+        self._pause_body(True)
+
+    def resume_body(self) -> None:
+        self._pause_body(False)
+
+    def _pause_body(self, paused: bool) -> None:
+        if self._paused is not paused:
+            self._paused = paused
+            if self._exchange is not None:
+                self._exchange.writing_paused(paused)
+
+    def ask_for_body(self) -> None:
+        if self._exchange is not None:
+            self._tell(self._exchange.informed, ResponseHead(100, REASONS[100], [], "none", None, True))
+
+    def start(self, status: int, fields: list[Header], whole: bool) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if sum(name == b"content-length" for name, _ in fields) > 1:
+            self.lose(ResponseUnreadable(f"{self._near.address}: a response has two content-lengths"))
+            return
+        head = read_fields(status, REASONS.get(status) or b"HTTP/1.1 %d " % status, fields, whole)
+        if whole:
+            head.extent = "none"
+        self._reusable = head.reusable
+        self._tell(exchange.response_started, head)
+
+    def write(self, data: Any) -> None:
+        if self._exchange is not None:  # the app may use a mutable buffer again
+            self._tell(self._exchange.received, data if type(data) is bytes else bytes(data))
+
+    def response_sent(self, transaction: Transaction) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self._tell(exchange.ended, self._reusable)
+
+    def hang_up(self) -> None:
+        transaction = self._transaction
+        if transaction is not None and transaction.whole:
+            self._reusable = False
+            self.response_sent(transaction)
+        else:
+            self.lose(ReplicaGone(f"the app at {self._near.address} ended before its response did"))
+
+    def ended(self, transaction: Transaction, task: "asyncio.Task[None]") -> None:
+        self._near.tasks.discard(task)
+        self._near.live.discard(self)
+        self._transaction = None  # which refers to this object
+
+    def _disconnect(self) -> None:
+        """Let the app see a disconnect of its client, and wait for nothing."""
+        if self._transaction is not None:
+            self._transaction.disconnect()
+        self.writable.set()
+
+    def _tell(self, event: Callable[..., None], value: Any) -> None:
+        """Tell the exchange of an event. What it begins and logs does not belong to the request of the app."""
+        self._near.context.copy().run(event, value)
+
+
+class EdgeUpstreams(PooledUpstreams):
+    """The ways to the replicas of this process, and the pooled connections to all others."""
+
+    def __init__(self, pool: Pool, token: bytes, redeem: bytes) -> None:
+        super().__init__(pool, token, redeem)
+        self._replicas: dict[Address, NearReplica] = {}
+
+    def add(self, near: NearReplica) -> None:
+        """Reach a replica without a connection from now on. Requests on connections may end there."""
+        self._replicas[near.address] = near
+        self._pool.here[near.address] = near.connect
+
+    def remove(self, near: NearReplica) -> None:
+        """End the requests at a replica, and begin no others. Call this when its server ends."""
+        del self._replicas[near.address], self._pool.here[near.address]
+        near.close()
+
+    def take(self, address: Address) -> Any:
+        near = self._replicas.get(address)
+        return self._pool.take(address) if near is None else NearUpstream(near)
+
+    def give_back(self, upstream: Any) -> None:
+        if not isinstance(upstream, NearUpstream):  # which serves one request
+            super().give_back(upstream)
