@@ -42,7 +42,7 @@ while True:
 """
 
 APP = """
-import atexit, logging.handlers, multiprocessing, tempfile, threading, time, weakref
+import atexit, logging.handlers, multiprocessing, os, tempfile, threading, time, weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from fastapi import FastAPI
@@ -51,7 +51,8 @@ lifespan_has_ended = threading.Event()
 
 def say(text):
     thread = threading.current_thread()
-    print(text, "on the main thread" if thread is threading.main_thread() else "elsewhere", flush=True)
+    place = "on the main thread" if thread is threading.main_thread() else "elsewhere"
+    os.write(1, f"{text} {place}\\n".encode())  # whole lines, whatever other threads write
 
 @asynccontextmanager
 async def lifespan(app):
