@@ -305,6 +305,8 @@ class Exchange:
 
         The longest time for which a filter wants to wait counts. It begins once.
         """
+        if self.request.complete and not self.marks:
+            return True
         seconds = 0.0
         for hook in self.plane.filters.waits:
             seconds = max(seconds, hook(self))
@@ -415,8 +417,9 @@ class Exchange:
         # The deadline of a WebSocket applies to its handshake only, and the exchange alone enforces it.
         left_ms = None if self._deadline is None or request.websocket else self._deadline.left_ms(plane.clock())
         terms = Terms(left_ms, permit.redeem())
-        for hook in plane.filters.sending:
-            hook(self, terms)
+        if self.marks:
+            for hook in plane.filters.sending:
+                hook(self, terms)
         plane.upstreams.send(upstream, self, terms)
         if not self.downstream.writable:
             upstream.pause_reading()
@@ -640,8 +643,9 @@ class Exchange:
         queued_s, first_byte_s, attempt_s, failed = dispatcher.stage_times(now)
         if first_byte_s is None and outcome != CLIENT_GONE:  # the toolkit itself responds now
             first_byte_s = now - dispatcher.began
-        for hook in plane.filters.ended:
-            hook(self, status, outcome)
+        if self.marks:
+            for hook in plane.filters.ended:
+                hook(self, status, outcome)
         if head is not None and outcome == OK:
             ingress_state.responses.note(now)
         plane.records.add(

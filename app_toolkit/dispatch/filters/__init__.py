@@ -16,7 +16,8 @@ A filter is an object with some of these methods. The exchange calls them in thi
 
 For a filter, an exchange has:
 
-* `marks`: what the filter must remember of the request, by the filter.
+* `marks`: what the filter must remember of the request, by the filter. A request without marks gets no `sending` and no
+  `ended`, and a complete one no `waits`: nobody has anything to do there, and there are thousands of them.
 * `fields`: fields that the response gets, whoever gives it.
 * `observe`: the bytes of the body of the response go to an object, too.
 * `proceed` and `fail`: a filter that has returned `math.inf` from `waits` calls one of them later.

@@ -23,6 +23,7 @@ class ClientLimit:
                 f"{self._most}: send fewer at a time"
             )
         exchanges.add(exchange)
+        exchange.marks[self] = True
 
     def ended(self, exchange: Exchange, status: int, outcome: str) -> None:
         host = exchange.downstream.host

@@ -209,6 +209,7 @@ class Copy(Exchange):
         self._mirrored = mirrored
         self._mirroring = plane.mirroring
         self._ingress_state = plane.state
+        self.marks[plane] = True
 
     def begin(self) -> None:
         """Send the request to the replica of the permit that it has."""

@@ -30,11 +30,16 @@ class SessionAffinity:
 
     def place(self, exchange: Exchange, ingress: ReplicaSetKey) -> None:
         """Read the affinity key of the request, as an ingress defines it. Live revisions may define it differently."""
-        sessions = self._sessions(exchange, ingress)
+        router = exchange.plane.router(ingress)
+        affinity = None if router is None else router.policy.affinity
+        if affinity is None:
+            if exchange.marks.pop(self, None) is not None:
+                exchange.preference = None
+            return
+        sessions = sessions_of(affinity, self._secret, ingress.main)
         if sessions is not exchange.marks.get(self):
             exchange.marks[self] = sessions
-            request, peers = exchange.request, exchange.downstream.peers
-            exchange.preference = None if sessions is None else sessions.preference(request, peers)
+            exchange.preference = sessions.preference(exchange.request, exchange.downstream.peers)
 
     def sending(self, exchange: Exchange, terms: Terms) -> None:
         sessions = exchange.marks.get(self)
@@ -46,12 +51,6 @@ class SessionAffinity:
         if sessions is not None and head.status != 304:  # a 304 updates a response that caches may share
             replica, peers = exchange.dispatcher.replica, exchange.downstream.peers
             head.fields = sessions.pinned(head.fields, exchange.request, replica, peers)
-
-    def _sessions(self, exchange: Exchange, ingress: ReplicaSetKey) -> "Sessions | None":
-        """Return the sessions of an ingress. None: it has none."""
-        router = exchange.plane.router(ingress)
-        affinity = None if router is None else router.policy.affinity
-        return None if affinity is None else sessions_of(affinity, self._secret, ingress.main)
 
 
 class Sessions:
