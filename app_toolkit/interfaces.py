@@ -94,9 +94,8 @@ class Call:
     same key."""
     passes_on: bool = False
     """Whether results of other calls are among the arguments; these may be `EncodedValue`s."""
-    sent: Callable[[Sequence[bytes | memoryview]], object] | None = None
-    """Is called each time that the call was sent to a replica, with the encoded arguments; None: nobody asks. They are
-    empty in one process, where the arguments stay objects."""
+    sampled: Any = None
+    """The mirrors that get copies of the call (`dispatch.filters.mirrored_calls.Sampled`). None: no mirror does."""
     yields: bool = False
     """Whether the method yields items. For messages."""
 

@@ -235,11 +235,12 @@ class CallPlane:
         router: IngressRouter,
         upstreams: Upstreams,
         records: Records[Record],
+        *filters: object,
         name: str | None = None,
     ) -> None:
-        """`name`: of the deployment in records. None: that of the key."""
+        """`filters`: those of its event loop. `name`: of the deployment in records. None: that of the key."""
         self.clock = time.monotonic
-        self.filters = Filters(FaultInjection())
+        self.filters = Filters(FaultInjection(), *filters)
         self.records = records
         self.upstreams = upstreams
         self.state = CallState(key, self.clock, name)

@@ -20,6 +20,7 @@ from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfi
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.caller import CallPlane
+from app_toolkit.dispatch.filters.mirrored_calls import MirroredCalls
 from app_toolkit.engines.local_calls import CALLER, LocalCaller, LocalCalls
 from app_toolkit.errors import ConfigError, ReplicaBusy, StartupError
 from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, Endpoint, QueuePosition
@@ -45,7 +46,6 @@ from app_toolkit.replica.admission.wait_queue import Position
 from app_toolkit.replica.objects.batching import BATCH_COUNTS
 from app_toolkit.replica.objects.calls import Calls
 from app_toolkit.replica.objects.hosted_object import HostedObject
-from app_toolkit.router.mirrored import MirroredCalls
 from app_toolkit.router.router import Router
 from app_toolkit.router.split import member_of
 from app_toolkit.types import Address, ASGIApp, ReplicaId
@@ -124,7 +124,8 @@ class Local:
 class Deployed(Local):
     """The deployment of one class, which handles call. Its object is constructed when it is first needed."""
 
-    def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop, mirrored: MirroredCalls) -> None:
+        """`mirrored`: the filter for mirrors of the loop."""
         config: ClassConfig = deployment.config
         self.hosted = HostedObject(
             deployment.make,
@@ -139,7 +140,9 @@ class Deployed(Local):
         super().__init__(deployment.name, Calls(self.hosted), config)
         self.upstreams = LocalCalls(self)
         self.key = ReplicaSetKey(APPLICATION, deployment.name)
-        self.plane = CallPlane(self.key, self.router, self.upstreams, IN_PROCESS.records, deployment.name)
+        self.plane = CallPlane(
+            self.key, self.router, self.upstreams, IN_PROCESS.records, mirrored, name=deployment.name
+        )
 
     async def start(self) -> None:
         """Construct the object, once for all callers. Raises `StartupError`; the next call then tries again."""
@@ -325,10 +328,13 @@ class InProcess:
     def mirrored(self, loop: asyncio.AbstractEventLoop) -> MirroredCalls:
         """Return the mirrored calls of an event loop. Thread-safe."""
         with self._lock:
-            if loop not in self._mirrored:
-                self._mirrored[loop] = MirroredCalls(loop)
-                self._mirrored[loop].mirrors.draw = lambda: self.draw()
-            return self._mirrored[loop]
+            return self._mirrored_calls(loop)
+
+    def _mirrored_calls(self, loop: asyncio.AbstractEventLoop) -> MirroredCalls:
+        if loop not in self._mirrored:
+            self._mirrored[loop] = MirroredCalls(loop)
+            self._mirrored[loop].mirrors.draw = lambda: self.draw()
+        return self._mirrored[loop]
 
     def deployed_of(self, callee: Deployable) -> Deployed:
         """Return a deployment. Its object is constructed when it is first needed. Thread-safe."""
@@ -336,7 +342,8 @@ class InProcess:
             deployed = self.deployed.get(callee)
             if deployed is None:
                 self.list_unapplied((), (callee,))
-                deployed = self.deployed[callee] = Deployed(callee, self._home())
+                home = self._home()
+                deployed = self.deployed[callee] = Deployed(callee, home, self._mirrored_calls(home))
             return deployed
 
     def _home(self) -> asyncio.AbstractEventLoop:

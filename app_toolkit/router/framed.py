@@ -336,8 +336,6 @@ class FramedUpstreams:
         key = "" if self._payloads is None or terms.mirrored else self._mint_key()
         head = self._head(request, permit, terms, key)
         upstream.begin(exchange, permit, key, (head,) if request.held else (head, *pieces))
-        if call.sent is not None:
-            call.sent(pieces)
 
     def give_back(self, upstream: FramedCall) -> None:
         upstream.give_back(self._pool)

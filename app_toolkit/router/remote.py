@@ -16,6 +16,7 @@ from app_toolkit.core.reports import Loads
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.caller import Caller, CallPlane
+from app_toolkit.dispatch.filters.mirrored_calls import MirroredCalls
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import ConfigError, NoReplica
 from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Callee, DeploymentClient, Payloads, Watch
@@ -28,7 +29,6 @@ from app_toolkit.observability.reports import Report, Reports
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.router.framed import FramedUpstreams
 from app_toolkit.router.handle import ENDED
-from app_toolkit.router.mirrored import MirroredCalls
 from app_toolkit.router.router import Router
 from app_toolkit.router.split import UnpublishedSplit, member_of
 from app_toolkit.transport import calls, hop
@@ -264,7 +264,7 @@ class RemoteDeploymentClient:
             data_plane.payloads,
             data_plane.mint_id,
         )
-        self.plane = CallPlane(key, self.router, self.upstreams, data_plane.records)
+        self.plane = CallPlane(key, self.router, self.upstreams, data_plane.records, data_plane.mirrored)
 
     def _is_idempotent(self, method: str) -> bool:
         """Return whether the method is marked as idempotent."""

@@ -117,8 +117,6 @@ class Calls:
 
     async def _call_here(self, call: Call, result: ResultReceiver, scope: Scope, send: Send) -> None:
         begun = False
-        if call.sent is not None:
-            call.sent(())
         try:
             if self.hosted.streams(call.method):
                 scope["endpoint"] = _stream

@@ -12,9 +12,9 @@ import pytest
 from app_toolkit.core.publication import SplitSnapshot, encode
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.deployment import NamedDeployment
+from app_toolkit.dispatch.filters.mirrored_calls import MirroredClient
 from app_toolkit.dispatch.mirror import MOST_BODY, MOST_RESPONSE
 from app_toolkit.interfaces import SPLITS, Call, DeploymentClient, Snapshot, Version, WeightedCallee
-from app_toolkit.router.mirrored import MirroredClient
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.types import Address
 from tests import published
