@@ -166,11 +166,12 @@ def test_the_test_client_works_with_and_without_its_context(entered: bool) -> No
             client.__exit__(None, None, None)
 
 
-def test_a_loop_that_has_ended_is_not_kept() -> None:
-    app = Held().app
+@pytest.mark.parametrize("timeout_s", [None, 30.0], ids=["no deadline", "a deadline"])
+def test_a_loop_that_has_ended_is_not_kept(timeout_s: float | None) -> None:
+    app = Toolkit(deployment=DeploymentConfig(name="app", request_timeout_s=timeout_s))
     client = TestClient(app)
     for _ in range(20):
-        assert client.get("/quick").status_code == 200
+        assert client.get("/").status_code == 404
     gc.collect()
     assert app._one_process is not None
     assert len(app._one_process.planes) <= 2
