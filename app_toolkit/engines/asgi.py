@@ -441,10 +441,12 @@ class ASGIUpstream:
             refusal = await ingress.replica.serve(request.scope, self.receive, self.send, timeout_s, caller=caller)
         except Exception as error:
             is_told = self._gone and isinstance(error, ClientDisconnect)
+            was_cut = request.error_of_cut is not None
             self._end()
             if is_told:
                 return
-            if request.error_of_cut is None:
+            if not was_cut:
+                request.error_of_cut = None  # the server gets what the app raises
                 # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
                 own = {"request_id": request.request_id}  # the context of the request has ended
                 said = "request %s failed in %s: %r"

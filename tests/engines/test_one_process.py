@@ -148,6 +148,23 @@ async def test_a_handler_that_raises_is_logged_under_its_request_id(caplog: pyte
     assert "request the-id failed in app" in caplog.text
 
 
+async def test_a_handler_that_raises_in_its_response_is_not_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    app = Toolkit()
+
+    @app.get("/")
+    async def stream() -> StreamingResponse:
+        async def body() -> AsyncIterator[bytes]:
+            yield b"begun"
+            raise ValueError("out of stock")
+
+        return StreamingResponse(body())
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="out of stock"):
+            await client.get("/", headers={"x-request-id": "the-id"})
+    assert "request the-id failed in app" in caplog.text
+
+
 @pytest.mark.parametrize("entered", [True, False], ids=["with", "without"])
 def test_the_test_client_works_with_and_without_its_context(entered: bool) -> None:
     client = TestClient(Held().app)
