@@ -40,7 +40,10 @@ FORBIDDEN = 403
 AGAIN_S = 0.05
 """Seconds after which a request that waits for something else than its place in a queue looks at its queue again."""
 
-X, T = ord("x"), ord("t")
+HEADS = frozenset({"http.response.start", "websocket.http.response.start"})
+
+UNSUPPORTED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
+"""The extensions of servers with which a response does not end with its body."""
 
 
 class ASGIRequest(HTTPRequest):
@@ -199,9 +202,9 @@ class ASGIRequest(HTTPRequest):
         if self.shard_key is not None:
             ours["shard_key"] = self.shard_key
         scope = self.scope
-        scope["extensions"] = (
-            {**scope["extensions"], "app_toolkit": ours} if scope.get("extensions") else {"app_toolkit": ours}
-        )
+        theirs = scope.get("extensions")
+        extensions = {name: each for name, each in theirs.items() if name not in UNSUPPORTED} if theirs else {}
+        scope["extensions"] = {**extensions, "app_toolkit": ours}
 
     # The downstream
 
@@ -510,31 +513,31 @@ class ASGIUpstream:
         if self._gone:
             return
         exchange, request, kind = self._exchange, self._request, message["type"]
-        if kind == "http.response.body" or kind == "websocket.http.response.body":
+        if (kind == "http.response.body" or kind == "websocket.http.response.body") and request.head is not None:
             body = message.get("body", b"")
             if body:
                 exchange.received(body)
             if not (message.get("more_body", False) or self._gone):
                 self._gone = True
                 exchange.ended(True)
-        elif kind == "http.response.start" or kind == "websocket.http.response.start":
+        elif kind in HEADS and exchange.dispatcher.stage is Stage.SENT:
             exchange.response_started(self._head(message))
-        elif kind == "websocket.accept":
+        elif kind == "websocket.accept" and not exchange.tunnels:
             fields = list(message.get("headers", ()))
             request.has_id = any(name == b"x-request-id" for name, _ in fields)
             if protocol := message.get("subprotocol"):
                 fields.append((b"sec-websocket-protocol", protocol.encode()))
             exchange.response_started(ResponseHead(101, b"", fields, "none", None, False))
-        elif exchange.tunnels:
-            await request.deliver(message)
-            if kind == "websocket.close":
-                self._gone = True
-                exchange.lost(ReplicaGone("the app has closed the WebSocket"))
-        elif kind == "websocket.close":
+        elif kind == "websocket.close" and not exchange.tunnels:
             self._gone = True
             request.refusal = message
             exchange.response_started(ResponseHead(FORBIDDEN, b"", [], "none", None, True))
             exchange.ended(True)
+        else:  # of an open WebSocket, of an extension, or out of order, for which the server raises an error
+            await request.deliver(message)
+            if kind == "websocket.close":
+                self._gone = True
+                exchange.lost(ReplicaGone("the app has closed the WebSocket"))
         if request.flushing is not None:
             await request.flush()
         while request.pending:

@@ -6,12 +6,13 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 
 import httpx
 import pytest
 from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, WebSocket
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
@@ -192,6 +193,58 @@ def test_a_loop_that_has_ended_is_not_kept(timeout_s: float | None) -> None:
     gc.collect()
     assert app._one_process is not None
     assert len(app._one_process.planes) <= 2
+
+
+class Sends(Response):
+    """Sends these messages."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.messages = messages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert "http.response.debug" in scope["extensions"]
+        for message in self.messages:
+            await send(message)
+
+
+def sending(*messages: Message) -> TestClient:
+    app = Toolkit()
+    app.add_route("/", lambda request: Sends(*messages))
+    return TestClient(app)
+
+
+def test_a_message_of_an_extension_reaches_the_server() -> None:
+    shown = {"template": "page.html", "context": {"name": "Ada"}}
+    body = {"type": "http.response.body", "body": b"Ada"}
+    page = sending({"type": "http.response.debug", "info": shown}, {"type": "http.response.start", "status": 200}, body)
+    assert page.get("/").context == {"name": "Ada"}  # type: ignore[attr-defined]
+
+
+def test_the_server_raises_an_error_for_a_message_out_of_order() -> None:
+    start = {"type": "http.response.start", "status": 200}
+    body = {"type": "http.response.body", "body": b"Ada", "more_body": True}
+    again = {**start, "headers": [(b"content-length", b"3")]}
+    with pytest.raises(AssertionError, match=r'multiple "http.response.start" messages'):
+        sending(start, body, again).get("/")
+
+
+async def test_a_file_is_sent_in_messages_though_the_server_could_read_it(tmp_path: Path) -> None:
+    (tmp_path / "page").write_text("Ada")
+    scope: Scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    scope["extensions"] = {"http.response.pathsend": {}}
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    app = Toolkit()
+    app.add_route("/", lambda request: FileResponse(tmp_path / "page"))
+    await app(scope, receive, send)
+    assert b"".join(each.get("body", b"") for each in sent) == b"Ada"
 
 
 def test_internal_fields_of_a_client_do_not_reach_the_app() -> None:
