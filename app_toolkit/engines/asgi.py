@@ -388,15 +388,16 @@ class ServedHere(Protocol):
 class ASGIUpstream:
     """One attempt at the replica in this process."""
 
-    __slots__ = ("_exchange", "_gone", "_ingress", "_interrupted", "_reader", "_request", "_terms")
+    __slots__ = ("_aborted", "_exchange", "_gone", "_ingress", "_interrupted", "_reader", "_request", "_terms")
 
     def __init__(self, ingress: ServedHere) -> None:
         self._ingress = ingress
         self._exchange: Exchange
         self._request: ASGIRequest
         self._terms: Terms
-        #: Whether the exchange has ended the attempt.
+        #: Whether the attempt has ended: the response is complete, or the exchange has aborted it.
         self._gone = False
+        self._aborted = False
         #: Whether `abort` has cancelled the wait for a message of the client.
         self._interrupted = False
         #: The task that waits for a message of the client. None: there is none.
@@ -421,7 +422,7 @@ class ASGIUpstream:
 
     def abort(self) -> None:
         """Let the app see a disconnect, and drop what it sends from now on."""
-        self._gone = True
+        self._gone = self._aborted = True
         if self._reader is not None:
             self._interrupted = True
             self._reader.cancel()
@@ -479,7 +480,7 @@ class ASGIUpstream:
         request.pending.clear()  # the server responds
 
     async def receive(self) -> Message:
-        if self._gone:
+        if self._aborted:
             return self._disconnect()
         reader = self._reader = asyncio.current_task()
         try:
@@ -491,18 +492,21 @@ class ASGIUpstream:
             return self._disconnect()
         finally:
             self._reader = None
+        if not self._gone:
+            self._note(message)
+        return self._disconnect() if self._aborted and message["type"] not in HANG_UPS else message
+
+    def _note(self, message: Message) -> None:
+        """Tell the exchange of a message of the client."""
         kind = message["type"]
         if kind == "http.request":
             body = message.get("body")
             if body:
                 self._request.body.received += len(body)
                 self._exchange.body_arrived()
-                if self._gone:
-                    return self._disconnect()
-        elif kind in HANG_UPS and not self._gone:
+        elif kind in HANG_UPS:
             self._gone = True
             self._exchange.client_gone()
-        return message
 
     def _disconnect(self) -> Message:
         return (

@@ -485,6 +485,33 @@ class Mirror(Response):
             await send({"type": "http.response.body", "body": message["body"], "more_body": more})
 
 
+async def test_a_response_that_is_complete_is_delivered_though_more_of_its_request_arrives() -> None:
+    app, sending = Toolkit(deployment=DeploymentConfig(name="small", max_body_size=1)), asyncio.Event()
+    sent: list[Message] = []
+
+    @app.post("/")
+    async def early() -> StreamingResponse:
+        return StreamingResponse(pieces(3))
+
+    async def receive() -> Message:
+        await sending.wait()
+        if len(received) == 2:
+            await asyncio.Event().wait()
+        received.append(b"xx")
+        return {"type": "http.request", "body": b"xx", "more_body": True}
+
+    async def send(message: Message) -> None:
+        if message.get("more_body") is False:
+            sending.set()
+            for _ in range(100):  # as if the connection were full
+                await asyncio.sleep(0)
+        sent.append(message)
+
+    received: list[bytes] = []
+    await app({"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}, receive, send)
+    assert [each.get("more_body") for each in sent] == [None, True, False]
+
+
 @pytest.fixture
 def small() -> httpx.AsyncClient:
     router = APIRouter()
