@@ -40,7 +40,10 @@ FORBIDDEN = 403
 AGAIN_S = 0.05
 """Seconds after which a request that waits for something else than its place in a queue looks at its queue again."""
 
-X, T = ord("x"), ord("t")
+HEADS = frozenset({"http.response.start", "websocket.http.response.start"})
+
+UNSUPPORTED = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
+"""The extensions of servers with which a response does not end with its body."""
 
 
 class ASGIRequest(HTTPRequest):
@@ -199,9 +202,9 @@ class ASGIRequest(HTTPRequest):
         if self.shard_key is not None:
             ours["shard_key"] = self.shard_key
         scope = self.scope
-        scope["extensions"] = (
-            {**scope["extensions"], "app_toolkit": ours} if scope.get("extensions") else {"app_toolkit": ours}
-        )
+        theirs = scope.get("extensions")
+        extensions = {name: each for name, each in theirs.items() if name not in UNSUPPORTED} if theirs else {}
+        scope["extensions"] = {**extensions, "app_toolkit": ours}
 
     # The downstream
 
@@ -385,15 +388,16 @@ class ServedHere(Protocol):
 class ASGIUpstream:
     """One attempt at the replica in this process."""
 
-    __slots__ = ("_exchange", "_gone", "_ingress", "_interrupted", "_reader", "_request", "_terms")
+    __slots__ = ("_aborted", "_exchange", "_gone", "_ingress", "_interrupted", "_reader", "_request", "_terms")
 
     def __init__(self, ingress: ServedHere) -> None:
         self._ingress = ingress
         self._exchange: Exchange
         self._request: ASGIRequest
         self._terms: Terms
-        #: Whether the exchange has ended the attempt.
+        #: Whether the attempt has ended: the response is complete, or the exchange has aborted it.
         self._gone = False
+        self._aborted = False
         #: Whether `abort` has cancelled the wait for a message of the client.
         self._interrupted = False
         #: The task that waits for a message of the client. None: there is none.
@@ -418,7 +422,7 @@ class ASGIUpstream:
 
     def abort(self) -> None:
         """Let the app see a disconnect, and drop what it sends from now on."""
-        self._gone = True
+        self._gone = self._aborted = True
         if self._reader is not None:
             self._interrupted = True
             self._reader.cancel()
@@ -441,10 +445,12 @@ class ASGIUpstream:
             refusal = await ingress.replica.serve(request.scope, self.receive, self.send, timeout_s, caller=caller)
         except Exception as error:
             is_told = self._gone and isinstance(error, ClientDisconnect)
+            was_cut = request.error_of_cut is not None
             self._end()
             if is_told:
                 return
-            if request.error_of_cut is None:
+            if not was_cut:
+                request.error_of_cut = None  # the server gets what the app raises
                 # The ASGI server logs the traceback, and a test client raises it, but without the request ID.
                 own = {"request_id": request.request_id}  # the context of the request has ended
                 said = "request %s failed in %s: %r"
@@ -474,7 +480,7 @@ class ASGIUpstream:
         request.pending.clear()  # the server responds
 
     async def receive(self) -> Message:
-        if self._gone:
+        if self._aborted:
             return self._disconnect()
         reader = self._reader = asyncio.current_task()
         try:
@@ -486,18 +492,21 @@ class ASGIUpstream:
             return self._disconnect()
         finally:
             self._reader = None
+        if not self._gone:
+            self._note(message)
+        return self._disconnect() if self._aborted and message["type"] not in HANG_UPS else message
+
+    def _note(self, message: Message) -> None:
+        """Tell the exchange of a message of the client."""
         kind = message["type"]
         if kind == "http.request":
             body = message.get("body")
             if body:
                 self._request.body.received += len(body)
                 self._exchange.body_arrived()
-                if self._gone:
-                    return self._disconnect()
-        elif kind in HANG_UPS and not self._gone:
+        elif kind in HANG_UPS:
             self._gone = True
             self._exchange.client_gone()
-        return message
 
     def _disconnect(self) -> Message:
         return (
@@ -508,31 +517,31 @@ class ASGIUpstream:
         if self._gone:
             return
         exchange, request, kind = self._exchange, self._request, message["type"]
-        if kind == "http.response.body" or kind == "websocket.http.response.body":
+        if (kind == "http.response.body" or kind == "websocket.http.response.body") and request.head is not None:
             body = message.get("body", b"")
             if body:
                 exchange.received(body)
             if not (message.get("more_body", False) or self._gone):
                 self._gone = True
                 exchange.ended(True)
-        elif kind == "http.response.start" or kind == "websocket.http.response.start":
+        elif kind in HEADS and exchange.dispatcher.stage is Stage.SENT:
             exchange.response_started(self._head(message))
-        elif kind == "websocket.accept":
+        elif kind == "websocket.accept" and not exchange.tunnels:
             fields = list(message.get("headers", ()))
             request.has_id = any(name == b"x-request-id" for name, _ in fields)
             if protocol := message.get("subprotocol"):
                 fields.append((b"sec-websocket-protocol", protocol.encode()))
             exchange.response_started(ResponseHead(101, b"", fields, "none", None, False))
-        elif exchange.tunnels:
-            await request.deliver(message)
-            if kind == "websocket.close":
-                self._gone = True
-                exchange.lost(ReplicaGone("the app has closed the WebSocket"))
-        elif kind == "websocket.close":
+        elif kind == "websocket.close" and not exchange.tunnels:
             self._gone = True
             request.refusal = message
             exchange.response_started(ResponseHead(FORBIDDEN, b"", [], "none", None, True))
             exchange.ended(True)
+        else:  # of an open WebSocket, of an extension, or out of order, for which the server raises an error
+            await request.deliver(message)
+            if kind == "websocket.close":
+                self._gone = True
+                exchange.lost(ReplicaGone("the app has closed the WebSocket"))
         if request.flushing is not None:
             await request.flush()
         while request.pending:

@@ -98,7 +98,7 @@ class Serving(Protocol):
 class LocalCall:
     """One attempt of a call: an upstream of its exchange, and the receiver of its results."""
 
-    __slots__ = ("_deployed", "_exchange", "_gone", "_last", "_room", "_task", "_terms")
+    __slots__ = ("_cancelled", "_deployed", "_exchange", "_gone", "_last", "_room", "_task", "_terms")
 
     def __init__(self, deployed: Serving) -> None:
         self._deployed = deployed
@@ -108,6 +108,8 @@ class LocalCall:
         self._last: Given | None = None
         #: Whether the exchange has ended the attempt, or the attempt the exchange.
         self._gone = False
+        #: Whether `abort` has cancelled the task.
+        self._cancelled = False
         #: The task in which the method runs. None: it does not run.
         self._task: asyncio.Task[Any] | None = None
         #: Is set when the caller has taken an item. None: it has taken all.
@@ -142,6 +144,7 @@ class LocalCall:
         """Cancel the method, and drop its results."""
         self._gone = True
         if self._task is not None:
+            self._cancelled = True
             self._task.cancel()
 
     close = abort
@@ -156,15 +159,18 @@ class LocalCall:
         timeout_s = None if terms.timeout_ms is None else terms.timeout_ms / 1_000
         caller = CALLER if terms.redeems else None
         task = self._task = asyncio.current_task()
+        assert task is not None
         try:
             refusal = await replica.serve(self._scope(), _receive_nothing, self.send, timeout_s, caller=caller)
         except asyncio.CancelledError:
             # `abort` has cancelled only this method. Any other cancellation is that of the task.
-            if not self._gone or task is None or task.uncancel() > 0:
+            if not self._cancelled or task.cancelling() > 1:
                 raise
             return
         finally:
             self._task = None
+            if self._cancelled:  # even if the method has caught it
+                task.uncancel()
         if refusal is not None and not self._gone:
             self._refuse(refusal)
 

@@ -77,9 +77,17 @@ class OneProcess:
         loop = asyncio.get_running_loop()
         plane = self.planes.get(loop)
         if plane is None:
+            self._forget_closed_loops()
             plane = self.planes[loop] = LocalPlane(self)
         request = ASGIRequest(scope, receive, send, plane.served)
         await request.serve(Exchange(plane, request, request))
+
+    def _forget_closed_loops(self) -> None:
+        """Drop the planes of closed event loops: a timer of a plane keeps its loop alive."""
+        for each in self.planes.keyrefs():  # a list, because other threads may add planes
+            loop = each()
+            if loop is not None and loop.is_closed():
+                self.planes.pop(loop, None)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the app's own lifespan within that of the deployments that it uses, so that it may call them."""

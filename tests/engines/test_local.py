@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated
 
 import pytest
@@ -16,12 +16,12 @@ from fastapi import Depends, FastAPI
 from fastapi.responses import StreamingResponse
 from starlette.testclient import TestClient
 
-from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, remote, request_id, split
+from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, options, remote, request_id, split
 from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.mirror import Mirrors
 from app_toolkit.engines.local import IN_PROCESS
-from app_toolkit.errors import FaultInjected, QueueTimeout
+from app_toolkit.errors import DeadlineExceeded, FaultInjected, QueueTimeout
 from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.context import thread_work
 from app_toolkit.types import Message, Scope
@@ -351,6 +351,23 @@ async def test_calls_in_one_process_get_the_faults_of_their_deployment() -> None
     async with started(faulty):
         with pytest.raises(FaultInjected, match="the option faults of faulty"):
             await faulty.handle.ask()
+
+
+class Stubborn(Deployment):
+    async def ask(self) -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(PATIENCE_S)
+        return "too late"
+
+
+@pytest.mark.anyio
+async def test_a_method_that_ignores_its_deadline_leaves_no_cancellation_to_its_caller() -> None:
+    stubborn, task = Stubborn.bind(), asyncio.current_task()
+    assert task is not None
+    async with started(stubborn):
+        with pytest.raises(DeadlineExceeded):
+            await options(stubborn.handle, timeout_s=0.05).ask()
+        assert task.cancelling() == 0
 
 
 APPLIED = {

@@ -6,12 +6,13 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
 
 import httpx
 import pytest
 from fastapi import APIRouter, BackgroundTasks, FastAPI, Request, WebSocket
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
@@ -148,6 +149,23 @@ async def test_a_handler_that_raises_is_logged_under_its_request_id(caplog: pyte
     assert "request the-id failed in app" in caplog.text
 
 
+async def test_a_handler_that_raises_in_its_response_is_not_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    app = Toolkit()
+
+    @app.get("/")
+    async def stream() -> StreamingResponse:
+        async def body() -> AsyncIterator[bytes]:
+            yield b"begun"
+            raise ValueError("out of stock")
+
+        return StreamingResponse(body())
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="out of stock"):
+            await client.get("/", headers={"x-request-id": "the-id"})
+    assert "request the-id failed in app" in caplog.text
+
+
 @pytest.mark.parametrize("entered", [True, False], ids=["with", "without"])
 def test_the_test_client_works_with_and_without_its_context(entered: bool) -> None:
     client = TestClient(Held().app)
@@ -166,14 +184,67 @@ def test_the_test_client_works_with_and_without_its_context(entered: bool) -> No
             client.__exit__(None, None, None)
 
 
-def test_a_loop_that_has_ended_is_not_kept() -> None:
-    app = Held().app
+@pytest.mark.parametrize("timeout_s", [None, 30.0], ids=["no deadline", "a deadline"])
+def test_a_loop_that_has_ended_is_not_kept(timeout_s: float | None) -> None:
+    app = Toolkit(deployment=DeploymentConfig(name="app", request_timeout_s=timeout_s))
     client = TestClient(app)
     for _ in range(20):
-        assert client.get("/quick").status_code == 200
+        assert client.get("/").status_code == 404
     gc.collect()
     assert app._one_process is not None
     assert len(app._one_process.planes) <= 2
+
+
+class Sends(Response):
+    """Sends these messages."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.messages = messages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert "http.response.debug" in scope["extensions"]
+        for message in self.messages:
+            await send(message)
+
+
+def sending(*messages: Message) -> TestClient:
+    app = Toolkit()
+    app.add_route("/", lambda request: Sends(*messages))
+    return TestClient(app)
+
+
+def test_a_message_of_an_extension_reaches_the_server() -> None:
+    shown = {"template": "page.html", "context": {"name": "Ada"}}
+    body = {"type": "http.response.body", "body": b"Ada"}
+    page = sending({"type": "http.response.debug", "info": shown}, {"type": "http.response.start", "status": 200}, body)
+    assert page.get("/").context == {"name": "Ada"}  # type: ignore[attr-defined]
+
+
+def test_the_server_raises_an_error_for_a_message_out_of_order() -> None:
+    start = {"type": "http.response.start", "status": 200}
+    body = {"type": "http.response.body", "body": b"Ada", "more_body": True}
+    again = {**start, "headers": [(b"content-length", b"3")]}
+    with pytest.raises(AssertionError, match=r'multiple "http.response.start" messages'):
+        sending(start, body, again).get("/")
+
+
+async def test_a_file_is_sent_in_messages_though_the_server_could_read_it(tmp_path: Path) -> None:
+    (tmp_path / "page").write_text("Ada")
+    scope: Scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    scope["extensions"] = {"http.response.pathsend": {}}
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    app = Toolkit()
+    app.add_route("/", lambda request: FileResponse(tmp_path / "page"))
+    await app(scope, receive, send)
+    assert b"".join(each.get("body", b"") for each in sent) == b"Ada"
 
 
 def test_internal_fields_of_a_client_do_not_reach_the_app() -> None:
@@ -412,6 +483,33 @@ class Mirror(Response):
             message = await receive()
             more = message["more_body"]
             await send({"type": "http.response.body", "body": message["body"], "more_body": more})
+
+
+async def test_a_response_that_is_complete_is_delivered_though_more_of_its_request_arrives() -> None:
+    app, sending = Toolkit(deployment=DeploymentConfig(name="small", max_body_size=1)), asyncio.Event()
+    sent: list[Message] = []
+
+    @app.post("/")
+    async def early() -> StreamingResponse:
+        return StreamingResponse(pieces(3))
+
+    async def receive() -> Message:
+        await sending.wait()
+        if len(received) == 2:
+            await asyncio.Event().wait()
+        received.append(b"xx")
+        return {"type": "http.request", "body": b"xx", "more_body": True}
+
+    async def send(message: Message) -> None:
+        if message.get("more_body") is False:
+            sending.set()
+            for _ in range(100):  # as if the connection were full
+                await asyncio.sleep(0)
+        sent.append(message)
+
+    received: list[bytes] = []
+    await app({"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}, receive, send)
+    assert [each.get("more_body") for each in sent] == [None, True, False]
 
 
 @pytest.fixture
