@@ -16,6 +16,7 @@ from app_toolkit.config.models import REDIS_URL
 from app_toolkit.dispatch.filters import rate_limit
 from app_toolkit.engines.one_process import OneProcess, in_one_process
 from app_toolkit.errors import ConfigError
+from tests.patience import PATIENCE_S
 from tests.streaming.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +88,25 @@ async def test_requests_are_not_limited_while_the_server_is_away(
         assert [status for status, _ in answers] == [200, 200, 429], "the server has kept the counter"
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == ["rate limits do not apply, their storage fails: ConnectionError (1 requests)"]
+
+
+async def test_a_request_is_refused_if_its_app_ends_while_the_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asyncio.Event()
+
+    class Silent:
+        async def incr(self, key: str, expiry: float) -> int:
+            asked.set()
+            await asyncio.Event().wait()
+            return 1
+
+        async def aclose(self) -> None: ...
+
+    monkeypatch.setattr(rate_limit, "open_storage", lambda choice: Silent())
+    monkeypatch.setattr(rate_limit, "TIMEOUT_S", None)
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group, process() as http:
+        answer = group.create_task(ask(http))
+        await asked.wait()
+    assert answer.result() == (503, None)
 
 
 async def test_a_server_that_refuses_its_password_is_not_shown(

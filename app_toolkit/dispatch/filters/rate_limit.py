@@ -114,6 +114,10 @@ class RateLimits:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 usage = await self._count(key, limit.window_s)
+        except asyncio.CancelledError:  # by `aclose`: nothing else would end the request
+            if not exchange.done:
+                exchange.dismiss()
+            raise
         except Exception as error:
             self._failed(exchange, error)
         del exchange.marks[self]
