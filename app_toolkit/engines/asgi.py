@@ -514,9 +514,11 @@ class ASGIUpstream:
         )
 
     async def send(self, message: Message) -> None:
-        if self._gone:
-            return
         exchange, request, kind = self._exchange, self._request, message["type"]
+        if self._gone:
+            if request.head is not None and request.head.status == 101:  # the server raises an error
+                await request.deliver(message)
+            return
         if (kind == "http.response.body" or kind == "websocket.http.response.body") and request.head is not None:
             body = message.get("body", b"")
             if body:

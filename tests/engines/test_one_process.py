@@ -428,6 +428,27 @@ def test_a_websocket_that_was_accepted_has_no_deadline_any_more() -> None:
         assert socket.receive_text() == "still here"
 
 
+async def test_a_handler_that_sends_learns_that_its_client_has_left() -> None:
+    app = Toolkit()
+    messages: list[Message] = [{"type": "websocket.disconnect", "code": 1001}, {"type": "websocket.connect"}]
+
+    @app.websocket("/")
+    async def ws(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.receive()  # in a chat, another task does this
+        with pytest.raises(WebSocketDisconnect):
+            await socket.send_text("hello")
+
+    async def receive() -> Message:
+        return messages.pop()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "websocket.send":
+            raise OSError("the client has left")
+
+    await app({"type": "websocket", "path": "/", "query_string": b"", "headers": []}, receive, send)
+
+
 def test_a_timeout_that_is_no_number_is_refused_of_a_websocket_too() -> None:
     app, events = talking()
     with (
