@@ -446,6 +446,7 @@ class Exchange:
             self._ingress_state.log_retry(self._id, error)
         self._refusal = None
         self._holding = False
+        self._observers = None
         self.request.body.rewind()
         if self._blocked:
             self._blocked = False

@@ -23,7 +23,7 @@ def test_only_the_innermost_function_of_the_serving_thread_counts() -> None:
         "Exchange.begin (app_toolkit/dispatch/exchange.py)": 0.3,
         "take (app_toolkit/router/router.py)": 0.3,
     }
-    assert found["parts"] == {IN_C: 0.4, "app_toolkit/proxy": 0.3, "app_toolkit/router": 0.3}
+    assert found["parts"] == {IN_C: 0.4, "app_toolkit/dispatch": 0.3, "app_toolkit/router": 0.3}
 
 
 @pytest.mark.parametrize(

@@ -93,11 +93,15 @@ async def test_requests_are_not_limited_while_the_server_is_away(
 async def test_a_request_is_refused_if_its_app_ends_while_the_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = asyncio.Event()
 
-    async def no_answer(*_: object) -> None:
-        asked.set()
-        await asyncio.Event().wait()
+    class Silent:
+        async def incr(self, key: str, expiry: float) -> int:
+            asked.set()
+            await asyncio.Event().wait()
+            return 1
 
-    monkeypatch.setattr(rate_limit.RateLimits, "_count", no_answer)
+        async def aclose(self) -> None: ...
+
+    monkeypatch.setattr(rate_limit, "open_storage", lambda choice: Silent())
     monkeypatch.setattr(rate_limit, "TIMEOUT_S", None)
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group, process() as http:
         answer = group.create_task(ask(http))

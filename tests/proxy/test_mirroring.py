@@ -322,6 +322,18 @@ def test_a_retry_is_not_copied_again(wire: Wire) -> None:
     assert (len(main.received), len(mirror.received)) == (2, 1)
 
 
+def test_only_the_last_attempt_is_compared(wire: Wire) -> None:
+    main = serve(wire, wire.replica().says(OK))
+    main.says()
+    client = wire.client().send(b"GET / HTTP/1.1\r\nhost: shop\r\n\r\n")
+    main.last.respond(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
+    main.last.lose()
+    wire.advance(0.5)
+    main.last.respond(OK)
+    assert client.response().body == b"ok"
+    assert (counts(wire).completed, counts(wire).different_body) == (1, 0)
+
+
 def test_a_websocket_is_not_copied(wire: Wire) -> None:
     mirror = wire.replica()
     main = serve(wire, mirror)

@@ -222,8 +222,7 @@ class Copy(Exchange):
 
     def cut_short(self) -> None:
         """Stop reading a response that is too large to be compared. The replica sees a disconnect."""
-        self._drop_upstream()
-        self._cut_off(BadResponse("the response is too large"))
+        self.fail(BadResponse("the response is too large"))
 
     # Ends
 
