@@ -42,8 +42,8 @@ class Caller:
     A result is an item, or the last one. It is a frame of the wire, or an object with the same `kind` and `size`.
 
     The block ends the exchange. An exception in it is the outcome of the call, as it is recorded. An exception of the
-    user's method is a complete response, so that its outcome is `OK`, unless it is a `RequestError`, such as that of a call
-    which the method has made.
+    user's method is a complete response, so that its outcome is `OK`, unless it is a `RequestError`, such as that of a
+    call which the method has made.
     """
 
     __slots__ = ("_ahead", "_error", "_paused", "_results", "_waiter", "exchange", "request")
