@@ -203,13 +203,13 @@ class CallExchange(Exchange):
         dispatcher = self.dispatcher
         if dispatcher.stage is Stage.WAITING:
             left = dispatcher.attempts.since + dispatcher.router.policy.max_queue_wait_s - self.plane.clock()
-            self._arriving = asyncio.get_running_loop().call_later(max(left, 0.0), self._waited_too_long)
+            self._timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._waited_too_long)
 
     def _waited_too_long(self) -> None:
         self.fail(self.dispatcher.router.waited_too_long())
 
     def _granted(self, permit: RoutePermit) -> None:
-        self._forget_arrival()
+        self._forget_timer()
         super()._granted(permit)
 
 

@@ -60,7 +60,6 @@ class Exchange:
     """
 
     __slots__ = (
-        "_arriving",
         "_blocked",
         "_deadline",
         "_holding",
@@ -69,6 +68,7 @@ class Exchange:
         "_observers",
         "_refusal",
         "_route",
+        "_timer",
         "_tunnel",
         "_upstream",
         "_waiter",
@@ -100,7 +100,8 @@ class Exchange:
         self._waiter: object | None = None
         self._upstream: Upstream | None = None
         self._deadline: Deadline | None = None
-        self._arriving: asyncio.TimerHandle | None = None
+        #: Ends a wait before an attempt: of a filter, of an upload, or in the queue. None: there is none.
+        self._timer: asyncio.TimerHandle | None = None
         self._tunnel = False  # the response is an open WebSocket
         # State of the current attempt.
         self._holding = False  # the body is held back until the replica sends a 100
@@ -312,12 +313,12 @@ class Exchange:
             seconds = max(seconds, hook(self))
         if not seconds:
             return True
-        if seconds < float("inf") and self._arriving is None:
+        if seconds < float("inf") and self._timer is None:
             self._ask_after(seconds)
         return False
 
     def _ask_after(self, seconds: float) -> None:
-        self._arriving = asyncio.get_running_loop().call_later(seconds, self._waited)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._waited)
 
     def _waited(self) -> None:
         """Ask for a permit before enough of the body has arrived, or again."""
@@ -327,7 +328,7 @@ class Exchange:
 
     def _ask_now(self) -> None:
         """Ask for a permit, because the filters have no reason to wait, or do not wait any longer."""
-        self._forget_arrival()
+        self._forget_timer()
         dispatcher, now = self.dispatcher, self.plane.clock()
         if dispatcher.attempts.count == 0:
             dispatcher.attempts.since = now
@@ -619,15 +620,15 @@ class Exchange:
         head, dispatcher = self.downstream.head, self.dispatcher
         if head is not None and (head.status == 101 or head.stream is not None):
             self._ingress_state.closed(self, self.downstream.peers, dispatcher.permit)
-        self._forget_arrival()
+        self._forget_timer()
         self._forget_deadline()
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             dispatcher.router.leave(waiter)
         dispatcher.end()
 
-    def _forget_arrival(self) -> None:
-        timer, self._arriving = self._arriving, None
+    def _forget_timer(self) -> None:
+        timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
 

@@ -14,7 +14,7 @@ from app_toolkit.dispatch.request import value_at
 def choose_revision(
     exchange: Exchange,
     able: Sequence[LiveIngress],
-    routers: "dict[ReplicaSetKey, IngressRouter]",
+    routers: dict[ReplicaSetKey, IngressRouter],
     tag_source: KeySource | None,
     draw: Callable[[], float],
 ) -> ReplicaSetKey:

@@ -129,11 +129,6 @@ class HTTPRequest:
     def request_id(self) -> str:
         return (self.id or b"").decode()
 
-    @property
-    def received(self) -> int:
-        """Bytes of the body that have arrived."""
-        raise NotImplementedError
-
     def is_repeatable(self, policy: Retry) -> bool:
         return not self.websocket and is_repeatable(policy, self.method in IDEMPOTENT)
 
@@ -144,8 +139,8 @@ class HTTPRequest:
             stage = Stage.WAITING
         return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
 
-    def check_body(self, most: int, name: str) -> None:
-        received = self.received
+    def check_body(self: ClientRequest, most: int, name: str) -> None:
+        received = self.body.received
         if max(self.length or 0, received) > most:
             has = f"{self.length} bytes" if self.length is not None else f"{received} bytes or more"
             raise ContentTooLarge(f"the body has {has}, the max_body_size of {name} is {most}")

@@ -169,10 +169,6 @@ class ASGIRequest(HTTPRequest):
     # The request
 
     @property
-    def received(self) -> int:
-        return self.body.received
-
-    @property
     def raw_path(self) -> bytes:
         return self.path.encode("latin-1", "replace")
 

@@ -221,10 +221,6 @@ class Request(HTTPRequest):
     def body_retained(self) -> bool:
         return self.body.retained
 
-    @property
-    def received(self) -> int:
-        return self.body.received
-
     # For mirrors
 
     def copied(self) -> "Request | None":

@@ -61,7 +61,7 @@ class RateLimits:
     def __init__(self, storage: str) -> None:
         """Take the option `rate_limit_storage`. Raises `ConfigError` if the storage cannot be used."""
         self._choice = storage
-        # The package is imported for the first request that needs it, because this takes 0.05 s. Mistakes in the
+        # The package is imported for the first request that needs it, because the import takes time. Mistakes in the
         # address of a server are found at once.
         self._storage: Memory | Redis | None = None if storage == "memory" else open_storage(storage)
         self._tasks: set[asyncio.Task[None]] = set()
