@@ -94,8 +94,6 @@ class Call:
     same key."""
     passes_on: bool = False
     """Whether results of other calls are among the arguments; these may be `EncodedValue`s."""
-    sampled: Any = None
-    """The mirrors that get copies of the call (`dispatch.filters.mirrored_calls.Sampled`). None: no mirror does."""
     yields: bool = False
     """Whether the method yields items. For messages."""
 

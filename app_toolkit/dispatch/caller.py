@@ -14,10 +14,9 @@ from app_toolkit.core.preference import Preference, keyed
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.deadlines import Deadline
-from app_toolkit.dispatch.dispatcher import Stage
+from app_toolkit.dispatch.dispatcher import Router, Stage
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
-from app_toolkit.dispatch.filters.faults import FaultInjection
 from app_toolkit.dispatch.ingress_router import IngressRouter, RoutePermit
 from app_toolkit.dispatch.ingress_state import IngressState
 from app_toolkit.dispatch.request import ClientRequest
@@ -155,6 +154,7 @@ class CallExchange(Exchange):
     __slots__ = ()
 
     kind = "call"
+    plane: "CallPlane"
     downstream: Caller
     request: CallRequest
 
@@ -206,7 +206,18 @@ class CallExchange(Exchange):
             self._timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._waited_too_long)
 
     def _waited_too_long(self) -> None:
-        self.fail(self.dispatcher.router.waited_too_long())
+        self.fail(self.plane.waited_too_long(self.dispatcher.router))
+
+    def _wait_failed(self, error: Exception) -> None:
+        """Fail, or begin at the target that serves the call now: the call has waited for a split to be published."""
+        if self.plane.router(self.ingress) is self.dispatcher.router:
+            self.fail(error)
+            return
+        self._waiter = None
+        self._forget_timer()
+        self._forget_deadline()
+        self.dispatcher.asks_elsewhere(self.plane.clock())
+        self.begin()
 
     def _granted(self, permit: RoutePermit) -> None:
         self._forget_timer()
@@ -233,15 +244,24 @@ class CallPlane:
     def __init__(
         self,
         key: ReplicaSetKey,
-        router: IngressRouter,
+        router: IngressRouter | None,
         upstreams: Upstreams,
         records: Records[Record],
-        *filters: object,
+        filters: Filters,
         name: str | None = None,
     ) -> None:
-        """`filters`: those of its event loop. `name`: of the deployment in records. None: that of the key."""
+        """Create the plane.
+
+        Parameters:
+            key: The replica set of the deployment.
+            router: Its router. None: a subclass has one for each call.
+            upstreams: The ways to the replicas.
+            records: Gets the record of each call.
+            filters: Those of the event loop.
+            name: The name of the deployment in records. None: that of the key.
+        """
         self.clock = time.monotonic
-        self.filters = Filters(FaultInjection(), *filters)
+        self.filters = filters
         self.records = records
         self.upstreams = upstreams
         self.state = CallState(key, self.clock, name)
@@ -258,7 +278,7 @@ class CallPlane:
     def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
         return self._found
 
-    def router(self, ingress: ReplicaSetKey) -> IngressRouter:
+    def router(self, ingress: ReplicaSetKey) -> IngressRouter | None:
         return self._router
 
     def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
@@ -266,6 +286,10 @@ class CallPlane:
 
     def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         return ()
+
+    def waited_too_long(self, router: Router) -> Exception:
+        """Return the error of a call that has waited at this router for `max_queue_wait_s`."""
+        return router.waited_too_long()
 
     def close(self) -> None:
         self.state.close()
