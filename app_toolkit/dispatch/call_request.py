@@ -88,9 +88,9 @@ class CallRequest:
         return []
 
     def copied(self) -> "CallRequest":
-        """Return a copy for mirrors. It has no span of its own."""
+        """Return a copy for mirrors. It has no span of its own, and its arguments do not go out-of-band."""
         request = copy(self)
-        request.trace = None
+        request.trace, request.held = None, False
         return request
 
     def check_body(self, most: int, name: str) -> None:

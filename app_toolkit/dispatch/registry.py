@@ -227,12 +227,12 @@ class Registry(Generic[R]):
             self._watching.cancel()
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> bool:
-        """Apply new snapshots, replica sets before routes, so that a new route has its replicas at once.
+        """Apply new snapshots, replica sets first, so that a new route or split has its replicas at once.
 
         Return False if one of them could not be applied. It is logged and will not be acknowledged.
         """
         all_applied = True
-        for key, snapshot in sorted(snapshots.items(), key=lambda item: item[0] == ROUTES):
+        for key, snapshot in sorted(snapshots.items(), key=lambda item: not item[0].startswith(REPLICAS)):
             seen = self._versions.get(key)
             if seen is not None and snapshot.version <= seen:
                 continue

@@ -12,9 +12,10 @@ from app_toolkit.core.publication import encode
 from app_toolkit.core.targets import members
 from app_toolkit.deployment import NamedDeployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull
-from app_toolkit.interfaces import SPLITS, Call, Snapshot, Version, WeightedCallee
+from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Snapshot, Version, WeightedCallee
 from app_toolkit.router.remote import RemoteDataPlane
 from app_toolkit.split import split
+from tests import published
 from tests.keys import app, key
 from tests.patience import until
 from tests.router.deployments import Writer
@@ -81,6 +82,16 @@ async def test_call_waits_until_the_weights_are_published(plane: RemoteDataPlane
     for each in calls:
         each.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_call_that_waited_for_the_weights_has_the_options_of_its_member(plane: RemoteDataPlane) -> None:
+    call = asyncio.create_task(plane.client_of(Named(one=1.0)).call(Call("write", (), {})))
+    await asyncio.sleep(0)
+    member, full = encode(members(app("shop"), {"one": 1.0})), published.replica_set(max_queued_requests=0)
+    values = {f"{SPLITS}shop/writer": member, f"{REPLICAS}shop/one": full}
+    plane.registry.update({name: Snapshot(Version(1, 1), value) for name, value in values.items()})
+    with pytest.raises(QueueFull, match="its max_queued_requests is 0"):
+        await call
 
 
 async def test_call_that_waits_for_weights_fails_at_its_deadline(plane: RemoteDataPlane) -> None:
