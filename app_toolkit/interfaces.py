@@ -94,8 +94,6 @@ class Call:
     same key."""
     passes_on: bool = False
     """Whether results of other calls are among the arguments; these may be `EncodedValue`s."""
-    sampled: Any = None
-    """The mirrors that get copies of the call (`dispatch.filters.mirrored_calls.Sampled`). None: no mirror does."""
     yields: bool = False
     """Whether the method yields items. For messages."""
 
@@ -198,7 +196,7 @@ class DataPlane(Protocol):
     """The part of this process that executes the calls of handles."""
 
     def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
-        """Return the client for one call. If the callee has several members, choose the one that gets this call."""
+        """Return the client for one call of a deployment, or of a member of a split. `shard_key`: of the call."""
         ...
 
 

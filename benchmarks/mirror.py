@@ -24,8 +24,10 @@ import uvloop
 from fastapi import FastAPI, HTTPException, Request
 
 from app_toolkit.config.models import HTTPOptions, Policy
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.publication import PublishedReplica, ReplicaSetSnapshot, RouteSnapshot, encode
 from app_toolkit.core.routes import RoutedApplication
+from app_toolkit.core.targets import Target
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.interfaces import Snapshot, Version
 from app_toolkit.proxy.hosted_proxy import HostedProxy
@@ -105,8 +107,8 @@ def snapshots(folder: Path, mode: str, *, mirrored: bool) -> dict[str, Any]:
         )
 
     mirror = {"is dead": ["nobody"], "is scaled to zero": []}.get(mode, ["mirror"])
-    main = RoutedApplication("app", "/", "app", ())
-    other = RoutedApplication("app@2", "/", "app", (), 0.0, "kept", float(mirrored))
+    main = RoutedApplication("/", Target("app", ReplicaSetKey.parse(MAIN)))
+    other = RoutedApplication("/", Target("app@2", ReplicaSetKey.parse(MIRROR), 0.0, "kept", float(mirrored)))
     return {
         f"replicas/{MAIN}": replica_set("main"),
         f"replicas/{MIRROR}": replica_set(*mirror),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from app_toolkit.config.models import Policy, Route
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.publication import (
     PublishedReplica,
     ReplicaSetSnapshot,
@@ -11,6 +12,7 @@ from app_toolkit.core.publication import (
     encode,
 )
 from app_toolkit.core.routes import RoutedApplication
+from app_toolkit.core.targets import Target
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 
@@ -35,8 +37,19 @@ def replica_set(
     return encode(ReplicaSetSnapshot(Policy(**policy), cannot_start, idempotent, reported, scaled_to_zero, replicas))
 
 
-def application(name: str = "shop", prefix: str = "/", default: str = "web", *routes: Route) -> RoutedApplication:
-    return RoutedApplication(name, prefix, default, routes)
+def application(
+    name: str = "shop",
+    prefix: str = "/",
+    default: str = "web",
+    *routes: Route,
+    share: float = 1.0,
+    tag: str | None = None,
+    mirror: float = 0.0,
+    **options: Any,
+) -> RoutedApplication:
+    """The routes of one live revision. `options`: other fields."""
+    target = Target(name, ApplicationKey.parse(name).replica_set(default), share, tag, mirror)
+    return RoutedApplication(prefix, target, routes, **options)
 
 
 def routes(*applications: RoutedApplication) -> Any:

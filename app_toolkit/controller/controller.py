@@ -32,7 +32,7 @@ from app_toolkit.core.identity import (
     are_proxies,
     replica_set_of,
 )
-from app_toolkit.core.publication import encode, route_snapshot, split_snapshots
+from app_toolkit.core.publication import encode, route_snapshot, split_members
 from app_toolkit.core.reconcile import Kill, Start
 from app_toolkit.core.replica_state import Event, Exited, Found, Phase, Started, Unrouted
 from app_toolkit.core.reports import Compared, Loads, Lost, lost_sentence
@@ -712,9 +712,9 @@ class Controller:
         self.inbox.wake()
 
     def _publish_splits(self) -> None:
-        splits = split_snapshots(rollout.active_revisions(self.desired.rollouts.values()))
-        for key, snapshot in splits.items():
-            self.publisher.publish(f"{SPLITS}{key.name}", encode(snapshot))
+        splits = split_members(rollout.active_revisions(self.desired.rollouts.values()))
+        for key, members in splits.items():
+            self.publisher.publish(f"{SPLITS}{key.name}", encode(members))
         for key in self._splits - splits.keys():
             self.publisher.remove(f"{SPLITS}{key.name}")
         self._splits = set(splits)

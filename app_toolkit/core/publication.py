@@ -4,8 +4,8 @@
 the same version, so that every field is there.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
@@ -17,6 +17,7 @@ from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_state import Phase, ReplicaRecord
 from app_toolkit.core.restarts import Failure
 from app_toolkit.core.routes import RoutedApplication
+from app_toolkit.core.targets import Target, members
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 
@@ -89,26 +90,16 @@ class ReplicaSetSnapshot:
     replicas: tuple[PublishedReplica, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SplitSnapshot:
-    """The members of a split."""
-
-    shares: Mapping[str, float]
-    """The share of the calls that each member gets, by its name."""
-    mirrors: Mapping[str, float] = field(default_factory=dict)
-    """The share of the calls of other members that a member gets copies of, by its name."""
-
-
 _ROUTES = TypeAdapter(RouteSnapshot)
 _REPLICA_SET = TypeAdapter(ReplicaSetSnapshot)
-_SPLIT = TypeAdapter(SplitSnapshot)
+_SPLIT = TypeAdapter(tuple[Target, ...])
 
 
-def encode(snapshot: RouteSnapshot | ReplicaSetSnapshot | SplitSnapshot) -> Any:
-    """Return a snapshot as plain data that JSON can represent."""
+def encode(snapshot: RouteSnapshot | ReplicaSetSnapshot | tuple[Target, ...]) -> Any:
+    """Return a snapshot as plain data that JSON can represent. A tuple has the members of a split."""
     if isinstance(snapshot, RouteSnapshot):
         return _ROUTES.dump_python(snapshot, mode="json")
-    if isinstance(snapshot, SplitSnapshot):
+    if isinstance(snapshot, tuple):
         return _SPLIT.dump_python(snapshot, mode="json")
     return _REPLICA_SET.dump_python(snapshot, mode="json")
 
@@ -123,8 +114,8 @@ def decode_replica_set(value: Any) -> ReplicaSetSnapshot:
     return _REPLICA_SET.validate_python(value)
 
 
-def decode_split(value: Any) -> SplitSnapshot:
-    """Decode a published split. Raises `ValueError` if the value is invalid."""
+def decode_split(value: Any) -> tuple[Target, ...]:
+    """Decode the members of a published split. Raises `ValueError` if the value is invalid."""
     return _SPLIT.validate_python(value)
 
 
@@ -142,13 +133,9 @@ def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
     """Return the route tables of all revisions with a route prefix, the longest route prefix first."""
     served = [
         RoutedApplication(
-            name=spec.name,
             prefix=spec.route_prefix,
-            default=spec.default,
+            target=Target(spec.name, ApplicationKey.parse(spec.name).replica_set(spec.default), share, tag, mirror),
             routes=spec.routes,
-            share=share,
-            tag=tag,
-            mirror=mirror,
             compared=compared,
             root_path=spec.root_path if spec.route_prefix == "/" else "",
             cors=spec.cors,
@@ -156,15 +143,16 @@ def route_snapshot(revisions: Iterable[LiveRevision]) -> RouteSnapshot:
         for spec, share, tag, mirror, compared in revisions
         if spec.route_prefix is not None and spec.default is not None
     ]
-    longest_first = sorted(served, key=lambda each: (-len(each.prefix), each.name))
+    longest_first = sorted(served, key=lambda each: (-len(each.prefix), each.target.name))
     return RouteSnapshot(tuple(longest_first))
 
 
-def split_snapshots(revisions: Iterable[ApplicationSpec]) -> dict[ReplicaSetKey, SplitSnapshot]:
-    """Return the splits of these revisions. Of those with one name, the last one counts."""
+def split_members(revisions: Iterable[ApplicationSpec]) -> dict[ReplicaSetKey, tuple[Target, ...]]:
+    """Return the members of the splits of these revisions. Of those with one name, the last one counts."""
     return {
-        ApplicationKey.parse(spec.name).replica_set(split.name): SplitSnapshot(split.shares, split.mirrors)
+        key.replica_set(split.name): members(key, split.shares, split.mirrors)
         for spec in revisions
+        for key in (ApplicationKey.parse(spec.name),)
         for split in spec.splits
     }
 

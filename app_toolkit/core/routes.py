@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from app_toolkit.config.models import CorsSettings, Route
-from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.targets import Target
 from app_toolkit.errors import NotFound
 
 RequestKind = Literal["http", "websocket"]
@@ -125,16 +126,10 @@ class RouteTable:
 class RoutedApplication:
     """The route table of one application, and the route prefix that it applies to."""
 
-    name: str
     prefix: str
-    default: str
-    routes: tuple[Route, ...]
-    share: float = 1.0
-    """The share of the requests that this live revision of the application gets, between 0 and 1."""
-    tag: str | None = None
-    """The tag by which clients select this live revision. None: it has no tag."""
-    mirror: float = 0.0
-    """The share of the requests of other live revisions that this one gets copies of, between 0 and 1."""
+    target: Target
+    """The default ingress of this live revision. Its other ingresses have the same name, weight, tag and mirror."""
+    routes: tuple[Route, ...] = ()
     compared: bool = False
     """Whether proxies report its requests, because a canary release compares it with another live revision."""
     root_path: str = ""
@@ -143,20 +138,8 @@ class RoutedApplication:
     """The settings of each `CORSMiddleware` of the app, the outermost first."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveIngress:
-    """The ingress of one live revision that can serve a request."""
-
-    revision: ApplicationKey
-    replica_set: ReplicaSetKey
-    share: float
-    tag: str | None
-    mirror: float
-    """The share of the requests of which it gets a copy."""
-
-
-Choose = Callable[[Sequence[LiveIngress]], ReplicaSetKey]
-"""Chooses the replica set for a request, if several live revisions can serve it."""
+Choose = Callable[[Sequence[Target]], Target]
+"""Chooses the target of a request, if several live revisions can serve it."""
 
 
 class RouteLookup:
@@ -166,11 +149,11 @@ class RouteLookup:
         self.applications = tuple(sorted(applications, key=lambda each: len(each.prefix), reverse=True))
         #: The live revisions by route prefix, the longest prefix first. Nearly always, there is one for each prefix.
         #: Each has its route table, and its ingresses by their names.
-        self._revisions: dict[str, list[tuple[RouteTable, dict[str, LiveIngress]]]] = {}
+        self._revisions: dict[str, list[tuple[RouteTable, dict[str, Target]]]] = {}
         self._cors: dict[ReplicaSetKey, tuple[CorsSettings, ...]] = {}
         for each in self.applications:
-            table = RouteTable(each.default, each.routes, each.prefix, each.root_path)
-            ingresses = {owner: _live_ingress(each, owner) for owner in table.owners}
+            table = RouteTable(each.target.replica_set.deployment, each.routes, each.prefix, each.root_path)
+            ingresses = {owner: each.target.at(owner) for owner in table.owners}
             self._cors.update((ingress.replica_set, each.cors) for ingress in ingresses.values())
             self._revisions.setdefault(each.prefix, []).append((table, ingresses))
         #: Every replica set that `find` can return.
@@ -186,12 +169,12 @@ class RouteLookup:
             for revisions in self._revisions.values()
             for _, ingresses in revisions
             for _, ingress in sorted(ingresses.items())
-            if ingress.share
+            if ingress.weight
         ]
-        #: Whether a live revision gets copies of requests.
-        self.has_mirrors = any(each.mirror for each in self.applications)
         #: The live revisions whose requests are reported.
-        self.compared = frozenset(ApplicationKey.parse(each.name) for each in self.applications if each.compared)
+        self.compared = frozenset(
+            each.target.replica_set.application_key for each in self.applications if each.compared
+        )
 
     def find(self, kind: RequestKind, method: str, path: str, choose: Choose) -> tuple[ReplicaSetKey, str]:
         """Return the replica set, and the path template of the route, which is empty if no route matches.
@@ -204,18 +187,18 @@ class RouteLookup:
             below = strip_prefix(prefix, path)
             if below is None:
                 continue
-            able: list[tuple[LiveIngress, str]] = []
+            able: list[tuple[Target, str]] = []
             for table, ingresses in revisions:
                 owner, route = table.match(kind, method, below)
                 if owner is not None:
                     able.append((ingresses[owner], route))
             if not able:
-                there = next(ApplicationKey.parse(each.name) for each in self.applications if each.prefix == prefix)
-                raise NotFound(f"no deployment of application {there.application!r} serves {path[:200]!r}")
+                named = next(each.target.replica_set for each in self.applications if each.prefix == prefix)
+                raise NotFound(f"no deployment of application {named.application!r} serves {path[:200]!r}")
             if len(able) == 1:
                 return able[0][0].replica_set, able[0][1]
-            chosen = choose([ingress for ingress, _ in able])
-            return next((chosen, route) for ingress, route in able if ingress.replica_set == chosen)
+            chosen = choose([target for target, _ in able])
+            return next((target.replica_set, route) for target, route in able if target is chosen)
         raise NotFound(f"no application has a route prefix that matches {path[:200]!r}")
 
     def cors(self, replica_set: ReplicaSetKey, path: str) -> tuple[CorsSettings, ...]:
@@ -229,27 +212,6 @@ class RouteLookup:
             return found
         above = (each.cors for each in self.applications if path and strip_prefix(each.prefix, path) is not None)
         return next(above, ())
-
-    def mirrors(self, method: str, path: str, serving: ReplicaSetKey) -> list[tuple[ReplicaSetKey, float]]:
-        """Return the replica sets that may get a copy of a request, with their shares.
-
-        `serving`: the replica set that serves the request, which gets no copy.
-        """
-        for prefix, revisions in self._revisions.items():
-            below = strip_prefix(prefix, path)
-            if below is not None:
-                able = (
-                    ingresses[owner]
-                    for table, ingresses in revisions
-                    if (owner := table.owner("http", method, below)) is not None
-                )
-                return [(each.replica_set, each.mirror) for each in able if each.mirror and each.replica_set != serving]
-        return []
-
-
-def _live_ingress(application: RoutedApplication, ingress: str) -> LiveIngress:
-    revision = ApplicationKey.parse(application.name)
-    return LiveIngress(revision, revision.replica_set(ingress), application.share, application.tag, application.mirror)
 
 
 def strip_prefix(prefix: str, path: str) -> str | None:

@@ -1,18 +1,9 @@
-"""Distributes the requests of an application over its live revisions, and the calls of a split over its members.
-
-Each live revision or member has a weight. A request with a key goes to the same one in every process, and when weights
-change, only the keys move whose share moved: weighted rendezvous hashing. No process has a table of keys.
-
-Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM Transactions on Networking 6(1),
-1998. The weights follow Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA 2005.
-"""
+"""The shares of the live revisions of an application and of the members of a split, their mirrors, and each change."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from hashlib import blake2b
-from math import fsum, isfinite, log
+from math import fsum, isfinite
 from typing import TypeVar
 
 from app_toolkit.config.models import ApplicationSpec
@@ -24,20 +15,8 @@ from app_toolkit.core.rollout import Candidate, Rollout, applied, rest_of
 from app_toolkit.errors import ConfigError
 
 K = TypeVar("K", int, str)
-M = TypeVar("M", str, ApplicationKey)
-
-SHARD_KEY = b"x-serve-shard-key"
-"""The field name in lowercase. Requests with the same value get the same live revision and members of splits."""
-
-LONGEST_SHARD_KEY = 512
-"""The maximum number of bytes of the field that count."""
 
 _TAG = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-def shard_key(value: bytes) -> str | None:
-    """Return the shard key of a request from the value of the field; None: the value is empty."""
-    return value.strip(b" \t")[:LONGEST_SHARD_KEY].decode("utf-8", "surrogateescape") or None
 
 
 def shares(weights: Mapping[int, float], live: Sequence[int], application: str) -> dict[int, float]:
@@ -66,22 +45,6 @@ def member_shares(weights: Mapping[str, float], members: Sequence[str], split: s
         ConfigError: There is no such member, a weight is negative or not finite, or all are 0.
     """
     return _shares(weights, members, f"split {split!r}", "member")
-
-
-def known_shares(own: Mapping[str, float], published: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the shares of the members of a split in one process.
-
-    During an update, the code of a process may have other members than the revision whose shares are published. It
-    calls none that it does not have.
-
-    Parameters:
-        own: The shares in the code of the process.
-        published: The shares that are published. Empty: there are none any more.
-    """
-    if own.keys() == published.keys():
-        return published
-    known = {member: published.get(member, 0.0) for member in own}
-    return known if any(known.values()) else own
 
 
 def mirror_shares(
@@ -128,54 +91,10 @@ def _shares(weights: Mapping[K, float], known: Sequence[K], whole: str, part: st
     return {name: weight / total for name, weight in scaled.items()}
 
 
-def choose(weights: Mapping[M, float], key: str | None, draw: float) -> M:
-    """Return the member that gets a request. One with the weight 0 gets none, unless all have it.
-
-    Parameters:
-        weights: The weight of each member; at least one member.
-        key: Requests with the same key get the same member, as long as the weights stay. None: there is no key.
-        draw: A random number, at least 0 and below 1, for a request without a key.
-    """
-    able = tuple((name, weight) for name, weight in weights.items() if weight > 0)
-    if not able:
-        return next(iter(weights))
-    if key is not None:
-        chosen: M = _member_of_key(able, key)
-        return chosen
-    drawn = draw * sum(weights.values())
-    for name, weight in able:
-        drawn -= weight
-        if drawn < 0:
-            return name
-    return able[-1][0]
-
-
-@lru_cache(4_096)  # a client sends several requests with its key
-def _member_of_key(able: tuple[tuple[M, float], ...], key: str) -> M:
-    return min(able, key=lambda each: _cost(each[0], each[1], key))[0]
-
-
-def _cost(name: str | ApplicationKey, weight: float, key: str) -> float:
-    """Return an exponentially distributed number with the rate `weight`, which depends on the name and the key."""
-    digest = blake2b(f"{name}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    uniform = (int.from_bytes(digest) + 0.5) / 2**64
-    return -log(uniform) / weight
-
-
 # Mirrors
 
 MOST_DIFFERENCES = 20
 """The number of differences that the counts of a mirror keep, the newest ones."""
-
-
-def is_sampled(share: float, draw: float) -> bool:
-    """Return whether a mirror gets a copy of a request.
-
-    Parameters:
-        share: The share of the requests that the mirror gets, between 0 and 1.
-        draw: A random number, at least 0 and below 1, of this request and this mirror.
-    """
-    return draw < share
 
 
 @dataclass(frozen=True, slots=True)

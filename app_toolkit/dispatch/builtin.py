@@ -9,7 +9,6 @@ from typing import Any
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.cors import preflight_response
-from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.routes import RouteLookup
 from app_toolkit.core.sessions import from_query
 from app_toolkit.dispatch.registry import Registry
@@ -90,8 +89,8 @@ def listing(routes: RouteLookup) -> dict[str, Any]:
     """Return, by prefix, each application, its default ingress, and the ingress of each route of its main revision."""
     return {
         application.prefix: {
-            "application": application.name,
-            "default": application.default,
+            "application": application.target.name,
+            "default": application.target.replica_set.deployment,
             "routes": [
                 {
                     "kind": route.kind,
@@ -104,7 +103,7 @@ def listing(routes: RouteLookup) -> dict[str, Any]:
             ],
         }
         for application in routes.applications
-        if not ApplicationKey.parse(application.name).is_candidate
+        if not application.target.replica_set.application_key.is_candidate
     }
 
 

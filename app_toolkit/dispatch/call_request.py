@@ -1,6 +1,7 @@
 """The request of a handle's call, as an exchange sees it. It is complete from the start, and kept until the end."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from app_toolkit.core.attempts import is_repeatable
 from app_toolkit.core.trace import Trace
@@ -16,7 +17,7 @@ from app_toolkit.types import Header, Retry
 class CallRequest:
     """One call of a method. Create it in the context of its caller, from which it takes the deadline and the trace."""
 
-    __slots__ = ("_idempotent", "_outer_trace", "call", "held", "id", "method", "outer", "path", "pieces", "trace")
+    __slots__ = ("_outer_trace", "call", "held", "id", "idempotent", "method", "outer", "path", "pieces", "trace")
 
     # What only requests of clients over HTTP have.
     version = "1.1"
@@ -35,26 +36,22 @@ class CallRequest:
     complete = True
     body_retained = True
     missing: int | None = 0
-    received = 0
     waiting = 0
 
-    def __init__(
-        self, call: Call, id: str, idempotent: Callable[[], bool] = lambda: False, *, traced: bool = True
-    ) -> None:
+    def __init__(self, call: Call, id: str, idempotent: Callable[[str], bool] = lambda method: False) -> None:
         """Create the request of a call.
 
         Parameters:
             call: The call.
             id: The ID of the request in which it is made, or a new one.
-            idempotent: Returns whether the method may run twice. Asked after a loss, because the methods may not be
-                known when the call begins.
-            traced: Whether the call has a span of its own. A copy for a mirror has none.
+            idempotent: Returns whether a method may run twice. Asked after a loss, because the methods may not be known
+                when the call begins.
         """
         self.call = call
         self.path = call.method
         self.method = call.method.encode()
         self.id: bytes | None = id.encode("latin-1", "replace")
-        self._idempotent = idempotent
+        self.idempotent = idempotent
         #: The deadline of the request in which the call is made. None: it has none.
         self.outer = DEADLINE.get()
         #: The encoded arguments. Empty: they stay objects, because the method runs in this process.
@@ -63,7 +60,7 @@ class CallRequest:
         self.held = False
         self._outer_trace = TRACE.get()
         self.trace: Trace | None = None
-        if traced and tracing.current is not None:
+        if tracing.current is not None:
             self.trace = tracing.current.begin_call()
 
     @property
@@ -81,7 +78,7 @@ class CallRequest:
         return self._outer_trace if self.trace is None else self.trace.forwarded
 
     def is_repeatable(self, policy: Retry) -> bool:
-        return is_repeatable(self.call.retry or policy, self._idempotent())
+        return is_repeatable(self.call.retry or policy, self.idempotent(self.call.method))
 
     def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
         missed = "end" if stage is Stage.RESPONDING else "respond"
@@ -90,8 +87,11 @@ class CallRequest:
     def values(self, name: bytes) -> list[bytes]:
         return []
 
-    def copied(self) -> None:
-        return None
+    def copied(self) -> "CallRequest":
+        """Return a copy for mirrors. It has no span of its own, and its arguments do not go out-of-band."""
+        request = copy(self)
+        request.trace, request.held = None, False
+        return request
 
     def check_body(self, most: int, name: str) -> None:
         pass
@@ -101,6 +101,10 @@ class CallRequest:
     @property
     def body(self) -> "CallRequest":
         return self
+
+    @property
+    def received(self) -> int:
+        return sum(map(len, self.pieces))
 
     def take(self) -> Sequence[Piece]:
         return self.pieces

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,16 +14,14 @@ from app_toolkit.core.preference import Preference, keyed
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.deadlines import Deadline
-from app_toolkit.dispatch.dispatcher import Stage
+from app_toolkit.dispatch.dispatcher import Router, Stage
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
-from app_toolkit.dispatch.filters.faults import FaultInjection
 from app_toolkit.dispatch.ingress_router import IngressRouter, RoutePermit
 from app_toolkit.dispatch.ingress_state import IngressState
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.dispatch.upstream import Upstreams
 from app_toolkit.errors import ReplicaGone, ReplicaLost, RequestError
-from app_toolkit.interfaces import Call
 from app_toolkit.observability.records import OK, Record, Records
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import ResponseHead
@@ -35,11 +33,6 @@ HELD = 1024 * 1024
 """Bytes of results that arrive before the caller has taken them. Then reading pauses (backpressure)."""
 
 HERE = hop.peers(None, None, "http")
-
-
-def preferred_by_key(call: Call) -> Preference:
-    """Return the preference of a call whose replica only its key decides."""
-    return keyed(call.affinity)
 
 
 class Caller:
@@ -123,8 +116,7 @@ class Caller:
         if self._ahead >= HELD and not self._paused and self.exchange is not None:
             self._paused = True
             self.exchange.client_paused(True)
-        if self._waiter is not None:
-            self._wake()
+        self._wake()
 
     def fail(self, error: Exception) -> None:
         self._error = error
@@ -162,19 +154,13 @@ class CallExchange(Exchange):
     __slots__ = ()
 
     kind = "call"
+    plane: "CallPlane"
     downstream: Caller
     request: CallRequest
 
-    plane: "CallPlane"
-
     def __init__(self, plane: "CallPlane", caller: Caller, request: CallRequest) -> None:
         super().__init__(plane, caller, request)
-        self.preference = plane.preference(request.call)
-
-    def _find_ingress(self) -> None:
-        """Assign the deployment that the handle calls. No routes are searched, and no body is limited."""
-        state = self._ingress_state = self.plane.state
-        self.dispatcher.assign(self.plane.deployment, state.budget)
+        self.preference = keyed(request.call.affinity)
 
     def taken(self, error: BaseException | None) -> None:
         """End the exchange, because the caller needs nothing more. `error`: the exception that the caller gets."""
@@ -220,7 +206,18 @@ class CallExchange(Exchange):
             self._timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._waited_too_long)
 
     def _waited_too_long(self) -> None:
-        self.fail(self.dispatcher.router.waited_too_long())
+        self.fail(self.plane.waited_too_long(self.dispatcher.router))
+
+    def _wait_failed(self, error: Exception) -> None:
+        """Fail, or begin at the target that serves the call now: the call has waited for a split to be published."""
+        if self.plane.router(self.ingress) is self.dispatcher.router:
+            self.fail(error)
+            return
+        self._waiter = None
+        self._forget_timer()
+        self._forget_deadline()
+        self.dispatcher.asks_elsewhere(self.plane.clock())
+        self.begin()
 
     def _granted(self, permit: RoutePermit) -> None:
         self._forget_timer()
@@ -247,32 +244,30 @@ class CallPlane:
     def __init__(
         self,
         key: ReplicaSetKey,
-        router: IngressRouter,
+        router: IngressRouter | None,
         upstreams: Upstreams,
         records: Records[Record],
-        *filters: object,
+        filters: Filters,
         name: str | None = None,
-        preference: Callable[[Call], Preference] = preferred_by_key,
     ) -> None:
         """Create the plane.
 
         Parameters:
-            key: The deployment.
-            router: That of its replicas.
-            upstreams: The ways to its replicas.
-            records: Get the record of each call.
-            filters: Those of its event loop.
-            name: The deployment in records. None: that of the key.
-            preference: Returns the preference of a call.
+            key: The replica set of the deployment.
+            router: Its router. None: a subclass has one for each call.
+            upstreams: The ways to the replicas.
+            records: Gets the record of each call.
+            filters: Those of the event loop.
+            name: The name of the deployment in records. None: that of the key.
         """
         self.clock = time.monotonic
-        self.filters = Filters(FaultInjection(), *filters)
+        self.filters = filters
         self.records = records
         self.upstreams = upstreams
         self.state = CallState(key, self.clock, name)
         self.unowned: IngressState = self.state
-        self.deployment = router
-        self.preference = preference
+        self._router = router
+        self._found = key, ""
 
     def mint_id(self) -> bytes:
         raise NotImplementedError("a call has an ID when it begins")
@@ -281,16 +276,20 @@ class CallPlane:
         return None
 
     def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
-        raise NotImplementedError("the deployment of a call is known")
+        return self._found
 
-    def router(self, ingress: ReplicaSetKey) -> IngressRouter:
-        return self.deployment
+    def router(self, ingress: ReplicaSetKey) -> IngressRouter | None:
+        return self._router
 
     def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
         return self.state
 
     def cors(self, ingress: ReplicaSetKey, path: str) -> Sequence[CorsSettings]:
         return ()
+
+    def waited_too_long(self, router: Router) -> Exception:
+        """Return the error of a call that has waited at this router for `max_queue_wait_s`."""
+        return router.waited_too_long()
 
     def close(self) -> None:
         self.state.close()

@@ -5,6 +5,7 @@ It does no I/O. Its owner does what the dispatcher asks for, and reports what ha
 | the owner reports | the request is then | the owner does next |
 |---|---|---|
 | `acquire` | waiting | waits for a permit of the router, if there was none at once |
+| `asks_elsewhere` | idle | `acquire` at another router |
 | `granted` | connecting | connects to `replica` |
 | `sent` | sent | reads the response |
 | `response_started` | responding | passes on the response, then `end` |
@@ -55,14 +56,15 @@ class Stage(IntEnum):
 
 TRANSITIONS: Mapping[Stage, tuple[Stage, ...]] = {
     Stage.IDLE: (Stage.WAITING, Stage.DONE),
-    Stage.WAITING: (Stage.CONNECTING, Stage.DONE),
+    Stage.WAITING: (Stage.CONNECTING, Stage.IDLE, Stage.DONE),
     Stage.CONNECTING: (Stage.SENT, Stage.IDLE, Stage.FAILED, Stage.DONE),
     Stage.SENT: (Stage.RESPONDING, Stage.IDLE, Stage.FAILED, Stage.DONE),
     Stage.RESPONDING: (Stage.DONE,),
     Stage.FAILED: (Stage.DONE,),
     Stage.DONE: (),
 }
-"""A request returns to IDLE only after an attempt without a response. Every stage except DONE may lead to DONE."""
+"""A request returns to IDLE after an attempt without a response, and if it asks elsewhere. Every stage except DONE may
+lead to DONE."""
 
 
 class IllegalStage(AssertionError):
@@ -225,9 +227,20 @@ class Dispatcher(Generic[P]):
         if self.stage is not Stage.WAITING:
             self.router.release(permit)
         self._begin_attempt(permit, now)
+        self._end_wait(now)
+
+    def _end_wait(self, now: float) -> None:
         if self._waiting_since is not None:
             self._queued_s += now - self._waiting_since
             self._waiting_since = None
+
+    def asks_elsewhere(self, now: float) -> None:
+        """Note that the request waits no longer at its router. At another one, it begins to wait now."""
+        if self.stage is not Stage.WAITING:
+            raise IllegalStage(self.stage, Stage.IDLE)
+        self._enter(Stage.IDLE)
+        self._end_wait(now)
+        self.attempts.since = now
 
     def begin(self, permit: P, now: float) -> None:
         """Begin an attempt with a permit that was acquired elsewhere."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from app_toolkit.core.deadlines import timeout_s
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import NO_PREFERENCE, Preference, served_by
 from app_toolkit.core.recent import retry_after_s
+from app_toolkit.core.targets import Target
 from app_toolkit.dispatch import builtin
 from app_toolkit.dispatch.deadlines import Deadline
 from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
@@ -79,6 +81,7 @@ class Exchange:
         "plane",
         "preference",
         "request",
+        "targets",
     )
 
     def __init__(self, plane: ExchangePlane, downstream: Downstream, request: ClientRequest) -> None:
@@ -88,6 +91,8 @@ class Exchange:
         self.dispatcher: Dispatcher[RoutePermit] = Dispatcher(request, plane.clock())
         #: The replica that the request prefers by its key. None: it has none, and prefers that of its client.
         self.preference: Preference | None = None
+        #: The targets of which one was chosen. Empty: there is only one.
+        self.targets: Sequence[Target] = ()
         #: What filters remember, by filter.
         self.marks: dict[Any, Any] = {}
         #: Fields that filters add to the response, whoever gives it.
@@ -182,7 +187,7 @@ class Exchange:
             self.dispatcher.end()
             self._respond(own, OK)
         elif self._may_ask():
-            self._ask(self.dispatcher.began)
+            self._ask(self.dispatcher.attempts.since)
 
     def body_arrived(self) -> None:
         """Handle new bytes of the body, or its end."""
@@ -366,10 +371,14 @@ class Exchange:
                 avoid=attempts.avoid,
                 preference=self.preference or NO_PREFERENCE,
                 again=attempts.count > 0,
-                failed=self.fail,
+                failed=self._wait_failed,
             )
         except RequestError as error:
             self.fail(error)
+
+    def _wait_failed(self, error: Exception) -> None:
+        """Fail, because the router gives no permit."""
+        self.fail(error)
 
     def _granted(self, permit: RoutePermit) -> None:
         """Take the permit for which the request has waited."""

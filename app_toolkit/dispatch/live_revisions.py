@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 from app_toolkit.config.affinity import KeySource
 from app_toolkit.core.identity import ReplicaSetKey
-from app_toolkit.core.routes import LiveIngress
-from app_toolkit.core.traffic import choose
+from app_toolkit.core.targets import Target, choose
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.ingress_router import IngressRouter
 from app_toolkit.dispatch.request import value_at
@@ -13,12 +12,12 @@ from app_toolkit.dispatch.request import value_at
 
 def choose_revision(
     exchange: Exchange,
-    able: Sequence[LiveIngress],
+    able: Sequence[Target],
     routers: dict[ReplicaSetKey, IngressRouter],
     tag_source: KeySource | None,
     draw: Callable[[], float],
-) -> ReplicaSetKey:
-    """Return the replica set of the live revision that serves the request.
+) -> Target:
+    """Return the live revision that serves the request.
 
     A tag decides first, then a session that exists, then a key, and then the shares.
 
@@ -32,14 +31,12 @@ def choose_revision(
     request = exchange.request
     tag = None if tag_source is None else value_at(tag_source, request)
     if tag is not None and (tagged := next((each for each in able if each.tag == tag), None)):
-        return tagged.replica_set
+        return tagged
     keys = [] if request.shard_key is None else [request.shard_key]
     for each in able:
         exchange.place(each.replica_set)
-        if each.share and routers[each.replica_set].has_session(exchange.preference):
-            return each.replica_set
+        if each.weight and routers[each.replica_set].has_session(exchange.preference):
+            return each
         if exchange.preference is not None and exchange.preference.key:
             keys.append(exchange.preference.key)
-    shares = {each.revision: each.share for each in able}
-    chosen = choose(shares, keys[0] if keys else None, draw())
-    return next(each.replica_set for each in able if each.revision == chosen)
+    return choose(able, keys[0] if keys else None, draw)

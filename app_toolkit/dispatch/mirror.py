@@ -14,7 +14,7 @@ Nothing here does I/O. The owner of a request or call sends the copy, and report
 |---|---|
 | `Mirrors.is_sampled` | it knows a mirror that may serve the request |
 | `Mirrors.begin` | the primary was sent, and its body is complete |
-| `Primary.received`, then `end` or `abandon` | the response for the client arrives, and ends |
+| `Primary.began`, `received`, then `ended` | the response for the client arrives, and ends |
 | `MirroredRequest.response.received` | the response of the mirror arrives |
 | one of `completed`, `refused`, `failed` of the `MirroredRequest` | the mirrored request has ended |
 """
@@ -27,9 +27,11 @@ from typing import Any, Generic, Literal, TypeVar
 from app_toolkit.config.models import Policy
 from app_toolkit.core.attempts import Result, result_of_refusal
 from app_toolkit.core.preference import NO_PREFERENCE
-from app_toolkit.core.traffic import Difference, MirrorCounts, is_sampled
+from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.dispatch.dispatcher import Permit, Router
 from app_toolkit.observability.metrics import MIRROR_COMPARED, MIRRORED, Sample
+from app_toolkit.observability.records import OK
+from app_toolkit.transport.pool import ResponseHead
 
 MOST_REQUESTS = 64
 """The maximum number of mirrored requests of a process that have not ended."""
@@ -94,9 +96,20 @@ class Primary:
         #: The copies that have not been compared. None: the response will not be complete.
         self._copies: list[MirroredRequest[Any]] | None = []
 
-    def received(self, data: bytes) -> None:
+    def began(self, head: ResponseHead) -> None:
+        """Note the head of the response. A chunked body has its framing."""
+        self.response.comparable = head.extent != "chunked"
+
+    def received(self, data: Any) -> None:
         """Note bytes of the body of the response."""
         self.response.received(data)
+
+    def ended(self, status: int, outcome: str, now: float) -> None:
+        """Note how the request has ended, as it is recorded. Only a complete response is compared."""
+        if outcome == OK:
+            self.end(str(status), now)
+        else:
+            self.abandon()
 
     def end(self, status: str, now: float) -> None:
         """Note that the response is complete, and compare it with those of the copies that have ended."""
@@ -197,10 +210,16 @@ class Mirrors:
     Mirrors are named by their replica sets. Not thread-safe, except where noted.
     """
 
-    def __init__(self, *, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self,
+        draw: Callable[[], float] = random.random,
+        *,
+        most_requests: int = MOST_REQUESTS,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        """`draw`: returns a random number, at least 0 and below 1, for each request and each mirror."""
         self.live: set[MirroredRequest[Any]] = set()
-        #: Returns a random number, at least 0 and below 1, for each request and each mirror.
-        self.draw: Callable[[], float] = random.random
+        self._draw = draw
         self._most_requests = most_requests
         self._most_bytes = most_bytes
         #: By mirror. The values are replaced and never changed, so that other threads can read them.
@@ -213,7 +232,7 @@ class Mirrors:
 
     def is_sampled(self, share: float) -> bool:
         """Return whether a mirror with this share gets a copy of the next request. Each call draws anew."""
-        return is_sampled(share, self.draw())
+        return self._draw() < share
 
     def begin(
         self, mirror: str, primary: Primary, size: int | None, router: Router, primary_router: Router, now: float

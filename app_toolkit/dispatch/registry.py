@@ -11,13 +11,13 @@ from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.publication import (
     PublishedReplica,
     ReplicaSetSnapshot,
-    SplitSnapshot,
     decode_replica_set,
     decode_routes,
     decode_split,
 )
 from app_toolkit.core.routes import Choose, RequestKind, RouteLookup
-from app_toolkit.errors import NoReplica, QueueFull, QueueTimeout
+from app_toolkit.core.targets import Target
+from app_toolkit.errors import NoReplica
 from app_toolkit.interfaces import REPLICAS, ROUTES, SPLITS, Endpoint, Snapshot, Version, Watch
 from app_toolkit.transport.pool import Pool
 from app_toolkit.types import Address, NodeId
@@ -60,6 +60,7 @@ class Registry(Generic[R]):
       router, too, so its requests wait.
     * A router is closed, and its waiters fail, once no route and no snapshot names its replica set. The routers that
       `router` has returned stay until `close`.
+    * The calls of a split whose members are not published wait at a router, too. It is closed when they are published.
 
     Not thread-safe: call the methods on one event loop, except where noted.
     """
@@ -95,10 +96,10 @@ class Registry(Generic[R]):
         self._versions: dict[str, Version] = {}
         #: The last snapshots, including those of replica sets that this process does not use yet.
         self._snapshots: dict[ReplicaSetKey, ReplicaSetSnapshot] = {}
-        #: The published splits.
-        self._splits: dict[ReplicaSetKey, SplitSnapshot] = {}
-        #: The calls that wait until the shares of a split are published.
-        self._unpublished: dict[ReplicaSetKey, set[asyncio.Future[None]]] = {}
+        #: The members of the published splits. A split that was removed has none.
+        self.splits: dict[ReplicaSetKey, tuple[Target, ...]] = {}
+        #: By split: the router at which calls wait until its members are published. It never has replicas.
+        self.unpublished: dict[ReplicaSetKey, R] = {}
         #: The addresses that the router of a replica set uses.
         self._addresses: dict[ReplicaSetKey, set[Address]] = {}
         #: The replica sets whose routers stay until `close`.
@@ -135,44 +136,17 @@ class Registry(Generic[R]):
             router = self.routers[key] = self._new_router(key)
         return router
 
+    def router_until_published(self, split: ReplicaSetKey) -> R:
+        """Return the router at which calls wait until the members of a split are published."""
+        router = self.unpublished.get(split)
+        if router is None:
+            router = self.unpublished[split] = self._new_router(split)
+        return router
+
     def idempotent(self, key: ReplicaSetKey) -> tuple[str, ...]:
         """Return the methods of a class that may be called again if a replica is lost."""
         snapshot = self._snapshots.get(key)
         return () if snapshot is None else snapshot.idempotent
-
-    def split(self, key: ReplicaSetKey) -> SplitSnapshot | None:
-        """Return the published shares of the members of a split; None: they are not known yet. Thread-safe.
-
-        A split that was removed has no members.
-        """
-        return self._splits.get(key)
-
-    async def published(self, split: ReplicaSetKey) -> None:
-        """Wait until the shares of a split are published.
-
-        As many calls may wait as in a queue with the default limits, and as long.
-
-        Raises:
-            QueueFull: Too many calls wait.
-            QueueTimeout: The shares were not published in time.
-            NoReplica: The registry was closed.
-        """
-        if split in self._splits:
-            return
-        limits, waiting = Policy(), self._unpublished.setdefault(split, set())
-        if len(waiting) >= limits.max_queued_requests:
-            raise QueueFull(f"{len(waiting)} calls wait until the weights of the split {split} are published")
-        known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.add(known)
-        try:
-            await asyncio.wait_for(known, limits.max_queue_wait_s)
-        except TimeoutError:
-            raise QueueTimeout(
-                f"the weights of the split {split} were not published within {limits.max_queue_wait_s:g} s; if no "
-                "route depends on it, list it in Toolkit(deployments=[...])"
-            ) from None
-        finally:
-            waiting.discard(known)
 
     def unavailable(self, application: str | None = None) -> list[str]:
         """Return a sentence for each ingress that cannot serve a request now. Empty: all can.
@@ -182,7 +156,7 @@ class Registry(Generic[R]):
         """
         if not self.ready:
             return ["no routes have been published yet"]
-        serving = [each for each in self.routes.serving if application in (None, each.revision.application)]
+        serving = [each for each in self.routes.serving if application in (None, each.replica_set.application)]
         if application is not None and not serving:
             return [f"there is no application {application[:200]!r} with a route prefix"]
         return [reason for each in serving if (reason := self._unavailable(each.replica_set)) is not None]
@@ -240,7 +214,7 @@ class Registry(Generic[R]):
         self._follow_name(f"{REPLICAS}{key.name}")
 
     def follow_split(self, key: ReplicaSetKey) -> None:
-        """Follow the shares of a split, too."""
+        """Follow the members of a split, too."""
         self._follow_name(f"{SPLITS}{key.name}")
 
     def _follow_name(self, name: str) -> None:
@@ -253,12 +227,12 @@ class Registry(Generic[R]):
             self._watching.cancel()
 
     def update(self, snapshots: Mapping[str, Snapshot]) -> bool:
-        """Apply new snapshots, replica sets before routes, so that a new route has its replicas at once.
+        """Apply new snapshots, replica sets first, so that a new route or split has its replicas at once.
 
         Return False if one of them could not be applied. It is logged and will not be acknowledged.
         """
         all_applied = True
-        for key, snapshot in sorted(snapshots.items(), key=lambda item: item[0] == ROUTES):
+        for key, snapshot in sorted(snapshots.items(), key=lambda item: not item[0].startswith(REPLICAS)):
             seen = self._versions.get(key)
             if seen is not None and snapshot.version <= seen:
                 continue
@@ -300,10 +274,10 @@ class Registry(Generic[R]):
             self._apply(key)
 
     def _take_split(self, key: ReplicaSetKey, value: Any) -> None:
-        self._splits[key] = SplitSnapshot({}) if value is None else decode_split(value)
-        for known in self._unpublished.pop(key, ()):
-            if not known.done():
-                known.set_result(None)
+        self.splits[key] = () if value is None else decode_split(value)
+        router = self.unpublished.pop(key, None)
+        if router is not None:
+            router.close()
 
     def _apply(self, key: ReplicaSetKey) -> None:
         """Update the router of a replica set and the pool. Idle connections to removed replicas are closed."""
@@ -354,13 +328,8 @@ class Registry(Generic[R]):
 
     def close(self) -> None:
         """Close every router. Their waiters fail."""
-        for router in list(self.routers.values()):
+        for router in (*self.routers.values(), *self.unpublished.values()):
             router.close()
-        for key, waiting in self._unpublished.items():
-            for known in waiting:
-                if not known.done():
-                    known.set_exception(NoReplica(f"the weights of the split {key} are not known"))
-        self._unpublished.clear()
 
 
 def endpoint(replica: PublishedReplica, node: NodeId) -> Endpoint | None:

@@ -35,10 +35,12 @@ REQUEST_ID_GRAMMAR = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class RequestBody(Protocol):
     """The body of a request, which arrives piece by piece."""
 
-    received: int
-    """Bytes that have arrived."""
     waiting: int
     """Bytes that have arrived and were not taken."""
+
+    @property
+    def received(self) -> int:
+        """Bytes that have arrived."""
 
     def take(self) -> Sequence[bytes | memoryview]:
         """Return the pieces that have arrived since the last call."""

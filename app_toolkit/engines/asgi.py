@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import Preference
+from app_toolkit.core.targets import SHARD_KEY, shard_key
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
-from app_toolkit.core.traffic import SHARD_KEY, shard_key
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.dispatcher import Stage
 from app_toolkit.dispatch.exchange import Exchange

@@ -60,7 +60,7 @@ class LoopDriver:
         application = callee.application or self._applications.get(callee)
         if application is None:
             raise ConfigError(f"{callee.name!r} is not deployed from this process: run() it, or what depends on it")
-        return self._data_plane.client_in(ApplicationKey.parse(application), callee, shard_key)
+        return self._data_plane.client_in(ApplicationKey.parse(application), callee)
 
     def close(self) -> None:
         """Cancel the calls of the handles, delete the applications of this process, and wait for that."""

@@ -17,10 +17,15 @@ import uvloop
 
 from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfig
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
+from app_toolkit.core.targets import Target, choose, members
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.caller import CallPlane
-from app_toolkit.dispatch.filters.mirrored_calls import MirroredCalls
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.filters import Filters
+from app_toolkit.dispatch.filters.faults import FaultInjection
+from app_toolkit.dispatch.filters.mirror import Mirror
+from app_toolkit.dispatch.filters.mirrored_calls import CallMirroring
 from app_toolkit.engines.local_calls import CALLER, LocalCaller, LocalCalls
 from app_toolkit.errors import ConfigError, ReplicaBusy, StartupError
 from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, Endpoint, QueuePosition
@@ -47,7 +52,6 @@ from app_toolkit.replica.objects.batching import BATCH_COUNTS
 from app_toolkit.replica.objects.calls import Calls
 from app_toolkit.replica.objects.hosted_object import HostedObject
 from app_toolkit.router.router import Router
-from app_toolkit.router.split import member_of
 from app_toolkit.types import Address, ASGIApp, ReplicaId
 
 logger = logging.getLogger("app_toolkit.replica")
@@ -124,8 +128,8 @@ class Local:
 class Deployed(Local):
     """The deployment of one class, which handles call. Its object is constructed when it is first needed."""
 
-    def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop, mirrored: MirroredCalls) -> None:
-        """`mirrored`: the filter for mirrors of the loop."""
+    def __init__(self, deployment: Deployable, loop: asyncio.AbstractEventLoop, filters: Filters) -> None:
+        """`filters`: those of the loop."""
         config: ClassConfig = deployment.config
         self.hosted = HostedObject(
             deployment.make,
@@ -138,11 +142,8 @@ class Deployed(Local):
         self._starting: asyncio.Task[None] | None = None
         self.loop = loop
         super().__init__(deployment.name, Calls(self.hosted), config)
-        self.upstreams = LocalCalls(self)
-        self.key = ReplicaSetKey(APPLICATION, deployment.name)
-        self.plane = CallPlane(
-            self.key, self.router, self.upstreams, IN_PROCESS.records, mirrored, name=deployment.name
-        )
+        key = ReplicaSetKey(APPLICATION, deployment.name)
+        self.plane = CallPlane(key, self.router, LocalCalls(self), IN_PROCESS.records, filters, name=deployment.name)
 
     async def start(self) -> None:
         """Construct the object, once for all callers. Raises `StartupError`; the next call then tries again."""
@@ -165,7 +166,6 @@ class Deployed(Local):
         yield Sample(CALLS_QUEUED, (self.router.name,), [self.router.waiting])
         yield Sample(CALLS_ONGOING, (self.router.name,), [self.router.ongoing])
         yield Sample(CALL_STREAMS, (self.router.name,), [self.router.opened])
-        yield from self.plane.filters.samples()
 
     # For handles
 
@@ -178,17 +178,17 @@ class Deployed(Local):
         """Whether the object is constructed, or its construction has failed."""
         return self._starting is not None and self._starting.done()
 
-    async def call(self, call: Call) -> Any:
+    async def call(self, call: Call, split: Callee | None = None) -> Any:
         await self._started()
-        with self._caller(call) as caller:
+        with self._caller(call, split) as caller:
             await caller.serve()
             return (await caller.next()).open()
 
     fetch = call  # a result that is passed on is not serialized
 
-    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+    async def stream(self, call: Call, split: Callee | None = None) -> AsyncGenerator[Any, None]:
         await self._started()
-        with self._caller(call) as caller:
+        with self._caller(call, split) as caller:
             running = self.loop.create_task(caller.serve())
             running.add_done_callback(caller.fail_with)
             try:
@@ -205,9 +205,34 @@ class Deployed(Local):
         if not self.ready:
             await self.start()
 
-    def _caller(self, call: Call) -> LocalCaller:
-        request = CallRequest(call, REQUEST_ID.get() or uuid.uuid4().hex)
-        return LocalCaller(self.plane, request)
+    def _caller(self, call: Call, split: Callee | None) -> LocalCaller:
+        """`split`: the split whose members get copies of the call. None: there are no copies."""
+        caller = LocalCaller(self.plane, CallRequest(call, REQUEST_ID.get() or uuid.uuid4().hex), split)
+        if split is not None and caller.exchange is not None:
+            caller.exchange.targets = targets_of(split)
+        return caller
+
+
+class MirroredMember:
+    """The client of one call of a split whose members get copies of it."""
+
+    def __init__(self, deployed: Deployed, split: Callee) -> None:
+        self.loop = deployed.loop
+        self._deployed = deployed
+        self._split = split
+
+    async def call(self, call: Call) -> Any:
+        return await self._deployed.call(call, self._split)
+
+    fetch = call
+
+    def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        return self._deployed.stream(call, self._split)
+
+
+def targets_of(split: Callee) -> Sequence[Target]:
+    """Return the members of a split in this process as targets."""
+    return members(ApplicationKey(APPLICATION), split.shares, split.mirrors)
 
 
 def _unapplied(config: DeploymentConfig, cls: type | None = None) -> str:
@@ -240,8 +265,8 @@ class InProcess:
         self._is_traced = False
         #: The lines that have been logged by `list_unapplied`, so that each is logged once.
         self.listed: set[str] = set()
-        #: The copies of calls that mirrors of splits get, by event loop.
-        self._mirrored: dict[asyncio.AbstractEventLoop, MirroredCalls] = {}
+        #: The filters of calls, by event loop.
+        self._filters: dict[asyncio.AbstractEventLoop, Filters] = {}
         #: The deployments and event loops that have metrics.
         self._measured: WeakSet[Measured] = WeakSet()
         self._exposed = False
@@ -296,11 +321,11 @@ class InProcess:
         with self._counting:
             there = list(self._measured)
         with self._lock:
-            mirrored = list(self._mirrored.values())
+            filters = list(self._filters.values())
         for measured in there:
             yield from measured.samples()
-        for calls in mirrored:
-            yield from calls.mirrors.samples("call")
+        for each in filters:
+            yield from each.samples()
 
     def list_unapplied(self, ingresses: Iterable[DeploymentConfig], classes: Iterable[Deployable]) -> None:
         """Log in one line which options of these deployments have no effect in one process. List each only once."""
@@ -320,21 +345,28 @@ class InProcess:
         if not callee.members:
             assert isinstance(callee, Deployable), "a callee without members is a deployment"
             return self.deployed_of(callee)
-        client = self.deployed_of(callee.members[member_of(callee, None, shard_key, self.draw)])
-        if not (mirrors := callee.mirrors):
-            return client
-        return self.mirrored(client.loop).client(client, mirrors, lambda name: self.deployed_of(callee.members[name]))
+        deployed = self.deployed_of(callee.members[choose(targets_of(callee), shard_key, self.draw).name])
+        return MirroredMember(deployed, callee) if callee.mirrors else deployed
 
-    def mirrored(self, loop: asyncio.AbstractEventLoop) -> MirroredCalls:
-        """Return the mirrored calls of an event loop. Thread-safe."""
+    def filters_of(self, loop: asyncio.AbstractEventLoop) -> Filters:
+        """Return the filters of the calls of an event loop. Thread-safe."""
         with self._lock:
-            return self._mirrored_calls(loop)
+            return self._filters_of(loop)
 
-    def _mirrored_calls(self, loop: asyncio.AbstractEventLoop) -> MirroredCalls:
-        if loop not in self._mirrored:
-            self._mirrored[loop] = MirroredCalls(loop)
-            self._mirrored[loop].mirrors.draw = lambda: self.draw()
-        return self._mirrored[loop]
+    def _filters_of(self, loop: asyncio.AbstractEventLoop) -> Filters:
+        if loop not in self._filters:
+            mirroring = CallMirroring(self._mirror, loop.time, draw=lambda: self.draw())
+            self._filters[loop] = Filters(FaultInjection(), mirroring)
+        return self._filters[loop]
+
+    def _mirror(self, exchange: Exchange, target: Target) -> Mirror | None:
+        caller = exchange.downstream
+        if not isinstance(caller, LocalCaller) or caller.split is None:
+            return None
+        deployed = self.deployed_of(caller.split.members[target.name])
+        if deployed.loop is not asyncio.get_running_loop():
+            return None
+        return Mirror(deployed.replica_set, deployed.router, LocalCalls(deployed, caller.context))
 
     def deployed_of(self, callee: Deployable) -> Deployed:
         """Return a deployment. Its object is constructed when it is first needed. Thread-safe."""
@@ -343,7 +375,7 @@ class InProcess:
             if deployed is None:
                 self.list_unapplied((), (callee,))
                 home = self._home()
-                deployed = self.deployed[callee] = Deployed(callee, home, self._mirrored_calls(home))
+                deployed = self.deployed[callee] = Deployed(callee, home, self._filters_of(home))
             return deployed
 
     def _home(self) -> asyncio.AbstractEventLoop:
@@ -378,11 +410,11 @@ class InProcess:
                 self._homes.remove(loop)
             if loop in self._homes:
                 return
-            mirrored = self._mirrored.pop(loop, None)
+            filters = self._filters.pop(loop, None)
             mine = [each for each in self.deployed.values() if each.loop is loop]
             self.deployed = {key: each for key, each in self.deployed.items() if each.loop is not loop}
-        if mirrored is not None:
-            mirrored.close()
+        if filters is not None:
+            await filters.aclose()
         for each in reversed(mine):
             await each.aclose()
 

@@ -1,6 +1,7 @@
 """The upstreams of calls in one process: the method runs in the task of the caller, and its results stay objects."""
 
 import asyncio
+from contextvars import Context, copy_context
 from typing import Any, Protocol
 
 from app_toolkit.dispatch.call_request import CallRequest
@@ -8,6 +9,7 @@ from app_toolkit.dispatch.caller import HELD, Caller, CallPlane
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.errors import DeadlineExceeded, ReplicaLost
+from app_toolkit.interfaces import Callee
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.router.router import Router
 from app_toolkit.router.targets import Permit
@@ -40,10 +42,14 @@ class Given:
 class LocalCaller(Caller):
     """The caller of a call in this process. Its task, or one that it has made, runs the method in `serve`."""
 
-    __slots__ = ("_complete", "_next", "_turn")
+    __slots__ = ("_complete", "_next", "_turn", "context", "split")
 
-    def __init__(self, plane: CallPlane, request: CallRequest) -> None:
+    def __init__(self, plane: CallPlane, request: CallRequest, split: Callee | None = None) -> None:
+        """`split`: the split whose members get copies of the call. None: there are no copies."""
         super().__init__(plane, request)
+        self.split = split
+        #: That in which the methods of copies run. None: there are no copies.
+        self.context = None if split is None else copy_context()
         #: The attempt that is to run. None: there is none yet.
         self._next: LocalCall | None = None
         self._complete = False
@@ -98,10 +104,11 @@ class Serving(Protocol):
 class LocalCall:
     """One attempt of a call: an upstream of its exchange, and the receiver of its results."""
 
-    __slots__ = ("_cancelled", "_deployed", "_exchange", "_gone", "_last", "_room", "_task", "_terms")
+    __slots__ = ("_cancelled", "_context", "_deployed", "_exchange", "_gone", "_last", "_room", "_task", "_terms")
 
-    def __init__(self, deployed: Serving) -> None:
+    def __init__(self, deployed: Serving, context: Context | None = None) -> None:
         self._deployed = deployed
+        self._context = context
         self._exchange: Exchange
         self._terms: Terms
         #: What ends the response. None: the method has not ended.
@@ -122,7 +129,7 @@ class LocalCall:
         if isinstance(exchange.downstream, LocalCaller):
             exchange.downstream.run_next(self)
         elif self._deployed.ready:
-            self._task = asyncio.get_running_loop().create_task(self.run())
+            self._task = asyncio.get_running_loop().create_task(self.run(), context=self._context)
         else:  # no copy starts a replica
             self._refuse("busy")
 
@@ -249,11 +256,13 @@ class LocalCall:
 class LocalCalls:
     """The calls of one deployment of this process."""
 
-    def __init__(self, deployed: Serving) -> None:
+    def __init__(self, deployed: Serving, context: Context | None = None) -> None:
+        """`context`: that in which copies run. None: they run in that of the callback which sends them."""
         self._deployed = deployed
+        self._context = context
 
     def take(self, address: Address) -> LocalCall:
-        return LocalCall(self._deployed)
+        return LocalCall(self._deployed, self._context)
 
     def dial(self, address: Address, reached: Any, failed: Any) -> None:
         reached(self.take(address))

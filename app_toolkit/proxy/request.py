@@ -23,9 +23,9 @@ from httptools import (
 
 from app_toolkit.core import forwarded
 from app_toolkit.core.deadlines import TIMEOUT_FIELD
+from app_toolkit.core.targets import SHARD_KEY as SHARD_KEY_FIELD
+from app_toolkit.core.targets import shard_key
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
-from app_toolkit.core.traffic import SHARD_KEY as SHARD_KEY_FIELD
-from app_toolkit.core.traffic import shard_key
 from app_toolkit.dispatch.request import IDEMPOTENT, KEPT_BODY, REQUEST_ID_GRAMMAR, HTTPRequest
 from app_toolkit.errors import (
     BadRequest,

@@ -10,13 +10,14 @@ from app_toolkit.config.affinity import KeySource, key_sources
 from app_toolkit.config.models import CorsSettings, HTTPOptions
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reports import Compared, Loads
-from app_toolkit.core.routes import LiveIngress, RequestKind
+from app_toolkit.core.routes import RequestKind
+from app_toolkit.core.targets import Target
 from app_toolkit.dispatch import builtin
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.filters.client_limit import ClientLimit
 from app_toolkit.dispatch.filters.ingress import ingress_filters
-from app_toolkit.dispatch.filters.mirror import Mirroring
+from app_toolkit.dispatch.filters.mirror import Mirror, Mirroring
 from app_toolkit.dispatch.filters.sessions import SessionAffinity
 from app_toolkit.dispatch.filters.upload_pacing import UploadPacing
 from app_toolkit.dispatch.ingress_router import IngressRouter
@@ -127,7 +128,7 @@ class ProxyState:
         filters = [
             SessionAffinity(self.token),
             UploadPacing(),
-            Mirroring(self.registry, self.upstreams, self.clock, *access),
+            Mirroring(self._mirror, self.clock, *access),
         ]
         if options.max_requests_per_client is not None:
             filters.append(ClientLimit(options.max_requests_per_client))
@@ -143,10 +144,15 @@ class ProxyState:
         request = exchange.request
         kind: RequestKind = "websocket" if request.websocket else "http"
 
-        def choose(able: Sequence[LiveIngress]) -> ReplicaSetKey:
+        def choose(able: Sequence[Target]) -> Target:
+            exchange.targets = able
             return choose_revision(exchange, able, self.registry.routers, self.tag_source, self.draw)
 
         return self.registry.find(kind, request.method.decode(), request.path, choose)
+
+    def _mirror(self, exchange: Exchange, target: Target) -> Mirror | None:
+        router = self.registry.routers.get(target.replica_set)
+        return None if router is None else Mirror(target.replica_set.name, router, self.upstreams)
 
     def router(self, ingress: ReplicaSetKey) -> IngressRouter | None:
         return self.registry.routers.get(ingress)

@@ -62,10 +62,11 @@ class FramedCall:
         "_size",
     )
 
-    def __init__(self, connection: PooledConnection, router: Router, payloads: Payloads | None) -> None:
+    def __init__(self, connection: PooledConnection, payloads: Payloads | None) -> None:
         #: None: it was given back.
         self._connection: PooledConnection | None = connection
-        self._router = router
+        #: Is told which keys the replica holds.
+        self._router: Router
         self._payloads = payloads
         self._exchange: Exchange | None = None
         self._permit: Permit
@@ -89,8 +90,10 @@ class FramedCall:
 
     def begin(self, exchange: Exchange, permit: Permit, key: str, pieces: Sequence[Piece]) -> None:
         """Send a call. `key`: of its out-of-band payloads."""
-        connection = self._connection
+        connection, router = self._connection, exchange.dispatcher.router
         assert connection is not None
+        assert isinstance(router, Router)
+        self._router = router
         self._exchange = exchange
         self._copy = exchange if isinstance(exchange, Copy) else None
         self._permit = permit
@@ -279,11 +282,10 @@ class FramedCall:
 
 
 class FramedUpstreams:
-    """Sends the calls of one deployment on the connections of a pool."""
+    """Sends calls on the connections of a pool."""
 
     def __init__(
         self,
-        router: Router,
         pool: Pool,
         token: Callable[[], bytes],
         redeem: bytes,
@@ -293,14 +295,12 @@ class FramedUpstreams:
         """Create the upstreams.
 
         Parameters:
-            router: Is told which keys the replicas hold.
             pool: Has the connections.
             token: Returns what authenticates the hop fields.
             redeem: The field with which a call redeems a reservation.
             payloads: Transfers large payloads out-of-band. None: they are sent like all others.
             mint_key: Returns a new key for such payloads.
         """
-        self._router = router
         self._pool = pool
         self._token = token
         self._redeem = redeem
@@ -325,7 +325,7 @@ class FramedUpstreams:
         self._pool.dial(address, take, failed)
 
     def _framed(self, connection: PooledConnection) -> FramedCall:
-        return FramedCall(connection, self._router, self._payloads)
+        return FramedCall(connection, self._payloads)
 
     def send(self, upstream: FramedCall, exchange: Exchange, terms: Terms) -> None:
         request, permit = exchange.request, exchange.dispatcher.permit

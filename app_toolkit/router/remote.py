@@ -5,20 +5,27 @@ import itertools
 import random
 import secrets
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
 from app_toolkit.core.methods import MANY
 from app_toolkit.core.reports import Loads
+from app_toolkit.core.targets import Target, callable_members, choose, members
 from app_toolkit.core.traffic import MirrorCounts
+from app_toolkit.dispatch import dispatcher
 from app_toolkit.dispatch.call_request import CallRequest
-from app_toolkit.dispatch.caller import Caller, CallPlane
-from app_toolkit.dispatch.filters.mirrored_calls import MirroredCalls
+from app_toolkit.dispatch.caller import Caller, CallExchange, CallPlane
+from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.filters import Filters
+from app_toolkit.dispatch.filters.faults import FaultInjection
+from app_toolkit.dispatch.filters.mirror import Mirror
+from app_toolkit.dispatch.filters.mirrored_calls import CallMirroring
+from app_toolkit.dispatch.ingress_router import IngressRouter
+from app_toolkit.dispatch.ingress_state import IngressState
 from app_toolkit.dispatch.registry import Registry
-from app_toolkit.errors import ConfigError, NoReplica
+from app_toolkit.errors import ConfigError, NoReplica, QueueTimeout
 from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Callee, DeploymentClient, Payloads, Watch
 from app_toolkit.observability import tracing
 from app_toolkit.observability.context import REQUEST_ID
@@ -30,7 +37,6 @@ from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.router.framed import FramedUpstreams
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
-from app_toolkit.router.split import UnpublishedSplit, member_of
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import EncodedValue, Frame
 from app_toolkit.transport.pool import Pool
@@ -93,15 +99,17 @@ class RemoteDataPlane:
         if tracing.current is not None:
             self.records.subscribe(tracing.current.add)
         prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
-        #: The replica sets of deployments and their routers, and the shares of splits.
+        #: The replica sets of deployments and their routers, and the members of splits.
         self.registry = Registry(self._new_router, self.pool, node, prefixes)
-        #: The copies of calls that mirrors of splits get.
-        self.mirrored = MirroredCalls(self.loop)
-        self.mirrored.mirrors.draw = draw
-        self._draw = draw
+        redeem = self.wait_queues.redeem
+        self.upstreams = FramedUpstreams(self.pool, lambda: self.token, redeem, payloads, self.mint_id)
+        self.mirroring = CallMirroring(self._mirror, self.loop.time, draw=draw)
+        self.filters = Filters(FaultInjection(), self.mirroring)
+        self.draw = draw
         self._lock = threading.Lock()
         keys = [self.application.replica_set(name) for name in callees]
         self._clients = {key: RemoteDeploymentClient(self, key) for key in keys}
+        self._splits: dict[ReplicaSetKey, SplitClient] = {}
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
@@ -110,47 +118,37 @@ class RemoteDataPlane:
         return Router(key.deployment, self.wait_queues.join, self.reports.unserved)
 
     def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
-        """Return the client for one call of a deployment, or of the member that a split chooses.
+        """Return the client of a deployment or a split.
 
-        Calls wait while the deployment has no replicas.
+        Calls wait while the deployment has no replicas, and until the members of the split are published.
 
         Raises:
             ConfigError: The deployment is not a part of the application of this process.
         """
         application = callee.application
         if application is not None:
-            return self.client_in(ApplicationKey.parse(application), callee, shard_key)
+            return self.client_in(ApplicationKey.parse(application), callee)
         for name in callee.members or (callee.name,):
             if self.application.replica_set(name) not in self._clients:
                 raise ConfigError(
                     f"{name!r} is not deployed with application {self.application.name!r}: make a route "
                     "depend on it, or list it in Toolkit(deployments=[...])"
                 )
-        return self.client_in(self.application, callee, shard_key)
+        return self.client_in(self.application, callee)
 
-    def client_in(self, application: ApplicationKey, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
-        """Return the client for one call of a deployment or split of any application, which need not exist."""
+    def client_in(self, application: ApplicationKey, callee: Callee) -> DeploymentClient:
+        """Return the client of a deployment or split of any application, which need not exist. Thread-safe."""
+        key = application.replica_set(callee.name)
         if not callee.members:
-            return self.client_named(application, callee.name)
-        split = application.replica_set(callee.name)
-        published = self.registry.split(split)
-        if published is None:
-            self._follow(self.registry.follow_split, split)
-            member = partial(self.client_in, application, callee)
-            return UnpublishedSplit(self.loop, partial(self.registry.published, split), member)
-        chosen = member_of(callee, published.shares, shard_key, self._draw)
-        client = self.client_named(application, chosen)
-        if not published.mirrors:
-            return client
+            return self.client_at(key)
+        client = self._splits.get(key)
+        if client is None or client.split is not callee:
+            client = self._splits[key] = SplitClient(self, key, callee)
+            self._follow(self.registry.follow_split, key)
+        return client
 
-        def named(mirror: str) -> RemoteDeploymentClient | None:
-            return self.client_named(application, mirror) if mirror in callee.members else None
-
-        return self.mirrored.client(client, published.mirrors, named)
-
-    def client_named(self, application: ApplicationKey, deployment: str) -> "RemoteDeploymentClient":
+    def client_at(self, key: ReplicaSetKey) -> "RemoteDeploymentClient":
         """Return the client of a deployment of any application. The deployment need not exist. Thread-safe."""
-        key = application.replica_set(deployment)
         client = self._clients.get(key)
         if client is not None:
             return client
@@ -159,6 +157,10 @@ class RemoteDataPlane:
                 self._clients[key] = RemoteDeploymentClient(self, key)
                 self._follow(self.registry.follow_replica_set, key)
             return self._clients[key]
+
+    def _mirror(self, exchange: Exchange, target: Target) -> Mirror:
+        key = target.replica_set
+        return Mirror(key.name, self.client_at(key).router, self.upstreams)
 
     def _follow(self, follow: Callable[[ReplicaSetKey], None], key: ReplicaSetKey) -> None:
         try:
@@ -187,16 +189,16 @@ class RemoteDataPlane:
     async def aclose(self) -> None:
         """Fail the calls that wait, end the mirrored calls, and close the connections."""
         self._closed = True
-        self.mirrored.close()
+        await self.filters.aclose()
         self.registry.close()
-        for client in self._clients.values():
+        for client in (*self._clients.values(), *self._splits.values()):
             client.plane.close()
         self.wait_queues.close()
         await self.pool.aclose()
 
     def call_loads(self) -> dict[ReplicaSetKey, CallLoad]:
         """Return the waiting and ongoing calls by deployment. Thread-safe."""
-        mirrored = self.mirrored.mirrors.counts()
+        mirrored = self.mirroring.mirrors.counts()
         return {
             key: CallLoad(
                 each.router.waiting,
@@ -211,13 +213,11 @@ class RemoteDataPlane:
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of all metrics of the calls of this process. Thread-safe."""
         yield from self.counters.samples()
-        yield from self.mirrored.mirrors.samples("call")
+        yield from self.filters.samples()
         for key, load in self.call_loads().items():
             yield Sample(CALLS_QUEUED, (key.name,), [load.waiting])
             yield Sample(CALLS_ONGOING, (key.name,), [load.ongoing])
             yield Sample(CALL_STREAMS, (key.name,), [load.streams])
-        for client in list(self._clients.values()):
-            yield from client.plane.filters.samples()
 
     def _loads(self) -> Loads:
         reported = self.registry.reported
@@ -237,8 +237,8 @@ class RemoteDataPlane:
             self.loop.call_later(SWEEP_S, self._sweep)
 
 
-class RemoteDeploymentClient:
-    """Sends calls to the replicas of one deployment.
+class RemoteClient:
+    """Sends calls to the replicas of one deployment, or of the members of a split.
 
     * An exchange (`dispatch.caller`) is one call. Its dispatcher decides the next step after an attempt without a
       response. A call may run twice if the call, or else its deployment, has `retry="all"`, or has `retry="idempotent"`
@@ -247,35 +247,10 @@ class RemoteDeploymentClient:
       of the request in which the call is made.
     """
 
-    def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey) -> None:
-        self.key = key
-        self.router = data_plane.registry.router(key)
-        #: The deployment, for messages.
-        self.name = self.router.name
+    def __init__(self, data_plane: RemoteDataPlane, plane: CallPlane) -> None:
         self.loop = data_plane.loop
-        #: The replica set, for records and the counts of mirrors.
-        self.replica_set = key.name
+        self.plane = plane
         self._data_plane = data_plane
-        self.upstreams = FramedUpstreams(
-            self.router,
-            data_plane.pool,
-            lambda: data_plane.token,
-            data_plane.wait_queues.redeem,
-            data_plane.payloads,
-            data_plane.mint_id,
-        )
-        self.plane = CallPlane(
-            key,
-            self.router,
-            self.upstreams,
-            data_plane.records,
-            data_plane.mirrored,
-            preference=self.router.preference,
-        )
-
-    def _is_idempotent(self, method: str) -> bool:
-        """Return whether the method is marked as idempotent."""
-        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.key)
 
     async def call(self, call: Call) -> Any:
         with self._caller(call) as caller:
@@ -297,17 +272,90 @@ class RemoteDeploymentClient:
                 _outcome(frame)  # an error
 
     def _caller(self, call: Call) -> Caller:
-        request_id = REQUEST_ID.get() or self._data_plane.mint_id()
-        return Caller(self.plane, CallRequest(call, request_id, partial(self._is_idempotent, call.method)))
+        return Caller(self.plane, CallRequest(call, REQUEST_ID.get() or self._data_plane.mint_id()))
 
     def _begin(self, caller: Caller) -> None:
         """Encode the arguments, and begin the call."""
         request, exchange = caller.request, caller.exchange
         assert exchange is not None
-        call = request.call
-        request.pieces = calls.encode_call(call)
+        request.pieces = calls.encode_call(request.call)
         request.held = self._data_plane.payloads is not None and calls.is_out_of_band(request.pieces)
+        self.prepare(exchange)
         exchange.begin()
+
+    def prepare(self, exchange: CallExchange) -> None:
+        """Set what depends on the deployment that gets the call."""
+
+
+class RemoteDeploymentClient(RemoteClient):
+    """Sends calls to the replicas of one deployment."""
+
+    def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey) -> None:
+        self.key = key
+        self.router = data_plane.registry.router(key)
+        #: The deployment, for messages.
+        self.name = self.router.name
+        plane = CallPlane(key, self.router, data_plane.upstreams, data_plane.records, data_plane.filters)
+        super().__init__(data_plane, plane)
+
+    def prepare(self, exchange: CallExchange) -> None:
+        request = exchange.request
+        request.idempotent = self._is_idempotent
+        exchange.preference = self.router.preference(request.call)
+
+    def _is_idempotent(self, method: str) -> bool:
+        """Return whether the method is marked as idempotent."""
+        return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.key)
+
+
+class SplitClient(RemoteClient):
+    """Sends each call of a split to one of its members."""
+
+    def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey, split: Callee) -> None:
+        self.split = split
+        super().__init__(data_plane, SplitPlane(data_plane, key, split))
+
+
+class SplitPlane(CallPlane):
+    """The plane of the calls of a split. Until its members are published, calls wait at a router without replicas."""
+
+    def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey, split: Callee) -> None:
+        super().__init__(key, None, data_plane.upstreams, data_plane.records, data_plane.filters)
+        self._data_plane = data_plane
+        self._code = members(key.application_key, split.shares)
+        #: The members as they were published last, and those of them that this process calls.
+        self._published: Sequence[Target] | None = None
+        self._targets: Sequence[Target] = ()
+
+    def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
+        data_plane, key = self._data_plane, self.state.key
+        published = data_plane.registry.splits.get(key)
+        if published is None:
+            data_plane.registry.router_until_published(key)
+            return key, ""
+        if published is not self._published:
+            self._published, self._targets = published, callable_members(self._code, published)
+        assert isinstance(exchange, CallExchange)
+        exchange.targets = self._targets
+        target = choose(self._targets, exchange.request.call.shard_key, data_plane.draw)
+        data_plane.client_at(target.replica_set).prepare(exchange)
+        return target.replica_set, ""
+
+    def router(self, ingress: ReplicaSetKey) -> IngressRouter | None:
+        registry = self._data_plane.registry
+        return registry.unpublished.get(ingress) if ingress == self.state.key else registry.routers[ingress]
+
+    def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
+        return self.state if ingress == self.state.key else self._data_plane.client_at(ingress).plane.state
+
+    def waited_too_long(self, router: dispatcher.Router) -> Exception:
+        key = self.state.key
+        if router is not self._data_plane.registry.unpublished.get(key):
+            return super().waited_too_long(router)
+        return QueueTimeout(
+            f"the weights of the split {key} were not published within {router.policy.max_queue_wait_s:g} s; if no "
+            "route depends on it, list it in Toolkit(deployments=[...])"
+        )
 
 
 def _outcome(frame: Frame) -> Any:

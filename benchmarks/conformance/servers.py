@@ -12,8 +12,10 @@ import uvicorn
 import uvloop
 
 from app_toolkit.config.models import HTTPOptions, Policy
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.publication import PublishedReplica, ReplicaSetSnapshot, RouteSnapshot, encode
 from app_toolkit.core.routes import RoutedApplication
+from app_toolkit.core.targets import Target
 from app_toolkit.interfaces import Snapshot, Version, Watch
 from app_toolkit.proxy.hosted_proxy import HostedProxy
 from app_toolkit.proxy.state import ProxyState
@@ -102,7 +104,7 @@ def _snapshots(address: str) -> Watch:
     replica = PublishedReplica(
         ReplicaId("replica"), Address(address), None, NodeId(""), MOST, MOST, unresponsive=False, running=None
     )
-    routes = RouteSnapshot((RoutedApplication("app", "/", "app", ()),))
+    routes = RouteSnapshot((RoutedApplication("/", Target("app", ReplicaSetKey("app", "app"))),))
     replicas = ReplicaSetSnapshot(
         Policy(), None, idempotent=(), reported=False, scaled_to_zero=False, replicas=(replica,)
     )

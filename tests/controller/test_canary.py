@@ -25,7 +25,7 @@ class Proxy:
 
     def compared(self):
         """The revisions that the routes tell proxies to compare."""
-        return {each["name"] for each in self.h.proxy.view["routes"]["applications"] if each["compared"]}
+        return {each["target"]["name"] for each in self.h.proxy.view["routes"]["applications"] if each["compared"]}
 
     def report(self):
         self.h.controller.report(self.name, {}, {app(name): counts.copy() for name, counts in self.counts.items()})

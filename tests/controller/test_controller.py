@@ -41,13 +41,9 @@ async def test_applied_application_starts_and_status_shows_it():
         assert h.replica_set(PROXY).replicas[0].address == "tcp:127.0.0.1:8123"
         [app] = h.proxy.view["routes"]["applications"]
         assert app == {
-            "name": "shop",
             "prefix": "/",
-            "default": "shop",
+            "target": {"name": "shop", "replica_set": "shop/shop", "weight": 1.0, "tag": None, "mirror": 0.0},
             "routes": [{"kind": "http", "pattern": "^/chat$", "methods": ["POST"], "path": "/chat", "owner": "chat"}],
-            "share": 1.0,
-            "tag": None,
-            "mirror": 0.0,
             "compared": False,
             "root_path": "",
             "cors": [],
@@ -183,7 +179,7 @@ async def test_an_application_that_is_deleted_is_retired_and_another_one_left_al
         await h.until(lambda: not h.controller.status().leaving)
         assert set(h.replicas()) == {*others}
         await h.until(lambda: "replicas/shop/chat" not in h.proxy.view)
-        assert [a["name"] for a in h.proxy.view["routes"]["applications"]] == ["other"]
+        assert [a["target"]["name"] for a in h.proxy.view["routes"]["applications"]] == ["other"]
         assert not h.performed(Kill)
         with pytest.raises(ConfigError, match="'shop'"):
             await h.controller.delete("shop")

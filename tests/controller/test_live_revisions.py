@@ -26,7 +26,8 @@ THIRD = {"cpus": 0.7}
 
 def shares(h):
     """The shares that proxies know, by revision."""
-    return {each["name"]: round(each["share"], 6) for each in h.proxy.view["routes"]["applications"]}
+    targets = [each["target"] for each in h.proxy.view["routes"]["applications"]]
+    return {each["name"]: round(each["weight"], 6) for each in targets}
 
 
 def status_of(h, name="shop"):
@@ -113,7 +114,7 @@ async def test_a_revision_that_mirrors_is_published_and_stays_without_weight():
         await h.until(lambda: h.word("shop@2") == "healthy")
         await h.controller.set_traffic("shop", {1: 1}, {2: 1.0})
         routes = lambda: h.proxy.view["routes"]["applications"]  # noqa: E731
-        await h.until(lambda: [each["mirror"] for each in routes()] == [0.0, 1.0], within_s=2)
+        await h.until(lambda: [each["target"]["mirror"] for each in routes()] == [0.0, 1.0], within_s=2)
         assert shares(h) == {"shop": 1.0, "shop@2": 0.0}
         assert [each.mirror for each in status_of(h).traffic] == [0.0, 1.0]
         await h.controller.set_traffic("shop", {}, {2: 0})

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from app_toolkit.config.models import Policy, Route, SplitSpec
 from app_toolkit.core.applications import replica_set_specs
+from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.publication import (
     LiveRevision,
     ReplicaSetSnapshot,
     RouteSnapshot,
-    SplitSnapshot,
     StartBlocked,
     decode_replica_set,
     decode_routes,
@@ -21,12 +21,13 @@ from app_toolkit.core.publication import (
     encode,
     replica_set_snapshot,
     route_snapshot,
-    split_snapshots,
+    split_members,
     unrouting,
 )
 from app_toolkit.core.replica_state import Phase, Unplaceable
 from app_toolkit.core.restarts import Failure, not_before, noted
 from app_toolkit.core.routes import RoutedApplication, strip_prefix
+from app_toolkit.core.targets import Target
 from tests import published
 from tests.core.specs import HOME, application, proxies_spec, replica
 from tests.keys import key, proxies_of
@@ -41,10 +42,15 @@ policies = st.builds(
     max_body_size=st.none() | st.integers(0),
 )
 routes = st.builds(Route, owner=st.none() | st.sampled_from(["web", "chat"]))
-applications = st.builds(RoutedApplication, routes=st.lists(routes, max_size=3).map(tuple))
-snapshots = st.builds(RouteSnapshot, applications=st.lists(applications, max_size=3).map(tuple)) | st.builds(
-    ReplicaSetSnapshot, policy=policies
+keys = st.sampled_from([key("shop/web"), key("shop@13/web")])
+targets = st.builds(Target, st.text(), keys, st.floats(0, 1), st.none() | st.text(), st.floats(0, 1))
+applications = st.builds(RoutedApplication, target=targets, routes=st.lists(routes, max_size=3).map(tuple))
+snapshots = (
+    st.builds(RouteSnapshot, applications=st.lists(applications, max_size=3).map(tuple))
+    | st.builds(ReplicaSetSnapshot, policy=policies)
+    | st.lists(targets, max_size=3).map(tuple)
 )
+DECODERS = {RouteSnapshot: decode_routes, ReplicaSetSnapshot: decode_replica_set, tuple: decode_split}
 prefixes = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "/" + "/".join(parts))
 
 
@@ -52,8 +58,10 @@ prefixes = st.lists(st.sampled_from("ab"), max_size=3).map(lambda parts: "/" + "
 def test_a_snapshot_survives_its_encoding_as_json(snapshot):
     value = json.loads(json.dumps(encode(snapshot)))
     assert value == encode(snapshot)
-    decode = decode_routes if isinstance(snapshot, RouteSnapshot) else decode_replica_set
-    assert decode(value) == snapshot
+    after = DECODERS[type(snapshot)](value)
+    assert after == snapshot
+    if isinstance(snapshot, tuple):
+        assert {type(target.replica_set) for target in after} <= {ReplicaSetKey}
 
 
 @given(st.lists(st.none() | prefixes, max_size=6), prefixes)
@@ -68,7 +76,7 @@ def test_the_first_application_above_a_path_is_the_one_with_the_longest_prefix(w
 
 def test_an_application_is_published_with_its_routes_in_the_apps_order():
     spec = application()
-    shown = RoutedApplication("shop", "/", "web", spec.routes)
+    shown = RoutedApplication("/", Target("shop", key("shop/web")), spec.routes)
     assert route_snapshot([LiveRevision(spec)]) == RouteSnapshot((shown,))
 
 
@@ -175,23 +183,16 @@ def test_snapshot_has_no_proxies_and_no_replica_sets_without_spec():
     assert replica_set_snapshot(None, [replica(key("shop/web"), 1, Phase.RUNNING, HOME)], 0.0) is None
 
 
-SHARES = st.dictionaries(st.text(min_size=1), st.floats(0, 1))
-
-
-@given(SHARES, SHARES)
-def test_split_survives_its_encoding_as_json(shares, mirrors):
-    snapshot = SplitSnapshot(shares, mirrors)
-    assert decode_split(json.loads(json.dumps(encode(snapshot)))) == snapshot
-
-
 def test_splits_are_published_by_application_and_the_current_revision_counts():
     def spec(name, **splits):
-        found = tuple(SplitSpec(name=each, shares=shares, mirrors={"m": 0.5}) for each, shares in splits.items())
+        found = tuple(
+            SplitSpec(name=each, shares=shares, mirrors=dict.fromkeys(shares, 0.5)) for each, shares in splits.items()
+        )
         return application(name).model_copy(update={"splits": found})
 
     outgoing = spec("shop", writer={"a": 1.0}, old={"a": 1.0})
-    assert split_snapshots([outgoing, spec("shop", writer={"b": 1.0}), spec("shop@2", writer={"c": 1.0})]) == {
-        key("shop/writer"): SplitSnapshot({"b": 1.0}, {"m": 0.5}),
-        key("shop/old"): SplitSnapshot({"a": 1.0}, {"m": 0.5}),
-        key("shop@2/writer"): SplitSnapshot({"c": 1.0}, {"m": 0.5}),
+    assert split_members([outgoing, spec("shop", writer={"b": 1.0}), spec("shop@2", writer={"c": 1.0})]) == {
+        key("shop/writer"): (Target("b", key("shop/b"), mirror=0.5),),
+        key("shop/old"): (Target("a", key("shop/a"), mirror=0.5),),
+        key("shop@2/writer"): (Target("c", key("shop@2/c"), mirror=0.5),),
     }

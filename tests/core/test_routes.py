@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -16,10 +16,13 @@ from starlette.staticfiles import StaticFiles
 
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.config.models import Route
-from app_toolkit.core.routes import RoutedApplication, RouteLookup, RouteTable, route_path, strip_prefix
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.core.routes import RouteLookup, RouteTable, route_path, strip_prefix
+from app_toolkit.core.targets import Target
 from app_toolkit.planning import plan
 from app_toolkit.userapp.cors import cors_of
 from tests.keys import key
+from tests.published import application
 
 SEGMENTS = ["a", "b", "c", "items", "{id}", "{n:int}", "{f:float}", "{u:uuid}", "{x}-{y}", "v{n:int}", "é", "a.b"]
 METHODS = [["GET"], ["POST"], ["GET", "POST"], ["PUT"], ["DELETE"]]
@@ -162,12 +165,10 @@ def test_route_of_a_request_is_a_path_template_and_never_the_path() -> None:
 def test_lookup_returns_the_route_of_the_revision_that_was_chosen() -> None:
     old = Route(kind="http", path="/{all:path}", pattern="^/(?P<all>.*)$", methods=("GET",), owner="web")
     new = route("GET", "/cart", "web")
-    lookup = RouteLookup(
-        [RoutedApplication("shop", "/", "web", (old,)), RoutedApplication("shop@2", "/", "web", (new,))]
-    )
+    lookup = RouteLookup([application("shop", "/", "web", old), application("shop@2", "/", "web", new)])
     found = {
-        name: lookup.find("http", "GET", "/cart", lambda _, name=name: name)
-        for name in (key("shop/web"), key("shop@2/web"))
+        chosen: lookup.find("http", "GET", "/cart", lambda able, number=number: able[number])
+        for number, chosen in enumerate((key("shop/web"), key("shop@2/web")))
     }
     assert found == {key("shop/web"): (key("shop/web"), "/{all:path}"), key("shop@2/web"): (key("shop@2/web"), "/cart")}
 
@@ -219,17 +220,29 @@ def test_a_route_is_found_with_and_without_the_root_path_of_its_app(path: str) -
     items = Route(kind="both", path="/items/{id}", pattern=pattern, owner="items")
     lookup = RouteLookup(
         [
-            RoutedApplication("shop", "/", "app", (items,), root_path="/api/v1"),
-            RoutedApplication("shop@2", "/", "app", (items,), share=0.0, mirror=0.5, root_path="/api"),
-            RoutedApplication("other", "/other", "app", (items,)),
+            application("shop", "/", "app", items, root_path="/api/v1"),
+            application("shop@2", "/", "app", items, share=0.0, mirror=0.5, root_path="/api"),
+            application("other", "/other", "app", items),
         ]
     )
     for kind in ("http", "websocket"):
-        assert lookup.find(kind, "GET", path, lambda able: able[0].replica_set) == (key("shop/items"), "/items/{id}")
+        assert lookup.find(kind, "GET", path, lambda able: able[0]) == (key("shop/items"), "/items/{id}")
     copied = key("shop@2/items") if path == "/items/7" else key("shop@2/app")
-    assert lookup.mirrors("GET", path, key("shop/items")) == [(copied, 0.5)]
+    assert mirrors(lookup, path) == {key("shop/items"): 0.0, copied: 0.5}
     assert lookup.find("http", "GET", "/other/items/7", min)[0] == key("other/items")
-    assert lookup.find("http", "GET", "/api/v1s/items/7", lambda able: able[0].replica_set)[0] == key("shop/app")
+    assert lookup.find("http", "GET", "/api/v1s/items/7", lambda able: able[0])[0] == key("shop/app")
+
+
+def mirrors(lookup: RouteLookup, path: str) -> dict[ReplicaSetKey, float]:
+    """Return the mirror share of each live revision that can serve a request, if there are several."""
+    shares: dict[ReplicaSetKey, float] = {}
+
+    def choose(able: Sequence[Target]) -> Target:
+        shares.update((target.replica_set, target.mirror) for target in able)
+        return able[0]
+
+    lookup.find("http", "GET", path, choose)
+    return shares
 
 
 def test_a_mirror_gets_what_it_serves_below_the_same_prefix() -> None:
@@ -237,33 +250,28 @@ def test_a_mirror_gets_what_it_serves_below_the_same_prefix() -> None:
     gone = cart.model_copy(update={"owner": None})
     lookup = RouteLookup(
         [
-            RoutedApplication("root", "/", "web", (), mirror=1.0),
-            RoutedApplication("shop", "/shop", "web", (cart,)),
-            RoutedApplication("shop@2", "/shop", "web", (cart,), 0.0, None, 0.5),
-            RoutedApplication("shop@3", "/shop", "web", (gone,), 0.0, None, 0.25),
+            application("root", "/", "web", mirror=1.0),
+            application("shop", "/shop", "web", cart),
+            application("shop@2", "/shop", "web", cart, share=0.0, mirror=0.5),
+            application("shop@3", "/shop", "web", gone, share=0.0, mirror=0.25),
         ]
     )
-    assert lookup.has_mirrors
-    assert lookup.mirrors("GET", "/shop/cart", key("shop/cart")) == [(key("shop@2/cart"), 0.5)]
-    assert lookup.mirrors("GET", "/shop/other", key("shop/web")) == [
-        (key("shop@2/web"), 0.5),
-        (key("shop@3/web"), 0.25),
-    ]
-    assert lookup.mirrors("GET", "/shop/other", key("shop@2/web")) == [(key("shop@3/web"), 0.25)]
-    assert lookup.mirrors("GET", "/", key("root/web")) == []
-    assert not RouteLookup([RoutedApplication("shop", "/", "web", ())]).has_mirrors
+    assert mirrors(lookup, "/shop/cart") == {key("shop/cart"): 0.0, key("shop@2/cart"): 0.5}
+    others = {key("shop/web"): 0.0, key("shop@2/web"): 0.5, key("shop@3/web"): 0.25}
+    assert mirrors(lookup, "/shop/other") == others
+    assert mirrors(lookup, "/") == {}
 
 
 def test_cors_settings_are_those_of_the_revision_or_else_of_the_application_above_the_path() -> None:
     ours, theirs = (cors_of(CORSMiddleware(endpoint, allow_origins=[origin])) for origin in ("ours", "theirs"))
     lookup = RouteLookup(
         [
-            RoutedApplication("shop", "/shop", "web", (), cors=ours),
-            RoutedApplication("shop@2", "/shop", "web", (), share=0.0, cors=theirs),
-            RoutedApplication("root", "/", "web", ()),
+            application("shop", "/shop", "web", cors=ours),
+            application("shop@2", "/shop", "web", share=0.0, cors=theirs),
+            application("root"),
         ]
     )
     assert lookup.cors(key("shop@2/web"), "/shop") == theirs
     assert lookup.cors("-", "/shop/cart") == ours
     assert lookup.cors("-", "/cart") == ()
-    assert RouteLookup([RoutedApplication("shop", "/", "web", (), cors=ours)]).cors("-", "") == ()
+    assert RouteLookup([application(cors=ours)]).cors("-", "") == ()

@@ -1,8 +1,6 @@
 """`core.traffic`: shares of live revisions, and the choice for each request."""
 
-from collections import Counter
-from math import inf, isclose, nan, sqrt
-from random import Random
+from math import inf, isclose, nan
 from typing import Any
 
 import pytest
@@ -15,12 +13,9 @@ from app_toolkit.core.rollout import Rollout, applied
 from app_toolkit.core.traffic import (
     aborted,
     after,
-    choose,
-    known_shares,
     member_shares,
     promoted,
     published,
-    shard_key,
     shares,
     summary,
     with_candidate,
@@ -32,7 +27,6 @@ from app_toolkit.core.traffic import (
     without,
 )
 from app_toolkit.errors import ConfigError
-from app_toolkit.transport import hop
 from tests.keys import app, key
 
 WEIGHTS = st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1e300), min_size=1)
@@ -130,61 +124,6 @@ def test_unknown_split_is_an_error_that_names_those_that_exist() -> None:
 def test_simple_weights_stay_simple_shares() -> None:
     assert member_shares({"a": 0.9, "b": 0.1}, ("a", "b"), "writer") == {"a": 0.9, "b": 0.1}
     assert member_shares({"a": 90, "b": 10}, ("a", "b"), "writer") == {"a": 0.9, "b": 0.1}
-
-
-@given(own=WEIGHTS, published=st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 1)))
-def test_process_chooses_only_members_of_its_code(own: dict[str, float], published: dict[str, float]) -> None:
-    found = known_shares(own, published)
-    assert found.keys() == own.keys()
-    if any(published.get(each, 0.0) for each in own):
-        assert found == {each: published.get(each, 0.0) for each in own}
-    elif own.keys() != published.keys():
-        assert found == own
-
-
-@given(st.binary(max_size=2_000))
-def test_shard_key_of_a_request_is_bounded_text(value: bytes) -> None:
-    key = shard_key(value)
-    assert (key is None) == (not value.strip(b" \t"))
-    if key is not None:
-        assert value.strip(b" \t")[:512] == key.encode("utf-8", "surrogateescape")
-        assert hop.decode_key(hop.encode_key(key)) == key
-
-
-@given(weights=WEIGHTS, key=st.none() | st.text(), draw=st.floats(0, 1, exclude_max=True))
-def test_a_member_without_weight_gets_nothing(weights: dict[str, float], key: str | None, draw: float) -> None:
-    chosen = choose(weights, key, draw)
-    assert weights[chosen] > 0 or not any(weights.values())
-    assert chosen == choose(weights, key, draw)
-
-
-@given(weights=WEIGHTS, key=st.text(), one=st.floats(0, 1, exclude_max=True), other=st.floats(0, 1, exclude_max=True))
-def test_a_key_has_one_member_whatever_is_drawn(weights: dict[str, float], key: str, one: float, other: float) -> None:
-    assert choose(weights, key, one) == choose(weights, key, other)
-
-
-@given(weights=WEIGHTS, key=st.text(), member=st.sampled_from("abcd"), more=st.floats(1, 100))
-def test_a_key_moves_only_to_the_member_with_more_weight(
-    weights: dict[str, float], key: str, member: str, more: float
-) -> None:
-    before = choose(weights, key, 0.0)
-    after = choose({**weights, member: max(weights.get(member, 0.0), 1e-9) * more}, key, 0.0)
-    assert after in (before, member)
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-def test_each_member_gets_its_share(keyed: bool) -> None:
-    rng = Random(1)
-    counts = Counter(choose({"a": 90.0, "b": 10.0}, key if keyed else None, rng.random()) for key in KEYS)
-    assert abs(counts["b"] - 500) < 3 * sqrt(5_000 * 0.9 * 0.1)
-
-
-def test_only_the_necessary_share_of_the_keys_moves() -> None:
-    before = {key: choose({"a": 90.0, "b": 10.0}, key, 0.0) for key in KEYS}
-    after = {key: choose({"a": 80.0, "b": 20.0}, key, 0.0) for key in KEYS}
-    moved = [(before[key], after[key]) for key in KEYS if before[key] != after[key]]
-    assert set(moved) == {("a", "b")}
-    assert abs(len(moved) - 500) < 3 * sqrt(5_000 * 0.9 * 0.1)
 
 
 # The live revisions of one application

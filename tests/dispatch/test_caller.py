@@ -9,6 +9,7 @@ import pytest
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.caller import Caller, CallPlane
+from app_toolkit.dispatch.filters import Filters
 from app_toolkit.errors import DeadlineExceeded, QueueFull
 from app_toolkit.interfaces import Call
 from app_toolkit.observability.records import Record, Records
@@ -29,7 +30,7 @@ NONE: Any = None
 )
 def test_call_is_recorded_when_it_ends(error: BaseException | None, outcome: str, status: int) -> None:
     found: list[Record] = []
-    plane = CallPlane(ReplicaSetKey("shop", "writer"), NONE, NONE, Records(found.append))
+    plane = CallPlane(ReplicaSetKey("shop", "writer"), NONE, NONE, Records(found.append), Filters())
     with suppress(BaseException), Caller(plane, CallRequest(Call("write", (), {}), "it")):
         if error is not None:
             raise error

@@ -77,7 +77,7 @@ class Router:
 
 
 def request(idempotent: bool = False, **options: Any) -> CallRequest:
-    return CallRequest(Call("this GET", (), {}, **options), "id-1", lambda: idempotent)
+    return CallRequest(Call("this GET", (), {}, **options), "id-1", lambda method: idempotent)
 
 
 def dispatcher(
@@ -107,6 +107,7 @@ def dispatcher(
 
 EVENTS: dict[str, tuple[Callable[[Dispatcher[Permit]], object], dict[Stage, Stage]]] = {
     "acquire": (lambda each: each.acquire(1.0), {Stage.IDLE: Stage.CONNECTING}),
+    "asks_elsewhere": (lambda each: each.asks_elsewhere(1.0), {Stage.WAITING: Stage.IDLE}),
     "granted": (lambda each: each.granted(each.router.permit(), 1.0), {Stage.WAITING: Stage.CONNECTING}),  # type: ignore[attr-defined]
     "sent": (lambda each: each.sent(), {Stage.CONNECTING: Stage.SENT}),
     "response_started": (lambda each: each.response_started(1.0), {Stage.SENT: Stage.RESPONDING}),

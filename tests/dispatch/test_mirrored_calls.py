@@ -1,7 +1,6 @@
 """Copies of calls over sockets: the mirrors of a split, and what their callers notice of them."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from math import sqrt
 from random import Random
@@ -9,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.core.publication import SplitSnapshot, encode
+from app_toolkit.core.publication import encode
+from app_toolkit.core.targets import members
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.deployment import NamedDeployment
-from app_toolkit.dispatch.filters.mirrored_calls import MirroredClient
 from app_toolkit.dispatch.mirror import MOST_BODY, MOST_RESPONSE
 from app_toolkit.interfaces import SPLITS, Call, DeploymentClient, Snapshot, Version, WeightedCallee
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.types import Address
 from tests import published
-from tests.keys import key
+from tests.keys import app, key
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served
 from tests.router.deployments import Writer
@@ -101,7 +100,7 @@ class Process:
     """A process that calls the split."""
 
     def __init__(self) -> None:
-        self.plane = RemoteDataPlane(SECRET, "shop", ("main", "mirror"))
+        self.plane = RemoteDataPlane(SECRET, "shop", ("main", "mirror"), draw=Random(3).random)
         self._number = 0
 
     def publish(self, key: str, value: Any) -> None:
@@ -109,7 +108,7 @@ class Process:
         self.plane.registry.update({key: Snapshot(Version(1, self._number), value)})
 
     def weigh(self, share: float, **shares: float) -> None:
-        self.publish(f"{SPLITS}shop/writer", encode(SplitSnapshot(shares or SHARES, {"mirror": share})))
+        self.publish(f"{SPLITS}shop/writer", encode(members(app("shop"), shares or SHARES, {"mirror": share})))
 
     def at(self, name: str, *addresses: Address, slots: int = 100, **policy: Any) -> None:
         replicas = [published.replica(f"{name}-{each}", each, slots) for each in addresses]
@@ -138,7 +137,7 @@ class Process:
     async def ended(self, number: int = 1) -> MirrorCounts:
         """Return the counts once this number of copies has ended, and nothing is held."""
         await until(lambda: sum(self._outcomes()) == number and not self.load.ongoing and not self.load.streams)
-        assert not self.plane.mirrored.mirrors.live
+        assert not self.plane.mirroring.mirrors.live
         assert self.load.waiting == 0
         return self.counts
 
@@ -210,26 +209,26 @@ async def test_different_results_and_errors_are_differences(process: Process, mi
     }
 
 
-def test_share_of_the_calls_is_copied_and_mirrors_are_sampled_independently() -> None:
-    async def chosen() -> Counter[bool]:
-        plane = RemoteDataPlane(SECRET, "shop", ("main", "mirror"), draw=Random(3).random)
-        split = SplitSnapshot({"main": 0.5, "mirror": 0.5}, {"main": 0.4, "mirror": 0.4})
-        plane.registry.update({f"{SPLITS}shop/writer": Snapshot(Version(1, 1), encode(split))})
-        found = Counter(isinstance(plane.client_of(Pair()), MirroredClient) for _ in range(5_000))
-        await plane.aclose()
-        return found
-
-    copied = asyncio.run(chosen())[True]
-    assert abs(copied - 2_000) <= 3 * sqrt(5_000 * 0.4 * 0.6), "each is the mirror of the other, and not of itself"
+async def test_share_of_the_calls_is_copied_and_mirrors_are_sampled_independently(process: Process) -> None:
+    both = members(app("shop"), {"main": 0.5, "mirror": 0.5}, {"main": 0.4, "mirror": 0.4})
+    process.publish(f"{SPLITS}shop/writer", encode(both))
+    for _ in range(500):
+        await process.call("size", b"")
+    await until(lambda: not process.plane.mirroring.mirrors.live)
+    copied = sum(each.mirrored.completed for each in process.plane.call_loads().values())
+    assert abs(copied - 200) <= 3 * sqrt(500 * 0.4 * 0.6), "each is the mirror of the other, and not of itself"
 
 
 async def test_change_applies_at_once(process: Process, mirror: Served) -> None:
     process.weigh(0.0)
-    assert not isinstance(process.client, MirroredClient)
+    await process.call("echo", 1)
     process.weigh(1.0, main=0.0, mirror=1.0)
-    assert not isinstance(process.client, MirroredClient), "it serves the caller"
-    process.publish(f"{SPLITS}shop/writer", None)
-    assert not isinstance(process.client, MirroredClient), "the split was removed"
+    await process.call("echo", 1)  # the mirror serves the caller
+    process.publish(f"{SPLITS}shop/writer", None)  # the split was removed
+    await process.call("echo", 1)
+    process.weigh(1.0)
+    await process.call("echo", 1)
+    assert (await process.ended()).completed == 1
 
 
 async def test_nobody_waits_for_a_mirror_that_sleeps(process: Process, mirror: Served) -> None:

@@ -96,7 +96,7 @@ async def test_ingresses_that_cannot_serve_are_named_with_the_reason() -> None:
         registry.update({names[name]: Snapshot(Version(1, next(versions)), value) for name, value in values.items()})
 
     shop, blog = published.application(), published.application("blog", "/blog")
-    candidate, idle = replace(shop, name="shop@2", share=0.1), replace(shop, name="shop@3", share=0.0)
+    candidate, idle = published.application("shop@2", share=0.1), published.application("shop@3", share=0.0)
     publish(routes=published.routes(shop, candidate, idle))
     missing = ["no replica of shop/web has been published yet", "no replica of shop@2/web has been published yet"]
     assert registry.unavailable() == registry.unavailable("shop") == missing

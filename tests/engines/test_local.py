@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch, options, remote, request_id, split
 from app_toolkit.config.models import ClassConfig
 from app_toolkit.core.traffic import MirrorCounts
+from app_toolkit.dispatch.filters.mirrored_calls import CallMirroring
 from app_toolkit.dispatch.mirror import Mirrors
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.errors import DeadlineExceeded, FaultInjected, QueueTimeout
@@ -431,7 +432,9 @@ class Mirrored:
 
     @property
     def mirrors(self) -> Mirrors:
-        return IN_PROCESS.mirrored(asyncio.get_running_loop()).mirrors
+        mirroring = IN_PROCESS.filters_of(asyncio.get_running_loop()).of(CallMirroring)
+        assert mirroring is not None
+        return mirroring.mirrors
 
     @property
     def counts(self) -> MirrorCounts:

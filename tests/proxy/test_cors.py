@@ -7,7 +7,6 @@ import pytest
 from starlette.middleware.cors import CORSMiddleware
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.core.routes import RoutedApplication
 from app_toolkit.userapp.cors import cors_of
 from tests import published
 
@@ -24,7 +23,7 @@ def request(method: str = "GET", *fields: str, origin: str = ORIGIN) -> bytes:
 
 def publish(wire: Wire, **policy: Any) -> None:
     wire.route(**policy)
-    wire.publish({"routes": published.routes(RoutedApplication("shop", "/", "web", (), cors=SETTINGS))})
+    wire.publish({"routes": published.routes(published.application(cors=SETTINGS))})
 
 
 def read(got: Got) -> tuple[int, str | None, str | None]:

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.core.routes import RoutedApplication
 from tests import published
 
 from .test_sessions import BEGUN, HEADER, OK, ask, begin
@@ -40,7 +39,7 @@ def serve(
 def weigh(wire: Wire, shares: dict[str, float], **tags: str) -> None:
     """`tags`: the revisions by their tags."""
     named = {revision: tag for tag, revision in tags.items()}
-    routed = [RoutedApplication(name, "/", "web", (), share, named.get(name)) for name, share in shares.items()]
+    routed = [published.application(name, share=share, tag=named.get(name)) for name, share in shares.items()]
     wire.publish({"routes": published.routes(*routed)})
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.core.routes import RoutedApplication
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.filters.mirror import Mirroring
 from app_toolkit.dispatch.mirror import LONGEST_S, MOST_BODY, MOST_REQUESTS, MOST_RESPONSE
@@ -44,7 +43,7 @@ def serve(wire: Wire, mirror: Replica | None, share: float = 1.0, *, most: int =
 
 
 def weigh(wire: Wire, mirror: float) -> None:
-    tagged = RoutedApplication("shop@2", "/", "web", (), 0.0, "preview", mirror)
+    tagged = published.application("shop@2", share=0.0, tag="preview", mirror=mirror)
     wire.publish({"routes": published.routes(published.application(), tagged)})
 
 

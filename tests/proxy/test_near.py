@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.core.routes import RoutedApplication
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.filters.mirror import Mirroring
 from app_toolkit.observability.records import CUT
@@ -99,7 +98,7 @@ def test_a_mirror_serves_a_copy(own: World) -> None:
     own.edge.post(
         {
             "routes": published.routes(
-                published.application(), RoutedApplication("shop@2", "/", "web", (), 0.0, "preview", 1.0)
+                published.application(), published.application("shop@2", share=0.0, tag="preview", mirror=1.0)
             ),
             "replicas/shop/web": published.replica_set(main.endpoint()),
             "replicas/shop@2/web": published.replica_set(mirror.endpoint()),

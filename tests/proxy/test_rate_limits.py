@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.config.rate_limit import RateLimit
-from app_toolkit.core.routes import RoutedApplication
 from app_toolkit.dispatch.filters import rate_counters, rate_limit
 from app_toolkit.dispatch.filters.rate_limit import LOG_INTERVAL_S, PAUSE_S, TIMEOUT_S, Usage, fields
 from app_toolkit.observability.metrics import RATE_LIMITED
@@ -169,7 +168,7 @@ def test_a_handshake_counts_once(wire: Wire) -> None:
 
 def test_preflights_and_own_endpoints_do_not_count(wire: Wire) -> None:
     replica = wire.one(OK, rate_limit="1/minute")
-    wire.publish({"routes": published.routes(RoutedApplication("shop", "/", "web", (), cors=test_cors.SETTINGS))})
+    wire.publish({"routes": published.routes(published.application(cors=test_cors.SETTINGS))})
     preflight = test_cors.request("OPTIONS", "access-control-request-method: POST")
     for _ in range(3):
         assert wire.client().send(preflight).response().status == 200
@@ -191,7 +190,7 @@ def test_live_revisions_share_the_counters(wire: Wire) -> None:
     replicas = [wire.replica().says(OK), wire.replica().says(OK)]
 
     def serve(main: float, other: float) -> None:
-        routed = [RoutedApplication("shop", "/", "web", (), main), RoutedApplication("shop@2", "/", "web", (), other)]
+        routed = [published.application(share=main), published.application("shop@2", share=other)]
         sets: dict[str, Any] = {"routes": published.routes(*routed)}
         for name, each in zip(("shop", "shop@2"), replicas, strict=True):
             replica = published.replica(each.name, each.address, each.most)

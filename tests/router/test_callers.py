@@ -13,7 +13,7 @@ from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import REPLICAS, Snapshot, Version
 from app_toolkit.router.remote import RemoteDataPlane, RemoteDeploymentClient
 from tests import published
-from tests.keys import app, key
+from tests.keys import key
 from tests.patience import PATIENCE_S
 from tests.router.deployments import Writer
 
@@ -94,7 +94,7 @@ async def test_a_publisher_that_cannot_be_reached_is_asked_again(monkeypatch: py
     monkeypatch.setattr(registry, "AGAIN_S", 0.0)
     async with following("writer") as (callers, publisher):
         publisher.unreached = 3
-        bank = callers.client_named(app("bank"), "teller")
+        bank = callers.client_at(key("bank/teller"))
         publisher.publish("bank/teller")
         assert await sent_to(bank) == "bank/teller#1"
         assert publisher.unreached == 0
@@ -104,9 +104,9 @@ async def test_a_snapshot_received_before_the_first_call_is_used() -> None:
     async with following() as (callers, publisher):
         publisher.publish("bank/teller")
         publisher.publish("bank/safe")
-        assert await sent_to(callers.client_named(app("bank"), "teller")) == "bank/teller#1"
-        assert await sent_to(await asyncio.to_thread(callers.client_named, app("bank"), "safe")) == "bank/safe#1"
-        assert callers.client_named(app("bank"), "safe") is callers.client_named(app("bank"), "safe")
+        assert await sent_to(callers.client_at(key("bank/teller"))) == "bank/teller#1"
+        assert await sent_to(await asyncio.to_thread(callers.client_at, key("bank/safe"))) == "bank/safe#1"
+        assert callers.client_at(key("bank/safe")) is callers.client_at(key("bank/safe"))
 
 
 async def test_calls_that_wait_for_the_first_replica_are_reported_at_once() -> None:
@@ -123,12 +123,12 @@ async def test_calls_that_wait_for_the_first_replica_are_reported_at_once() -> N
 
         for number, name in enumerate(("safe", "teller"), 1):
             value = published.replica_set(reported=name == "teller")
-            caller = callers.client_named(app("bank"), name)
+            caller = callers.client_at(key(f"bank/{name}"))
             callers.registry.update({f"{REPLICAS}bank/{name}": Snapshot(Version(1, number), value)})
             assert (caller.router.waiting, caller.router.replicas) == (0, 0)
         run = asyncio.create_task(callers.run(nobody, report))
         waiting = [
-            asyncio.create_task(callers.client_named(app("bank"), name).router.acquire(callers.loop.time()))
+            asyncio.create_task(callers.client_at(key(f"bank/{name}")).router.acquire(callers.loop.time()))
             for name in ("safe", "teller", "teller")
         ]
         async with asyncio.timeout(PATIENCE_S):

@@ -15,7 +15,7 @@ from app_toolkit.router.remote import CallLoad, RemoteDataPlane, RemoteDeploymen
 from app_toolkit.transport.pool import PooledConnection, connect
 from app_toolkit.types import Address, ReplicaId
 from tests import published
-from tests.keys import app, key
+from tests.keys import key
 from tests.patience import PATIENCE_S, until
 from tests.replica.client import SECRET, Serve, Served
 
@@ -76,7 +76,7 @@ class Calling:
         ]
         value = published.replica_set(*shown, idempotent=idempotent, **policy)
         self.callers.registry.update({"replicas/shop/model": Snapshot(Version(1, self._number), value)})
-        return self.callers.client_named(app("shop"), "model")
+        return self.callers.client_at(key("shop/model"))
 
     async def gives_everything_back(self) -> None:
         await until(lambda: not any(each.waiting or each.ongoing for each in self.callers.call_loads().values()))
@@ -205,7 +205,7 @@ async def test_a_call_of_an_idempotent_method_is_made_again_when_its_replica_is_
 async def test_a_call_made_before_the_first_snapshot_is_made_again_when_its_replica_is_lost(
     serve: Serve, calling: Calling, dying: Address
 ) -> None:
-    caller = calling.callers.client_named(app("shop"), "model")
+    caller = calling.callers.client_at(key("shop/model"))
     result = asyncio.create_task(caller.call(double(2)))
     await until(lambda: caller.router.waiting == 1)
     calling.publish(dying, idempotent=("double",))

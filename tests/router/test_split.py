@@ -1,8 +1,6 @@
 """The member that gets a call of a split, and the calls of a process that does not know the weights yet."""
 
 import asyncio
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from math import sqrt
@@ -10,20 +8,21 @@ from random import Random
 
 import pytest
 
-from app_toolkit.core.publication import SplitSnapshot, encode
+from app_toolkit.core.publication import encode
+from app_toolkit.core.targets import members
 from app_toolkit.deployment import NamedDeployment
 from app_toolkit.errors import ConfigError, DeadlineExceeded, NoReplica, QueueFull
-from app_toolkit.interfaces import SPLITS, Call, DeploymentClient, Snapshot, Version, WeightedCallee
-from app_toolkit.router.remote import RemoteDataPlane, RemoteDeploymentClient
-from app_toolkit.router.split import UnpublishedSplit, member_of
+from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Snapshot, Version, WeightedCallee
+from app_toolkit.router.remote import RemoteDataPlane
 from app_toolkit.split import split
+from tests import published
 from tests.keys import app, key
 from tests.patience import until
 from tests.router.deployments import Writer
 
 pytestmark = pytest.mark.anyio
 
-CALLS = 5_000
+CALLS = 900
 
 
 class Named(WeightedCallee):
@@ -45,53 +44,35 @@ async def plane() -> AsyncIterator[RemoteDataPlane]:
 
 
 def publish(plane: RemoteDataPlane, number: int, **shares: float) -> None:
-    value = encode(SplitSnapshot(shares)) if shares else None
+    value = encode(members(app("shop"), shares)) if shares else None
     plane.registry.update({f"{SPLITS}shop/writer": Snapshot(Version(1, number), value)})
 
 
-def chosen(plane: RemoteDataPlane, named: Named, key: str | None = None) -> str:
-    client: DeploymentClient = plane.client_of(named, key)
-    assert isinstance(client, RemoteDeploymentClient)
-    return client.name
-
-
-def test_calls_without_a_key_follow_the_shares() -> None:
-    draw = Random(3).random
-    found = Counter(member_of(Named(one=0.9, two=0.1, off=0.0), None, None, draw) for _ in range(CALLS))
-    assert abs(found["two"] - 0.1 * CALLS) <= 3 * sqrt(CALLS * 0.1 * 0.9)
-    assert found["one"] + found["two"] == CALLS
+async def chosen(plane: RemoteDataPlane, named: Named, calls: int = CALLS) -> Counter[str]:
+    """Return how many of these calls each member gets."""
+    tasks = [asyncio.create_task(plane.client_of(named).call(Call("write", (), {}))) for _ in range(calls)]
+    await asyncio.sleep(0)
+    waiting = Counter({each.deployment: load.waiting for each, load in plane.call_loads().items()})
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not any(load.waiting for load in plane.call_loads().values())
+    return +waiting
 
 
 async def test_published_shares_replace_those_of_the_code(plane: RemoteDataPlane) -> None:
     named = Named(one=0.9, two=0.1)
     publish(plane, 1, one=0.1, two=0.9)
-    found = Counter(chosen(plane, named) for _ in range(CALLS))
+    found = await chosen(plane, named)
     assert abs(found["one"] - 0.1 * CALLS) <= 3 * sqrt(CALLS * 0.1 * 0.9)
     publish(plane, 2, one=0.0, two=1.0)
-    assert {chosen(plane, named) for _ in range(100)} == {"two"}
+    assert await chosen(plane, named, 100) == {"two": 100}
     publish(plane, 3)
-    assert {chosen(plane, named) for _ in range(100)} == {"one", "two"}, "the split was removed"
-
-
-ELSEWHERE = """
-from tests.router.test_split import Named, member_of
-for number in range(200):
-    print(member_of(Named(one=0.5, two=0.3, three=0.2), None, f"user-{number}", lambda: 0.0))
-"""
-
-
-def test_key_has_the_same_member_in_two_processes() -> None:
-    named, draw = Named(three=0.2, two=0.3, one=0.5), Random(1).random
-    here = [member_of(named, None, f"user-{number}", draw) for number in range(200)]
-    there = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=True, timeout=60)
-    assert there.stdout.split() == here
-    assert set(here) == {"one", "two", "three"}
+    assert (await chosen(plane, named, 100)).keys() == {"one", "two"}, "the split was removed"
 
 
 async def test_call_waits_until_the_weights_are_published(plane: RemoteDataPlane) -> None:
     named = Named(one=0.9, two=0.1)
-    client = plane.client_of(named)
-    assert isinstance(client, UnpublishedSplit)
     calls = [asyncio.create_task(plane.client_of(named).call(Call("write", (), {}))) for _ in range(3)]
     await asyncio.sleep(0)
     assert not any(load.waiting for load in plane.call_loads().values()), "no member has the calls"
@@ -103,17 +84,28 @@ async def test_call_waits_until_the_weights_are_published(plane: RemoteDataPlane
     await asyncio.gather(*calls, return_exceptions=True)
 
 
+async def test_call_that_waited_for_the_weights_has_the_options_of_its_member(plane: RemoteDataPlane) -> None:
+    call = asyncio.create_task(plane.client_of(Named(one=1.0)).call(Call("write", (), {})))
+    await asyncio.sleep(0)
+    member, full = encode(members(app("shop"), {"one": 1.0})), published.replica_set(max_queued_requests=0)
+    values = {f"{SPLITS}shop/writer": member, f"{REPLICAS}shop/one": full}
+    plane.registry.update({name: Snapshot(Version(1, 1), value) for name, value in values.items()})
+    with pytest.raises(QueueFull, match="its max_queued_requests is 0"):
+        await call
+
+
 async def test_call_that_waits_for_weights_fails_at_its_deadline(plane: RemoteDataPlane) -> None:
-    with pytest.raises(DeadlineExceeded, match="write did not begin before its deadline"):
+    with pytest.raises(DeadlineExceeded, match="write of writer did not respond before its deadline"):
         await plane.client_of(Named(one=1.0)).call(Call("write", (), {}, timeout_s=0.01))
 
 
 async def test_calls_beyond_the_bound_are_refused_while_weights_are_unknown(plane: RemoteDataPlane) -> None:
-    waiting = [asyncio.create_task(plane.registry.published(key("shop/writer"))) for _ in range(1_000)]
+    client = plane.client_of(Named(one=1.0))
+    waiting = [asyncio.create_task(client.call(Call("write", (), {}))) for _ in range(1_000)]
     await asyncio.sleep(0)
-    with pytest.raises(QueueFull, match="1000 calls wait until the weights of the split shop/writer are published"):
-        await plane.registry.published(key("shop/writer"))
-    plane.registry.close()
+    with pytest.raises(QueueFull, match="1000 requests wait for writer, its max_queued_requests is 1000"):
+        await client.call(Call("write", (), {}))
+    await plane.aclose()
     assert {type(each) for each in await asyncio.gather(*waiting, return_exceptions=True)} == {NoReplica}
 
 

@@ -12,7 +12,7 @@ from app_toolkit.transport.calls import encode_value
 from app_toolkit.transport.pool import Pool, PooledConnection
 from app_toolkit.types import Address
 from tests import published
-from tests.keys import app
+from tests.keys import key
 from tests.patience import PATIENCE_S
 
 
@@ -51,5 +51,5 @@ async def calls_in_vain(secret: bytes, address: Address) -> None:
     value = published.replica_set(published.replica("r", address, 2), max_queue_wait_s=0.3)
     callers.registry.update({"replicas/shop/model": Snapshot(Version(1, 1), value)})
     with pytest.raises(QueueTimeout):
-        await callers.client_named(app("shop"), "model").call(Call("double", ("mine",), {}))
+        await callers.client_at(key("shop/model")).call(Call("double", ("mine",), {}))
     await callers.aclose()

@@ -1,14 +1,15 @@
-"""The filter that sends copies of requests to mirrors (`dispatch.mirror`). Nobody gets their responses."""
+"""The filter that sends copies of requests and calls to mirrors (`dispatch.mirror`). Nobody gets their responses."""
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple
 
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.attempts import Action, Result
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.preference import Preference
+from app_toolkit.core.targets import Target
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.deadlines import Deadline
 from app_toolkit.dispatch.exchange import Exchange
@@ -16,76 +17,84 @@ from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.ingress_router import IngressRouter, RoutePermit
 from app_toolkit.dispatch.ingress_state import UNOWNED, IngressState
 from app_toolkit.dispatch.mirror import MOST_BODY, MOST_RESPONSE, MirroredRequest, Mirrors, Primary
-from app_toolkit.dispatch.registry import Registry
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.dispatch.upstream import Terms, Upstreams
 from app_toolkit.errors import BadResponse, ReplicaGone, ReplicaLost, RequestError, ResponseUnreadable
 from app_toolkit.observability.metrics import Sample
-from app_toolkit.observability.records import CUT, MIRRORED, OK, Record, Records
+from app_toolkit.observability.records import CUT, MIRRORED, Record, Records
 from app_toolkit.transport.pool import ResponseHead
 
 LONGEST_NAME = 200
 """Characters of the path in a difference."""
 
 
-@dataclass(slots=True)
-class Original:
-    """A request that was sampled: which mirrors get copies is decided."""
+class Mirror(NamedTuple):
+    """A target that gets copies, as this process reaches it."""
 
-    #: The request as its copies are compared with it. None: there are no copies.
-    primary: Primary | None = None
+    name: str
+    """Its name in the counts."""
+    router: IngressRouter
+    upstreams: Upstreams
 
 
 class Mirroring:
-    """The mirrored requests of one proxy."""
+    """The copies of requests that one proxy sends, or of the calls of one event loop (`CallMirroring`)."""
+
+    kind: Literal["request", "call"] = "request"
 
     def __init__(
         self,
-        registry: Registry[IngressRouter],
-        upstreams: Upstreams,
+        mirror: Callable[[Exchange, Target], Mirror | None],
         clock: Callable[[], float],
         *subscribers: Callable[[Record], object],
+        draw: Callable[[], float] = random.random,
     ) -> None:
-        """`subscribers`: get the records of the copies that have ended."""
-        self.mirrors = Mirrors()
+        """Create the filter.
+
+        Parameters:
+            mirror: Returns a target of an exchange as this process reaches it. None: it was removed.
+            clock: The current time in seconds, as of the plane.
+            *subscribers: Get the records of the copies that have ended.
+            draw: Returns a random number, at least 0 and below 1, for each request and each mirror.
+        """
+        self.mirrors = Mirrors(draw)
         #: The records of the copies that have ended. Those of clients' requests are elsewhere, so that no subscriber
         #: counts a copy as a request.
         self.records: Records[Record] = Records(*subscribers)
         self.clock = clock
-        #: The copies that have not ended.
+        #: The copies that have not ended. `Mirrors` bounds their number.
         self.live: set[Copy] = set()
-        self._registry = registry
-        self._upstreams = upstreams
+        self._mirror = mirror
         self._closed = False
 
     # Hooks
 
     def sent(self, exchange: Exchange) -> None:
-        """Send copies of the request to mirrors, once it is complete or its body is too large for that."""
-        if not self._registry.routes.has_mirrors or self in exchange.marks:
+        """Send copies of the request to mirrors, once it is complete or its body is too large for that.
+
+        A request that is sent again is not copied again.
+        """
+        if not exchange.targets or self in exchange.marks:
             return
+        mirrors = [each for each in exchange.targets if each.mirror and each.replica_set != exchange.ingress]
         request = exchange.request
-        if not request.websocket and (request.complete or (request.length or 0) > MOST_BODY):
-            exchange.marks[self] = Original(self._copy(exchange))
+        if mirrors and not request.websocket and (request.complete or (request.length or 0) > MOST_BODY):
+            exchange.marks[self] = self._copy(exchange, mirrors)
 
     def response(self, exchange: Exchange, head: ResponseHead) -> None:
-        original: Original | None = exchange.marks.get(self)
-        if original is not None and original.primary is not None:
-            original.primary.response.comparable = head.extent != "chunked"  # the body has its framing
-            exchange.observe(original.primary)
+        primary: Primary | None = exchange.marks.get(self)
+        if primary is not None:
+            primary.began(head)
+            exchange.observe(primary)
 
     def ended(self, exchange: Exchange, status: int, outcome: str) -> None:
-        original: Original | None = exchange.marks.get(self)
-        if original is None or original.primary is None:
-            return
-        if outcome == OK:
-            original.primary.end(str(status), self.clock())
-        else:
-            original.primary.abandon()
+        primary: Primary | None = exchange.marks.get(self)
+        if primary is not None:
+            primary.ended(status, outcome, self.clock())
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of the metrics of mirrors. Thread-safe."""
-        return self.mirrors.samples("request")
+        return self.mirrors.samples(self.kind)
 
     def forget(self, ingress: ReplicaSetKey) -> None:
         self.mirrors.forget(ingress.name)
@@ -96,70 +105,66 @@ class Mirroring:
         for copy in list(self.live):
             copy.expire()
 
-    def _copy(self, exchange: Exchange) -> Primary | None:
+    # For what is copied
+
+    def primary(self, request_id: str, name: str) -> Primary:
+        """Return what the copies of a request are compared with."""
+        return Primary(request_id, name, self.clock())
+
+    def nobody(self, mirrored: MirroredRequest[RoutePermit], peers: bytes) -> "Nobody":
+        """Return the downstream of a copy."""
+        return Nobody(mirrored, peers)
+
+    def _copy(self, exchange: Exchange, mirrors: Sequence[Target]) -> Primary | None:
         """Send copies of a request, which was sent now, to the mirrors for which it is sampled.
 
         Return what is told of the response to the client. None: there are no copies.
         """
-        request, serving = exchange.request, exchange.ingress
-        method = request.method.decode()
-        mirrors = self._registry.routes.mirrors(method, request.path, serving)
-        keys = [key for key, share in mirrors if self.mirrors.is_sampled(share)]
-        if not keys:
+        request = exchange.request
+        sampled = [target for target in mirrors if self.mirrors.is_sampled(target.mirror)]
+        if not sampled:
             return None
         path = request.raw_path.decode("latin-1")[:LONGEST_NAME]
-        primary = Primary(request.request_id, f"{method} {path}", self.clock())
+        primary = self.primary(request.request_id, f"{request.method.decode()} {path}".rstrip())
         copied = request.copied() if request.complete else None
         if copied is None:
-            for key in keys:
-                self._admit(key, primary, None, serving)
+            for target in sampled:
+                self._admit(exchange, target, primary, None)
             return None
         terms = Terms(None, False, mirrored=True)
         for hook in exchange.plane.filters.sending:
             hook(exchange, terms)
         # An event loop may write the bytes of the client's request only after the callbacks of this iteration.
         loop = asyncio.get_running_loop()
-        peers = exchange.downstream.peers
-        loop.call_soon(loop.call_soon, self._begin, keys, primary, copied, serving, peers, terms)
+        loop.call_soon(loop.call_soon, self._begin, exchange, sampled, primary, copied, terms)
         return primary
 
     def _begin(
-        self,
-        keys: Sequence[ReplicaSetKey],
-        primary: Primary,
-        copied: ClientRequest,
-        serving: ReplicaSetKey,
-        peers: bytes,
-        terms: Terms,
+        self, exchange: Exchange, sampled: Sequence[Target], primary: Primary, copied: ClientRequest, terms: Terms
     ) -> None:
-        for key in keys:
-            mirrored = self._admit(key, primary, copied.body.received, serving)
-            if mirrored is not None:
-                Copy(CopyPlane(self, key, self._upstreams, terms), mirrored, copied, Nobody(mirrored, peers)).begin()
+        for target in sampled:
+            admitted = self._admit(exchange, target, primary, copied.body.received)
+            if admitted is not None:
+                mirror, mirrored = admitted
+                plane = CopyPlane(self, target.replica_set, mirror.upstreams, terms)
+                Copy(plane, mirrored, copied, self.nobody(mirrored, exchange.downstream.peers)).begin()
                 copied.body.rewind()
 
     def _admit(
-        self, key: ReplicaSetKey, primary: Primary, size: int | None, serving: ReplicaSetKey
-    ) -> MirroredRequest[RoutePermit] | None:
-        routers = self._registry.routers
-        if self._closed or key not in routers or serving not in routers:  # removed meanwhile
+        self, exchange: Exchange, target: Target, primary: Primary, size: int | None
+    ) -> tuple[Mirror, MirroredRequest[RoutePermit]] | None:
+        mirror = None if self._closed else self._mirror(exchange, target)
+        if mirror is None:
             return None
-        return self.mirrors.begin(key.name, primary, size, routers[key], routers[serving], self.clock())
-
-
-class Copies(Protocol):
-    """The copies of one process, or of one event loop."""
-
-    clock: Callable[[], float]
-    records: Records[Record]
-    live: set["Copy"]
-    """Those that have not ended."""
+        router, now = exchange.dispatcher.router, self.clock()
+        mirrored = self.mirrors.begin(mirror.name, primary, size, mirror.router, router, now)
+        return None if mirrored is None else (mirror, mirrored)
 
 
 class CopyPlane:
     """The plane of a copy: it has no filters, and affects no state of the mirror's own requests."""
 
-    def __init__(self, mirroring: Copies, mirror: ReplicaSetKey, upstreams: Upstreams, terms: Terms) -> None:
+    def __init__(self, mirroring: Mirroring, mirror: ReplicaSetKey, upstreams: Upstreams, terms: Terms) -> None:
         """`terms`: those of the client's request."""
         self.mirroring = mirroring
         self.clock = mirroring.clock
