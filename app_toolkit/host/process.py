@@ -1,10 +1,8 @@
-"""A replica, proxy or admin process: the orders of the controller that it obeys, and its statistics.
+"""A replica, proxy or admin process: how it obeys the orders of `host/orders.py`.
 
 An engine constructs one object on the main thread of a new process, because the signal handlers of user code can be
-installed only there. It calls the methods from several threads: a start, a reconfiguration, a drain and a stop may
-block at the same time, while probes continue. Requests are served on another thread.
-
-No method is a coroutine: Ray would run all methods on one event loop.
+installed only there. It calls `orders.serve` on several other threads: a start, a reconfiguration, a drain and a stop
+may block at the same time, while probes continue. Requests are served on another thread.
 """
 
 import asyncio
@@ -14,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -78,10 +76,7 @@ logger = logging.getLogger("app_toolkit.host")
 
 
 class ControlledProcess:
-    """The methods by which the controller controls a replica, a proxy or the admin process.
-
-    An order with an earlier epoch than that of a previous order raises `StaleEpoch`.
-    """
+    """A replica, a proxy or the admin process, and what the orders of `host/orders.py` have it do."""
 
     server: ReplicaServer | HostedProxy | AdminServer
 
@@ -92,7 +87,7 @@ class ControlledProcess:
         self.phase = "starting"
         #: When the process began to serve, on its monotonic clock; None: it has not.
         self.running_since: float | None = None
-        #: None until `run_as` is called.
+        #: None until `start` is called.
         self.replica_set: AnySetKey | None = None
         self.template_hash = ""
         self.location: Future[Location] = Future()
@@ -105,15 +100,14 @@ class ControlledProcess:
         """The reloadable options that a replica uses now; None: it is no replica, or they are not known."""
         return None
 
-    def heed(self, epoch: int) -> None:
-        """Raise `StaleEpoch` if the epoch is an earlier one."""
+    def check_epoch(self, epoch: int) -> None:
+        """Raise `StaleEpoch` if an earlier order had a later epoch."""
         if epoch < self.epoch:
             raise StaleEpoch(f"an order of epoch {epoch} came after one of epoch {self.epoch}")
         self.epoch = epoch
 
-    def describe(self, epoch: int) -> Found | None:
+    def describe(self) -> Found | None:
         """Return the state of this process, for a controller that did not start it. None: it has no order to start."""
-        self.heed(epoch)
         if self.replica_set is None:
             return None
         return Found(
@@ -130,18 +124,21 @@ class ControlledProcess:
         """Wait until the process serves, and return its location. Raises the error of a failed start."""
         return self.location.result()
 
-    def run_as(self, replica_set: AnySetKey, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
+    def serve(self, spec: Any, secret: bytes) -> Location:
+        """Serve as the spec says, and return the location. `start` calls this once."""
+        raise NotImplementedError
+
+    def start(self, spec: Any, replica_set: AnySetKey, template_hash: str, secret: bytes) -> Location:
         """Start serving. A second call only returns the result of the first one."""
-        self.heed(epoch)
         if self.replica_set is None:
             self.replica_set, self.template_hash = replica_set, template_hash
             try:
-                if last_epoch(self.services.store) > epoch:
+                if last_epoch(self.services.store) > self.epoch:
                     # The controller that ordered the start was replaced meanwhile. The later one does not know this
                     # process.
                     os._exit(0)
                 with redacting():
-                    location = start()
+                    location = self.serve(spec, secret)
             except BaseException as error:
                 self.location.set_exception(error)
             else:
@@ -156,9 +153,8 @@ class ControlledProcess:
                 self.location.set_result(location)
         return self.location.result()
 
-    def probe(self, timeout_s: float, epoch: int) -> int:
+    def probe(self, timeout_s: float) -> int:
         """Check that the process serves. Return the number of open connections of a replica; 0 for others."""
-        self.heed(epoch)
         try:
             found = self.server.probe(timeout_s)
         except (Unresponsive, ReplicaGone, NotWell):
@@ -167,13 +163,11 @@ class ControlledProcess:
             raise NotWell(redacted(users_traceback(error))) from error
         return found.connections if isinstance(found, ReplicaStatistics) else 0
 
-    def drain(self, timeout_s: float, epoch: int) -> None:
-        self.heed(epoch)
+    def drain(self, timeout_s: float) -> None:
         self.phase = "draining"
         self.server.drain(timeout_s)
 
-    def stop(self, timeout_s: float, epoch: int) -> None:
-        self.heed(epoch)
+    def stop(self, timeout_s: float) -> None:
         self.phase = "stopping"
         self.server.stop(timeout_s)
         self._metrics.call(self._metrics_stopped.set)
@@ -228,10 +222,8 @@ class ReplicaProcess(ControlledProcess):
     def live(self) -> ReloadableOptions | None:
         return self.server.live
 
-    def start(
-        self, spec: ReplicaSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int
-    ) -> Location:
-        return self.run_as(replica_set, template_hash, epoch, lambda: self._serve(self._prepare(spec), secret))
+    def serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+        return self._serve(self._prepare(spec), secret)
 
     def _prepare(self, spec: ReplicaSpec) -> ReplicaSpec:
         """Set up the process for the app: variables, folders, logs, files. Return the spec with the unpacked folders.
@@ -291,10 +283,10 @@ class ReplicaProcess(ControlledProcess):
             working_dir = folder
         return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(working_dir))
 
-    def stop(self, timeout_s: float, epoch: int) -> None:
+    def stop(self, timeout_s: float) -> None:
         """End the app, and then do what Python does when a program ends, all within `timeout_s` seconds."""
         until = time.monotonic() + timeout_s
-        super().stop(timeout_s, epoch)
+        super().stop(timeout_s)
         if self._files is not None and (written := self._files.written()):
             logger.warning(
                 "%s: written below the files of a revision, which the next revision does not have; copy them from %s "
@@ -316,8 +308,7 @@ class ReplicaProcess(ControlledProcess):
         sources: list[Source] = [partial(self.server.samples, replica_set), _samples_of_calls]
         return Snapshots("replica", replica_set, sources, [use.samples], UserRegistry().collect)
 
-    def reconfigure(self, live: ReloadableOptions, timeout_s: float, epoch: int) -> None:
-        self.heed(epoch)
+    def reconfigure(self, live: ReloadableOptions, timeout_s: float) -> None:
         add_secrets(live.secrets)
         with redacting():
             self.server.reconfigure(live, timeout_s)
@@ -337,10 +328,7 @@ class ReplicaProcess(ControlledProcess):
 class ProxyProcess(ControlledProcess):
     server: HostedProxy
 
-    def start(self, spec: ProxySpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
-        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
-
-    def _serve(self, spec: ProxySpec, secret: bytes) -> Location:
+    def serve(self, spec: ProxySpec, secret: bytes) -> Location:
         begin_logs(self.services.log_folder, process_context(spec.id))
         begin_tracing(process_context(spec.id))
         options, services = HTTPOptions(**spec.options), self.services
@@ -393,10 +381,7 @@ class AdminProcess(ControlledProcess):
         self._client = client
         self._aggregate = MetricsAggregate()
 
-    def start(self, spec: AdminSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
-        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec))
-
-    def _serve(self, spec: AdminSpec) -> Location:
+    def serve(self, spec: AdminSpec, secret: bytes) -> Location:
         begin_logs(self.services.log_folder, process_context(self.name))
         options = AdminOptions(**spec.options)
         app = create_app(self._client, self._aggregate, options, read_token())

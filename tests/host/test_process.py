@@ -1,7 +1,6 @@
 """A replica or proxy process, without an engine that starts it."""
 
 import asyncio
-import inspect
 import json
 import os
 import stat
@@ -14,10 +13,12 @@ from typing import Any, cast
 
 import pytest
 
+from app_toolkit.core.identity import ProcessSetKey
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import StaleEpoch
 from app_toolkit.host import process
-from app_toolkit.host.process import AdminProcess, ProxyProcess, ReplicaProcess
+from app_toolkit.host.orders import CheckEpoch, Describe, Start, serve
+from app_toolkit.host.process import ProxyProcess
 from app_toolkit.host.services import Services
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
@@ -57,22 +58,17 @@ def proxy() -> ProxyProcess:
 
 
 def start(proxy: ProxyProcess, epoch: int) -> Any:
-    return proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", epoch)
-
-
-@pytest.mark.parametrize("kind", [ReplicaProcess, ProxyProcess, AdminProcess])
-def test_no_method_is_a_coroutine(kind: type) -> None:
-    """Ray would run all methods on one event loop, and not on the main thread."""
-    assert not inspect.getmembers(kind, inspect.iscoroutinefunction)
+    spec = ProxySpec(proxy.name, {"port": 0}, NodeId("n"))
+    return serve(proxy, Start(spec, ProcessSetKey("proxy", NodeId("n")), "r1", b"secret", epoch=epoch))
 
 
 def test_a_stale_order_to_start_changes_nothing() -> None:
     started = proxy()
-    started.heed(7)
+    serve(started, CheckEpoch(epoch=7))
     with pytest.raises(StaleEpoch, match="an order of epoch 6 came after one of epoch 7"):
         start(started, 6)
     assert not hasattr(started, "server")
-    assert started.describe(7) is None
+    assert serve(started, Describe(epoch=7)) is None
 
 
 def test_a_process_ends_if_a_later_controller_has_replaced_the_one_that_ordered_the_start(
@@ -109,24 +105,26 @@ id = ReplicaId("shop.shop-1-1")
 more = json.loads(sys.argv[2])
 spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0, **more)
 replica = ReplicaProcess(id, services)
-location = replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
+location = replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret")
 """
 
 ORDERS = """
-replica.probe(30, 1)
-phases = [replica.describe(1).phase_name]
-replica.reconfigure(ReloadableOptions(20), 30, 2)
-slots = replica.describe(2).live.max_ongoing_requests
-ongoing = replica.statistics().ongoing
-replica.drain(5, 2)
-phases.append(replica.describe(2).phase_name)
-replica.stop(5, 2)
-print(json.dumps([location.address, phases, slots, ongoing, replica.statistics(), "ray" in sys.modules]), flush=True)
+from app_toolkit.host.orders import Describe, Drain, GetStatistics, Probe, Reconfigure, Stop, serve
+serve(replica, Probe(30, epoch=1))
+phases = [serve(replica, Describe(epoch=1)).phase_name]
+serve(replica, Reconfigure(ReloadableOptions(20), 30, epoch=2))
+slots = serve(replica, Describe(epoch=2)).live.max_ongoing_requests
+ongoing = serve(replica, GetStatistics()).ongoing
+serve(replica, Drain(5, epoch=2))
+phases.append(serve(replica, Describe(epoch=2)).phase_name)
+serve(replica, Stop(5, epoch=2))
+ended = serve(replica, GetStatistics())
+print(json.dumps([location.address, phases, slots, ongoing, ended, "ray" in sys.modules]), flush=True)
 os._exit(0)
 """
 
 STOP = """
-replica.stop(5, 2)
+replica.stop(5)
 os._exit(0)
 """
 
@@ -178,12 +176,12 @@ spec = ReplicaSpec(
 )
 replica = ReplicaProcess(id, services)
 try:
-    replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
+    replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret")
 except BaseException as error:
     print(json.dumps(str(error.__cause__ or error)), flush=True)
 else:
     print(json.dumps(sys.modules["served"].app.state.said), flush=True)
-    replica.stop(5, 1)
+    replica.stop(5)
 os._exit(0)
 """
 

@@ -26,8 +26,10 @@ from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.ray import cluster
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, RayServices, revive
 from app_toolkit.engines.ray.local import LocalRay
+from app_toolkit.engines.ray.orders import send
 from app_toolkit.engines.ray.token import restrict_token
 from app_toolkit.errors import ConfigError, CorruptValue, InstanceEnded, StaleEpoch, ToolkitError
+from app_toolkit.host.orders import GetCallLoads, GetCallsOf, GetSlowRequests, GetStatistics, Order, ReadLogs
 
 R = TypeVar("R")
 
@@ -41,12 +43,6 @@ BACK_S = 60.0
 
 RETRY_INTERVAL_S = 0.2
 """Seconds between two attempts to send a command to a controller that restarts."""
-
-LOGS_S = 15.0
-"""Seconds that a proxy may take to search the log files of its node."""
-
-LOAD_S = 2.0
-"""Seconds that processes may take to report their load."""
 
 
 class RayClient(Client):
@@ -130,8 +126,8 @@ class RayClient(Client):
             for replica_set in application.deployments
         }
         replicas = [replica for ids in replica_sets.values() for replica in ids]
-        found = _ask_all("statistics", [*proxies, *replicas])
-        calling = _ask_all("calling", replicas)
+        found = _ask([*proxies, *replicas], GetStatistics())
+        calling = _ask(replicas, GetCallLoads())
 
         def load(name: str) -> Load:
             there = [found[id] for id in replica_sets[name] if id in found]
@@ -170,10 +166,12 @@ class RayClient(Client):
         found: dict[str, NodeLogs] = {}
         for turn in range(max(map(len, asked.values()), default=0)):  # another one, if the first does not answer
             left = {address: ids[turn] for address, ids in asked.items() if address not in found and turn < len(ids)}
-            arguments: dict[str, tuple[Any, ...]] = {
-                id: (query, last, None if after is None else before.get(address, {})) for address, id in left.items()
-            }
-            answers = _ask_all("read_logs", [*arguments], arguments, LOGS_S)
+            answers = _ask_each(
+                {
+                    id: ReadLogs(query, last, None if after is None else before.get(address, {}))
+                    for address, id in left.items()
+                }
+            )
             found |= {address: answers[id] for address, id in left.items() if id in answers}
         missing = sorted(address for address in asked if address not in found)
         return page(found, last if after is None else None, missing, before)
@@ -192,9 +190,9 @@ class RayClient(Client):
             for replica_set in application.deployments
             for id in _started(replica_set)
         ]
-        asked = _ask_all("slow_requests", [*_proxies(status), *replicas], (name, last))
+        asked = _ask([*_proxies(status), *replicas], GetSlowRequests(name, last))
         requests = slowest(_all(asked), last)
-        made = _ask_all("calls_of", replicas, ({each.request_id for each in requests if each.kind != "call"},))
+        made = _ask(replicas, GetCallsOf({each.request_id for each in requests if each.kind != "call"}))
         return with_calls(requests, _all(made))
 
     def leave(self) -> None:
@@ -269,30 +267,24 @@ def _all(found: Mapping[str, Iterable[SlowRequest]]) -> list[SlowRequest]:
     return [each for requests in found.values() for each in requests]
 
 
-def _ask_all(
-    question: str,
-    processes: Sequence[str],
-    arguments: tuple[Any, ...] | Mapping[str, tuple[Any, ...]] = (),
-    timeout_s: float = LOAD_S,
-) -> dict[str, Any]:
-    """Call a method of these processes, and return the results that arrive within `timeout_s`, by process.
+def _ask(processes: Iterable[str], order: Order[Any, R]) -> dict[str, R]:
+    return _ask_each(dict.fromkeys(processes, order))
 
-    `arguments`: those of all calls, or those of each by process.
-    """
-    asked = {}
-    for process in processes:
+
+def _ask_each(orders: Mapping[str, Order[Any, R]]) -> dict[str, R]:
+    """Give each process its order, and return the results that arrive in time, by process."""
+    sent: dict[str, Any] = {}
+    for process, order in orders.items():
         with suppress(ValueError):  # the process has ended
-            actor: Any = ray.get_actor(process, namespace=NAMESPACE)
-            asked[process] = getattr(actor, question).remote(
-                *(arguments if isinstance(arguments, tuple) else arguments[process])
-            )
-    ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
+            sent[process] = send(ray.get_actor(process, namespace=NAMESPACE), order)
+    timeout_s = max((order.answer_s or math.inf for order in orders.values()), default=0.0)
+    ready, _ = ray.wait(list(sent.values()), num_returns=len(sent), timeout=timeout_s) if sent else ([], [])
     results = {}
-    for process, reference in asked.items():
+    for process, reference in sent.items():
         if reference in ready:
             with suppress(RayError):  # the process has ended
                 results[process] = ray.get(reference)
-    return {process: reference for process, reference in results.items() if reference is not None}
+    return {process: result for process, result in results.items() if result is not None}
 
 
 def is_driver() -> bool:

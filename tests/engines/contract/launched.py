@@ -16,8 +16,9 @@ from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Started
 from app_toolkit.engines.ray import launcher as on_ray
-from app_toolkit.engines.ray.launcher import RayLauncher
+from app_toolkit.engines.ray.launcher import RayProcesses
 from app_toolkit.engines.simulated import SimulatedLauncher, World
+from app_toolkit.host.launcher import ProcessLauncher
 from app_toolkit.host.store import new_secret
 from app_toolkit.interfaces import Launcher, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.transport import hop
@@ -123,7 +124,7 @@ class OnRay:
         self._request: asyncio.Task[httpx.Response] | None = None
 
     def launcher(self) -> Launcher:
-        return RayLauncher(self._secret)
+        return ProcessLauncher(RayProcesses(), self._secret)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):

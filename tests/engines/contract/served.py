@@ -22,6 +22,8 @@ from app_toolkit.client.commands import SetSplit
 from app_toolkit.deployment import Bound
 from app_toolkit.engines.local import IN_PROCESS, Local
 from app_toolkit.engines.ray.actors import NAMESPACE
+from app_toolkit.engines.ray.orders import send
+from app_toolkit.host.orders import GetCallLoads, GetStatistics
 from app_toolkit.observability.counts import Counts
 from app_toolkit.split import Split
 from app_toolkit.toolkit import Toolkit
@@ -253,9 +255,9 @@ class OnRay:
         return f"{self._served.spec.name}/{ingress}"
 
     async def load(self) -> Load:
-        proxy = await self._proxy.statistics.remote()
-        replicas = await asyncio.gather(*(replica.statistics.remote() for replica in self._replicas))
-        calling = await asyncio.gather(*(replica.calling.remote() for replica in self._replicas))
+        proxy = await send(self._proxy, GetStatistics())
+        replicas = await asyncio.gather(*(send(replica, GetStatistics()) for replica in self._replicas))
+        calling = await asyncio.gather(*(send(replica, GetCallLoads()) for replica in self._replicas))
         routers = [proxy, *(called for callers in calling for called in callers.values())]
         return Load(
             waiting=sum(router.waiting for router in routers),
@@ -265,7 +267,7 @@ class OnRay:
         )
 
     async def outcomes(self, ingress: str) -> dict[str, int]:
-        statistics = await self._proxy.statistics.remote()
+        statistics = await send(self._proxy, GetStatistics())
         return dict(statistics.requests.get(self.spoken(ingress), Counts()).outcomes)
 
     @classmethod
