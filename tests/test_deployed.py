@@ -12,7 +12,7 @@ from fastapi import Request
 
 import app_toolkit
 from app_toolkit import ConfigError, Deployment, aio, remote, running
-from app_toolkit.engines.ray import client
+from app_toolkit.host import orders
 from tests.cluster import Cluster
 from tests.docs.pages import page
 from tests.patience import AGAIN_S, PATIENCE_S
@@ -118,7 +118,7 @@ async def test_another_call_does_not_wait_until_an_application_is_up(
             while (slow := (await aio.status()).application("slow")) is None:  # noqa: ASYNC110 - it cannot tell
                 await asyncio.sleep(AGAIN_S)
         assert (slow.status, run.done()) == ("starting", False)
-        monkeypatch.setattr(client, "LOAD_S", 0)  # it does not wait for the replica, whose process may have to start
+        monkeypatch.setattr(orders, "QUESTION_S", 0.0)  # it does not wait for the replica, whose process may have to start
         assert await asyncio.to_thread(cluster.client.load)
     finally:
         (tmp_path / "go").touch()

@@ -213,8 +213,8 @@ class System:
         from app_toolkit.engines.ray.orders import send
 
         everybody = [(id, GetStatistics()) for id in (*proxies, *replicas)]
-        questions = (*everybody, *((id, GetCallLoads()) for id in replicas))
-        asked = [send(ray.get_actor(id, namespace=NAMESPACE), question) for id, question in questions]
+        questions: list[tuple[str, Any]] = [*everybody, *((id, GetCallLoads()) for id in replicas)]
+        asked: Any = [send(ray.get_actor(id, namespace=NAMESPACE), question) for id, question in questions]
         answers: list[Any] = ray.get(asked, timeout=ANSWER_S)
         found = NOBODY
         for each in filter(None, answers[: len(proxies)]):  # None: it does not serve yet

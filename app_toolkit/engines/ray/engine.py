@@ -37,6 +37,7 @@ class RayEngine(Engine):
         return RayClient.connect(address)
 
     def drive(self, client: Client) -> Driver:
-        from app_toolkit.engines.ray.client import RayDriver
+        from app_toolkit.engines.driver import LoopDriver
+        from app_toolkit.engines.ray.actors import RayServices
 
-        return RayDriver(client)
+        return LoopDriver(client, RayServices())
