@@ -118,7 +118,9 @@ async def test_another_call_does_not_wait_until_an_application_is_up(
             while (slow := (await aio.status()).application("slow")) is None:  # noqa: ASYNC110 - it cannot tell
                 await asyncio.sleep(AGAIN_S)
         assert (slow.status, run.done()) == ("starting", False)
-        monkeypatch.setattr(orders, "QUESTION_S", 0.0)  # it does not wait for the replica, whose process may have to start
+        monkeypatch.setattr(
+            orders, "QUESTION_S", 0.0
+        )  # it does not wait for the replica, whose process may have to start
         assert await asyncio.to_thread(cluster.client.load)
     finally:
         (tmp_path / "go").touch()

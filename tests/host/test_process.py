@@ -152,6 +152,67 @@ def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
     assert rest == [["running", "draining"], 20, 0, None, False]
 
 
+FORKS = """
+import os, sys
+from dataclasses import replace
+from pathlib import Path
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.host.orders import GetStatistics, Start, Stop, serve
+from app_toolkit.host.preparation import prepare, preparation_key
+from app_toolkit.host.process import ReplicaProcess
+from app_toolkit.host.runtime_folder import RuntimeFolder
+from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
+from app_toolkit.types import ReplicaId
+from tests.host.test_process import LoneServices
+
+services = LoneServices()
+services.log_folder = Path(sys.argv[1], "logs")
+services.folder = RuntimeFolder("session", Path(sys.argv[1]))
+live = ReloadableOptions(10)
+template = ReplicaSpec(ReplicaId("template-1"), "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0)
+prepared = prepare(template, services, imports=True)
+for number in (1, 2):
+    child = os.fork()
+    if child == 0:
+        id = ReplicaId(f"shop.shop-1-{number}")
+        spec = replace(template, id=id, live=ReloadableOptions(number))
+        assert preparation_key(spec) == preparation_key(template) != preparation_key(replace(spec, code="x"))
+        replica = ReplicaProcess(id, services, prepared)
+        serve(replica, Start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", epoch=1))
+        print("serves", serve(replica, GetStatistics()).ongoing, flush=True)
+        serve(replica, Stop(5, epoch=1))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_forks_of_a_prepared_process_import_nothing_and_have_logs_of_their_own(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    lifespan = "    print('starts', flush=True)\n    yield\n"
+    (tmp_path / "served.py").write_text(
+        "from contextlib import asynccontextmanager\nfrom fastapi import FastAPI\nprint('imported', flush=True)\n"
+        f"@asynccontextmanager\nasync def lifespan(app):\n{lifespan}app = FastAPI(lifespan=lifespan)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["imported", "starts", "serves 0", "starts", "serves 0"]
+    lines = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
+    messages = {name: [json.loads(line)["message"] for line in text.splitlines()] for name, text in lines.items()}
+    assert {name.partition(".log")[0]: said for name, said in messages.items() if said} == {
+        "template-1": ["imported"],
+        "shop.shop-1-1": ["starts", "serves 0"],
+        "shop.shop-1-2": ["starts", "serves 0"],
+    }
+
+
 KEEPS = """
 import asyncio, json, os, sys
 from pathlib import Path
