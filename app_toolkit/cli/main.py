@@ -221,6 +221,11 @@ AdminURL = Annotated[
 ]
 
 
+class EngineName(StrEnum):
+    processes = "processes"
+    ray = "ray"
+
+
 class Format(StrEnum):
     json = "json"
     table = "table"
@@ -229,7 +234,16 @@ class Format(StrEnum):
 
 @app.command()
 @takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file")
-def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
+def run(
+    context: typer.Context,
+    target: ServedArgument = None,
+    *,
+    engine_name: Annotated[
+        EngineName, typer.Option("--engine", help="What runs the replicas: processes of this machine, or Ray.")
+    ] = EngineName.ray,
+    app_dir: AppDir = None,
+    **_: Any,
+) -> None:
     """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
@@ -241,7 +255,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
                 f"{CommandLine.display_name(name)} does not change the replicas of a running cluster: set "
                 f"APP_TOOLKIT_{name.upper()} in the environment of its nodes."
             )
-    serve_on_cluster(options, screen, engine())
+    serve_on_cluster(options, screen, engine(processes=engine_name is EngineName.processes))
 
 
 @app.command()

@@ -47,6 +47,8 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
     Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained.
     """
     launch.check(engine, options.address, options.http)
+    if options.address is None:
+        engine.begin_instance(options.http)
     with Interrupts() as interrupts, plannings(options) as planned:
         engine.preload()  # while child processes import the apps
         try:

@@ -19,6 +19,7 @@ from app_toolkit.client.commands import (
     Rollback,
 )
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
@@ -233,6 +234,13 @@ class Engine(ABC):
         """Import what the engine needs, which may take a second.
 
         A process that shows the output of replicas calls this before any other method but `check`.
+        """
+
+    def begin_instance(self, http: HTTPOptions) -> None:  # noqa: B027 - most engines need no such process
+        """Begin an instance that ends with this process, which serves clients with these options, if `start` needs it.
+
+        After the call, a child of this process may continue instead of it. Call it before there are threads, and before
+        `start` with no address.
         """
 
     @abstractmethod
