@@ -53,6 +53,7 @@ from app_toolkit.observability.snapshots import Snapshots
 from app_toolkit.observability.tracing import begin_tracing, end_tracing
 from app_toolkit.observability.user_metrics import UserRegistry
 from app_toolkit.proxy.hosted_proxy import HostedProxy
+from app_toolkit.proxy.sharing import SharedPort
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.replica.server import ReplicaServer
@@ -294,7 +295,7 @@ class ProxyProcess(ControlledProcess):
             lambda: ProxyState(secret, Router, here, self._access(options)),
             options,
             partial(services.watch, self.name),
-            services.folder.path if shared else None,
+            SharedPort(options, services.folder.path) if shared else services.listener(options.host, options.port),
             partial(services.report, self.name),
         )
         return Location(self.server.start(), here)

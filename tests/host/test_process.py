@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -38,6 +39,9 @@ class LoneServices:
 
     def nodes(self) -> list[str]:
         return [self.address]
+
+    def listener(self, host: str, port: int) -> socket.socket | None:
+        return None
 
     def payloads(self) -> nullcontext[None]:
         return nullcontext()

@@ -176,6 +176,9 @@ class RayServices:
     def log_folder(self) -> Path:
         return log_folder()
 
+    def listener(self, host: str, port: int) -> None:
+        """Return None: each proxy binds its address itself."""
+
     def payloads(self) -> AbstractContextManager[RayPayloads]:
         return contextlib.closing(RayPayloads(NAMESPACE))
 
