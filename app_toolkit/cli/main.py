@@ -57,7 +57,7 @@ from app_toolkit.core.identity import ApplicationKey, parts_of
 from app_toolkit.core.logs import MOST_RECORDS, Level, LogQuery
 from app_toolkit.core.slow import MOST_SHOWN
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
-from app_toolkit.engines.select import engine
+from app_toolkit.engines.select import EngineName, engine, engine_of_run
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
@@ -221,11 +221,6 @@ AdminURL = Annotated[
 ]
 
 
-class EngineName(StrEnum):
-    processes = "processes"
-    ray = "ray"
-
-
 class Format(StrEnum):
     json = "json"
     table = "table"
@@ -240,7 +235,7 @@ def run(
     *,
     engine_name: Annotated[
         EngineName, typer.Option("--engine", help="What runs the replicas: processes of this machine, or Ray.")
-    ] = EngineName.ray,
+    ] = "ray",
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
@@ -255,7 +250,7 @@ def run(
                 f"{CommandLine.display_name(name)} does not change the replicas of a running cluster: set "
                 f"APP_TOOLKIT_{name.upper()} in the environment of its nodes."
             )
-    serve_on_cluster(options, screen, engine(processes=engine_name is EngineName.processes))
+    serve_on_cluster(options, screen, engine_of_run(engine_name))
 
 
 @app.command()
@@ -914,7 +909,7 @@ def _operated(context: typer.Context, chosen: Options) -> tuple[Engine, str]:
     if "address" in given and "admin_url" in given:
         raise ConfigError("--address and --admin-url exclude each other")
     if chosen.admin_url is None or "address" in given:
-        return engine(), chosen.address or "auto"
+        return engine(address=chosen.address), chosen.address or "auto"
     return engine(chosen.admin_url), chosen.admin_url
 
 

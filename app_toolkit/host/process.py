@@ -295,7 +295,8 @@ class ProxyProcess(ControlledProcess):
             lambda: ProxyState(secret, Router, here, self._access(options)),
             options,
             partial(services.watch, self.name),
-            SharedPort(options, services.folder.path) if shared else services.listener(options.host, options.port),
+            services.listener(options.host, options.port)
+            or (SharedPort(options, services.folder.path) if shared else None),
             partial(services.report, self.name),
         )
         return Location(self.server.start(), here)

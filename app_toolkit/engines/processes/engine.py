@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from app_toolkit.client.client import Client, Driver, Engine
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.engines.processes.sessions import PREFIX, running
 from app_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,10 +18,14 @@ class ProcessEngine(Engine):
         self._services: ProcessServices | None = None
         """Those of the instance whose first process has started this one; None: there is none."""
 
-    def check(self, address: str) -> None:
-        from app_toolkit.engines.processes.sessions import session
+    def runs(self, address: str | None) -> bool:
+        """Return whether an address is that of this engine. `auto` and None: whether an instance runs here."""
+        if address not in (None, "auto"):
+            return address.startswith(PREFIX)
+        return bool(running("auto"))
 
-        session(address)
+    def check(self, address: str) -> None:
+        self.connect(address).close()
 
     def preload(self) -> None:
         """Do nothing: `begin_instance` imports what a process needs."""
@@ -30,12 +35,12 @@ class ProcessEngine(Engine):
 
     def begin_instance(self, http: HTTPOptions) -> None:
         from app_toolkit.engines.processes.fork import fork_here
-        from app_toolkit.engines.processes.services import PREFIX, ProcessServices
+        from app_toolkit.engines.processes.services import ProcessServices
         from app_toolkit.engines.processes.supervisor import Supervisor
         from app_toolkit.proxy.server import bind
 
         services = ProcessServices(f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
-        services.listener = bind(http)
+        services.clients, services.host = bind(http), http.host
         supervisor = Supervisor(services)
         command = fork_here("app-toolkit")
         if command:
@@ -57,16 +62,17 @@ class ProcessEngine(Engine):
 
     def find(self, address: str | None) -> Client | None:
         from app_toolkit.engines.processes.client import ProcessClient
-        from app_toolkit.engines.processes.sessions import session, sessions
 
-        if address in (None, "auto") and not sessions():
-            return None
-        return ProcessClient(session(address or "auto"))
+        instances = running(address or "auto")
+        if len(instances) > 1:
+            names = ", ".join(services.session for services in instances)
+            raise ConfigError(f"{len(instances)} instances run on this machine, so name one with --address: {names}")
+        return ProcessClient(instances[0]) if instances else None
 
     def connect(self, address: str | None) -> Client:
         client = self.find(address)
         if client is None:
-            raise ConfigError("no app_toolkit instance runs on this machine")
+            raise ConfigError(f"no app_toolkit instance runs on this machine with the address {address or 'auto'}")
         return client
 
     def drive(self, client: Client) -> Driver:

@@ -11,7 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.engines.processes.store import SQLiteStore
 from app_toolkit.engines.processes.wire import Peer, PeerGone
@@ -22,9 +21,6 @@ from app_toolkit.types import NodeId
 
 HOME = NodeId("local")
 """The only node."""
-
-PREFIX = "processes-"
-"""The beginning of the names of sessions, which are those of their folders."""
 
 SUPERVISOR = "supervisor"
 CONTROLLER = "controller"
@@ -51,8 +47,10 @@ class ProcessServices:
         self.session = session
         self.folder = RuntimeFolder(session, base)
         self.store = SQLiteStore(self.folder.path / "store.db")
-        self.listener: socket.socket | None = None
+        self.clients: socket.socket | None = None
         """The socket on which the proxies accept clients. The supervisor keeps it open while they are replaced."""
+        self.host = ""
+        """The address that it is bound to, as the options name it."""
         self._peers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Peer]] = weakref.WeakKeyDictionary()
         self._admin: str | None = None
         """The admin process; None: not known."""
@@ -68,11 +66,10 @@ class ProcessServices:
     def payloads(self) -> AbstractContextManager[Payloads | None]:
         return contextlib.nullcontext(None)
 
-    def listener_for(self, options: HTTPOptions) -> socket.socket | None:
-        """Return a listening socket for these options, if the supervisor has one at their address."""
-        if self.listener is None or options.port not in (0, self.listener.getsockname()[1]):
+    def listener(self, host: str, port: int) -> socket.socket | None:
+        if self.clients is None or host != self.host or port not in (0, self.clients.getsockname()[1]):
             return None
-        return self.listener
+        return self.clients.dup()
 
     def path_of(self, process: str) -> str:
         """Return the path of the socket at which a process receives orders."""

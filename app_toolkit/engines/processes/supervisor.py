@@ -27,6 +27,7 @@ from app_toolkit.userapp.ending import descendants
 ROLES: dict[str, Callable[[ProcessServices, str, socket.socket], None]] = {
     "replica": child.run_replica,
     "proxy": child.run_proxy,
+    "admin": child.run_admin,
     "template": template.run,
 }
 """What the processes do that the controller starts."""
@@ -43,6 +44,9 @@ KEPT = 1_000
 ENDING_S = 10.0
 """Seconds that killed processes may take to end. The kernel may wait for a disk or a device."""
 
+STARTED = b"+"
+"""What the owner of an instance receives once the other processes can be asked."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask the instance to shut down."""
 
@@ -58,8 +62,14 @@ class Child:
 class Supervisor:
     """Starts and ends the processes of one instance."""
 
-    def __init__(self, services: ProcessServices) -> None:
+    def __init__(
+        self,
+        services: ProcessServices,
+        run_controller: Callable[[ProcessServices, socket.socket], None] = controller.run,
+    ) -> None:
+        """`run_controller`: what the process of the controller does."""
         self._services = services
+        self._run_controller = run_controller
         self._children: dict[str, Child] = {}
         self._ends: OrderedDict[str, str] = OrderedDict()
         """Why processes have ended, by name: at most `KEPT`."""
@@ -80,7 +90,7 @@ class Supervisor:
         Parameters:
             command: A child, such as the command that deploys an app. The instance ends with it, and signals are
                 passed on to it. None: signals shut the instance down.
-            owner: The instance ends when the other end of this connection is closed. None: it has no owner.
+            owner: The other end receives `STARTED`, and the instance ends when it is closed. None: it has no owner.
         """
         self._command = command
         adopt_orphans()
@@ -89,6 +99,7 @@ class Supervisor:
         self._wake_up_by_signals(server)
         if owner is not None:
             close_in_children(owner)
+            owner.send(STARTED)
             server.watch(owner, partial(self._end, 0))
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of a child copies the pages that it shares with this process
@@ -258,7 +269,7 @@ class Supervisor:
         def run() -> None:
             listener = self._controller_listener
             self._close_inherited(keeps_clients=False)
-            controller.run(self._services, listener)
+            self._run_controller(self._services, listener)
 
         self._controller = fork(run, "at-controller")
         if self._asked:
@@ -282,9 +293,9 @@ class Supervisor:
 
     def _close_inherited(self, *, keeps_clients: bool) -> None:
         """In a child: close the sockets that only this process and one kind of child use."""
-        if not keeps_clients and self._services.listener is not None:
-            self._services.listener.close()
-            self._services.listener = None
+        if not keeps_clients and self._services.clients is not None:
+            self._services.clients.close()
+            self._services.clients = None
 
     def _write(self, text: str) -> None:
         with suppress(OSError):  # the terminal was closed

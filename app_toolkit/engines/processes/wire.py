@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from app_toolkit.transport.sockets import CREDENTIALS, check_peer, close_in_children
 
@@ -201,13 +201,12 @@ class _Connection(asyncio.Protocol):
         self.tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # that of uvloop has another base class
         close_in_children(transport)
         try:
             check_peer(transport.get_extra_info("socket"))
         except PermissionError:
-            transport.abort()
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self.transport.is_closing():
