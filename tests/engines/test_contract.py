@@ -39,7 +39,7 @@ REFUSED = {("content-type", "application/json"), ("x-request-id", "my-own-id")}
 # The data plane
 
 
-@pytest.fixture(scope="module", params=["embedded", "ray"])
+@pytest.fixture(scope="module", params=["embedded", "processes", "ray"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     yield from serving(request, contract)
 

@@ -2,6 +2,7 @@
 
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -9,9 +10,9 @@ from typing import Any, TypeVar
 from app_toolkit.client.commands import Command
 from app_toolkit.client.remote import ControllerUnavailable, RemoteClient
 from app_toolkit.engines.driver import LoopDriver
-from app_toolkit.engines.processes.services import CONTROLLER, HOME, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, HOME, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import PeerGone, call, call_all
-from app_toolkit.errors import InstanceEnded
+from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.host.orders import Order
 
 R = TypeVar("R")
@@ -59,11 +60,18 @@ class ProcessControl:
 
 
 class OwnSupervisor:
-    """A supervisor that this process has started. It ends when this process does, or closes this object."""
+    """A supervisor in a child of this process. It ends when this process does, or closes this object."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", connection: socket.socket) -> None:
-        self._process = process
-        self._connection = connection
+    def __init__(self, services: ProcessServices) -> None:
+        """Start it, and wait until the other processes can be asked. Raises `ConfigError` if it does not start."""
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-m", __package__, services.session, str(theirs.fileno())]
+            # A Ctrl-C in the terminal reaches only this process, which then shuts the instance down.
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+        if self._connection.recv(len(STARTED)) != STARTED:
+            self.close()
+            raise ConfigError(f"the supervisor of the instance did not start: exit code {self._process.returncode}")
 
     def close(self) -> None:
         """End all processes of the instance, and wait for that."""

@@ -1,12 +1,11 @@
 """The engine on processes of this machine. Each method imports what it needs when it is called."""
 
 import os
-import secrets
 from typing import TYPE_CHECKING
 
 from app_toolkit.client.client import Client, Driver, Engine
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.engines.processes.sessions import PREFIX, running
+from app_toolkit.engines.processes.sessions import PREFIX, new_session, running
 from app_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class ProcessEngine(Engine):
         from app_toolkit.engines.processes.supervisor import Supervisor
         from app_toolkit.proxy.server import bind
 
-        services = ProcessServices(f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}")
+        services = ProcessServices(new_session())
         services.clients, services.host = bind(http), http.host
         supervisor = Supervisor(services)
         command = fork_here("app-toolkit")
@@ -48,14 +47,16 @@ class ProcessEngine(Engine):
         self._services = services
 
     def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
-        from app_toolkit.engines.processes.client import ProcessClient
+        from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
+        from app_toolkit.engines.processes.services import ProcessServices
 
         if address is not None:
             client = self.connect(address)
         elif self._services is not None:
             client = ProcessClient(self._services, is_local=True)
         else:
-            raise NotImplementedError
+            services = ProcessServices(new_session())
+            client = ProcessClient(services, OwnSupervisor(services), is_local=True)
         if with_lease:
             client.acquire_lease()
         return client

@@ -26,6 +26,9 @@ SUPERVISOR = "supervisor"
 CONTROLLER = "controller"
 """The names of the two processes that every instance has."""
 
+STARTED = b"+"
+"""What the owner of an instance receives once its processes can be asked."""
+
 LOGS = "records"
 """The folder of the log files, in the folder of the session."""
 

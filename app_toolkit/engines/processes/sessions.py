@@ -1,5 +1,7 @@
 """The instances of this user that run on this machine. Each has a session, with a folder of the same name."""
 
+import os
+import secrets
 from typing import TYPE_CHECKING
 
 from app_toolkit.config.settings import runtime_folder
@@ -9,6 +11,11 @@ if TYPE_CHECKING:
 
 PREFIX = "processes-"
 """The beginning of the names of sessions, which are also the addresses of instances."""
+
+
+def new_session() -> str:
+    """Return a name for the session of an instance that this process starts."""
+    return f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def named(address: str) -> list[str]:

@@ -18,7 +18,7 @@ from functools import partial
 
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.fork import adopt_orphans, fork
-from app_toolkit.engines.processes.services import CONTROLLER, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
@@ -43,9 +43,6 @@ KEPT = 1_000
 
 ENDING_S = 10.0
 """Seconds that killed processes may take to end. The kernel may wait for a disk or a device."""
-
-STARTED = b"+"
-"""What the owner of an instance receives once the other processes can be asked."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask the instance to shut down."""
