@@ -368,6 +368,12 @@ class Server:
         for ready, _ in self._selector.select(timeout_s):
             ready.data()
 
+    def close(self) -> None:
+        """Close the listener and all connections."""
+        for ready in list(self._selector.get_map().values()):
+            cast(socket.socket, ready.fileobj).close()
+        self._selector.close()
+
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
