@@ -103,4 +103,9 @@ class ProcessClient(RemoteClient):
 
 class ProcessDriver(LoopDriver):
     def __init__(self, client: ProcessClient) -> None:
+        self._connections = client.services
         super().__init__(client, client.services)
+
+    async def _end(self) -> None:
+        await super()._end()
+        await self._connections.aclose()

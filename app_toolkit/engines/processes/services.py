@@ -92,6 +92,11 @@ class ProcessServices:
         if peer is not None:
             peer.close()
 
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        for peer in self._peers.pop(asyncio.get_running_loop(), {}).values():
+            await peer.aclose()
+
     async def watch(
         self, name: str, seen: Mapping[str, Version], prefix: str | tuple[str, ...] = ""
     ) -> Mapping[str, Snapshot]:

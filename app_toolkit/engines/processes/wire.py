@@ -272,6 +272,12 @@ class Peer:
         if self._connection is not None:
             self._connection.transport.abort()
 
+    async def aclose(self) -> None:
+        """Disconnect, and wait for that."""
+        self.close()
+        while self._connection is not None:  # noqa: ASYNC110 - the next iteration of the event loop closes it
+            await asyncio.sleep(0)
+
 
 async def serve(listener: socket.socket, answer: Callable[[str, tuple[Any, ...]], Awaitable[Any]]) -> asyncio.Server:
     """Answer calls on this event loop, each in a task. A task is cancelled if its caller disconnects."""
