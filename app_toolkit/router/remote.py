@@ -17,28 +17,24 @@ from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.caller import Caller, CallPlane
 from app_toolkit.dispatch.filters.mirrored_calls import MirroredCalls
+from app_toolkit.dispatch.outbound import Outbound
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import ConfigError, NoReplica
-from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Callee, DeploymentClient, Payloads, Watch
+from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Callee, DeploymentClient, Join, Payloads, Watch
 from app_toolkit.observability import tracing
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.metrics import CALL_STREAMS, CALLS_ONGOING, CALLS_QUEUED, Sample
 from app_toolkit.observability.records import Records
-from app_toolkit.observability.reports import Report, Reports
+from app_toolkit.observability.reports import Report
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.router.framed import FramedUpstreams
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
 from app_toolkit.router.split import UnpublishedSplit, member_of
-from app_toolkit.transport import calls, hop
+from app_toolkit.transport import calls
 from app_toolkit.transport.calls import EncodedValue, Frame
-from app_toolkit.transport.pool import Pool
-from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import NodeId
-
-SWEEP_S = 0.5
-"""Seconds between two checks for idle connections that have expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +68,33 @@ class RemoteDataPlane:
         node: NodeId = NodeId(""),
         payloads: Payloads | None = None,
         draw: Callable[[], float] = random.random,
+        outbound: Outbound[Any] | None = None,
     ) -> None:
-        """`payloads`: transfers large payloads out-of-band. None: they are sent over the sockets like all others.
+        """Create the data plane of a process.
 
-        `draw`: returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
-        mirror of a split.
+        Parameters:
+            secret: Authenticates this process to replicas.
+            application: The application of the process; empty: it has none.
+            callees: The deployments of this application that handles may call.
+            node: The node of this process.
+            payloads: Transfers large payloads out-of-band. None: they are sent over the sockets like all others.
+            draw: Returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
+                mirror of a split.
+            outbound: That of a process which also serves clients. Its owner runs and closes it. None: the data plane
+                has one of its own.
         """
         self.payloads = payloads
         self.loop = asyncio.get_running_loop()
-        self.token = hop.token(secret)
-        self.pool = Pool(secret)
-        self.wait_queues = WaitQueues(self.pool, self.token)
+        prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
+        self._owned = None  # what this data plane runs and closes
+        if outbound is None:
+            self._owned = outbound = Outbound(secret, _new_router, node, prefixes)
+        self.token, self.pool, self.wait_queues = outbound.token, outbound.pool, outbound.wait_queues
+        #: The replica sets of deployments and their routers, and the shares of splits.
+        self.registry: Registry[Router] = outbound.registry
         self.application = ApplicationKey.parse(application)
-        self.reports = Reports(self._loads)
+        self.reports = outbound.reports
+        self.reports.add(self._loads)
         self.counters = Counters()
         #: The slowest calls of the last minutes.
         self.slow = SlowRequests()
@@ -92,9 +102,6 @@ class RemoteDataPlane:
         self.records = Records(self.counters.add, self.slow.add, self.reports.lost.add)
         if tracing.current is not None:
             self.records.subscribe(tracing.current.add)
-        prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
-        #: The replica sets of deployments and their routers, and the shares of splits.
-        self.registry = Registry(self._new_router, self.pool, node, prefixes)
         #: The copies of calls that mirrors of splits get.
         self.mirrored = MirroredCalls(self.loop)
         self.mirrored.mirrors.draw = draw
@@ -102,12 +109,16 @@ class RemoteDataPlane:
         self._lock = threading.Lock()
         keys = [self.application.replica_set(name) for name in callees]
         self._clients = {key: RemoteDeploymentClient(self, key) for key in keys}
+        for key in keys:
+            self.registry.follow_replica_set(key)
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
 
-    def _new_router(self, key: ReplicaSetKey) -> Router:
-        return Router(key.deployment, self.wait_queues.join, self.reports.unserved)
+    def router(self, key: ReplicaSetKey) -> Router:
+        """Return the router of a deployment, which stays as long as the process. Errors name only the deployment."""
+        join, unserved = self.wait_queues.join, self.reports.unserved
+        return self.registry.router(key, lambda key: _new_router(key, join, unserved))
 
     def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         """Return the client for one call of a deployment, or of the member that a split chooses.
@@ -169,30 +180,24 @@ class RemoteDataPlane:
     async def run(self, watch: Watch, report: Report | None = None) -> None:
         """Follow the published snapshots until cancelled, once there is a deployment to call.
 
-        `report`: sends the load of the called deployments to the controller. None: the load is not reported.
+        Only for a data plane with an outbound side of its own. `report`: sends the load of the called deployments to
+        the controller. None: the load is not reported.
         """
-        reporting: asyncio.Task[None] | None = None
+        assert self._owned is not None, "the owner of the outbound side runs it"
         try:
-            await self.registry.followed()
-            self._sweep()
-            if report is not None:
-                reporting = self.loop.create_task(self.reports.run(report))
-            await self.registry.follow(watch)
+            await self._owned.run(watch, report)
         finally:
             self._closed = True
-            if reporting is not None:
-                reporting.cancel()
-                await asyncio.gather(reporting, return_exceptions=True)
 
     async def aclose(self) -> None:
-        """Fail the calls that wait, end the mirrored calls, and close the connections."""
+        """Fail the calls that wait, end the mirrored calls, and close the connections, if they are its own."""
         self._closed = True
         self.mirrored.close()
-        self.registry.close()
         for client in self._clients.values():
+            client.router.close()
             client.plane.close()
-        self.wait_queues.close()
-        await self.pool.aclose()
+        if self._owned is not None:
+            await self._owned.aclose()
 
     def call_loads(self) -> dict[ReplicaSetKey, CallLoad]:
         """Return the waiting and ongoing calls by deployment. Thread-safe."""
@@ -231,11 +236,6 @@ class RemoteDataPlane:
         """Return a new id, such as for a call that is made outside of a request."""
         return f"{self._process}-{next(self._count):x}"
 
-    def _sweep(self) -> None:
-        if not self._closed:
-            self.pool.expire(self.loop.time())
-            self.loop.call_later(SWEEP_S, self._sweep)
-
 
 class RemoteDeploymentClient:
     """Sends calls to the replicas of one deployment.
@@ -249,7 +249,7 @@ class RemoteDeploymentClient:
 
     def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey) -> None:
         self.key = key
-        self.router = data_plane.registry.router(key)
+        self.router = data_plane.router(key)
         #: The deployment, for messages.
         self.name = self.router.name
         self.loop = data_plane.loop
@@ -302,6 +302,10 @@ class RemoteDeploymentClient:
         request.held = self._data_plane.payloads is not None and calls.is_out_of_band(request.pieces)
         exchange.preference = self.router.preference(call)
         exchange.begin()
+
+
+def _new_router(key: ReplicaSetKey, join: Join, unserved: Callable[[], None]) -> Router:
+    return Router(key.deployment, join, unserved)
 
 
 def _outcome(frame: Frame) -> Any:
