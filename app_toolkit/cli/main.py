@@ -241,7 +241,7 @@ def run(
 ) -> None:
     """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
-    options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
+    options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address, command_line=main)
     set_logs(chosen)
     screen = Screen.of_server(stderr=chosen.log_file is not None)
     for name in LOG_OPTIONS:

@@ -236,12 +236,13 @@ class Engine(ABC):
         A process that shows the output of replicas calls this before any other method but `check`.
         """
 
-    def begin_instance(self, http: HTTPOptions) -> None:  # noqa: B027 - most engines need no such process
-        """Begin an instance that ends with this process, which serves clients with these options, if `start` needs it.
+    def begin_instance(self, http: HTTPOptions) -> bool:
+        """Begin an instance that ends with this process, if `start` without an address needs it.
 
-        After the call, a child of this process may continue instead of it. Call it before there are threads, and before
-        `start` with no address.
+        After the call, a child of this process may continue instead of it, so call it before there are threads. Return
+        whether that is so, and this process can be forked as well. `http`: the options of the first proxy.
         """
+        return False
 
     @abstractmethod
     def is_joined(self) -> bool:

@@ -1,6 +1,7 @@
 """The engine on processes of this machine. Each method imports what it needs when it is called."""
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from app_toolkit.client.client import Client, Driver, Engine
@@ -32,12 +33,14 @@ class ProcessEngine(Engine):
     def is_joined(self) -> bool:
         return self._services is not None
 
-    def begin_instance(self, http: HTTPOptions) -> None:
+    def begin_instance(self, http: HTTPOptions) -> bool:
         from app_toolkit.engines.processes.fork import fork_here
         from app_toolkit.engines.processes.services import ProcessServices
         from app_toolkit.engines.processes.supervisor import Supervisor
         from app_toolkit.proxy.server import bind
 
+        if not sys.flags.safe_path:
+            del sys.path[0]  # the current folder, or that of the script: replicas must not import from there
         services = ProcessServices(new_session())
         services.clients, services.host = bind(http), http.host
         supervisor = Supervisor(services)
@@ -45,6 +48,7 @@ class ProcessEngine(Engine):
         if command:
             os._exit(supervisor.run(command))
         self._services = services
+        return True
 
     def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
