@@ -234,12 +234,17 @@ def run(
     target: ServedArgument = None,
     *,
     engine_name: Annotated[
-        EngineName, typer.Option("--engine", help="What runs the replicas: processes of this machine, or Ray.")
-    ] = "ray",
+        EngineName | None,
+        typer.Option(
+            "--engine",
+            help="What runs the replicas: processes of this machine, or Ray. [default: Ray with --address, otherwise "
+            "processes]",
+        ),
+    ] = None,
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
-    """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
+    """Serve an app, or all apps of a file, with replicas. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address, command_line=main)
     set_logs(chosen)
@@ -250,7 +255,7 @@ def run(
                 f"{CommandLine.display_name(name)} does not change the replicas of a running cluster: set "
                 f"APP_TOOLKIT_{name.upper()} in the environment of its nodes."
             )
-    serve_on_cluster(options, screen, engine_of_run(engine_name))
+    serve_on_cluster(options, screen, engine_of_run(engine_name, chosen.address))
 
 
 @app.command()

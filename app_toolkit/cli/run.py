@@ -1,4 +1,4 @@
-"""The command `run`: serves apps on Ray in the foreground, until a signal asks it to stop."""
+"""The command `run`: serves apps in the foreground, until a signal asks it to stop."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
             if options.address is None:
                 _warn_of_few_cpus([*shared_logs(specs), *specs], screen)
             manifest = Manifest([options.applied(spec) for spec in specs], code, options.http, options.named)
-            with screen.working("Starting Ray" if options.address is None else "Joining the cluster"):
+            with screen.working("Starting the instance" if options.address is None else "Joining the cluster"):
                 client = launch.start(engine, specs, options.address)
         except KeyboardInterrupt:
             return

@@ -1,5 +1,6 @@
 """Chooses the engine on which instances run. No other module does."""
 
+import sys
 from typing import Literal
 
 from app_toolkit.client.client import Engine
@@ -25,6 +26,13 @@ def engine(admin_url: str | None = None, address: str | None = None) -> Engine:
     return processes if processes.runs(address) else RayEngine()
 
 
-def engine_of_run(name: EngineName) -> Engine:
-    """Return the engine on which the command `run` starts an instance."""
+def engine_of_run(name: EngineName | None, address: str | None) -> Engine:
+    """Return the engine on which the command `run` serves applications.
+
+    `name`: None: the one of the instance at the address. Without an address, processes of this machine, or a local Ray
+    on systems other than Linux.
+    """
+    if name is None:
+        on_processes = ProcessEngine().runs(address) if address is not None else sys.platform == "linux"
+        name = "processes" if on_processes else "ray"
     return ProcessEngine() if name == "processes" else RayEngine()

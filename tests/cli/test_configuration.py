@@ -281,7 +281,7 @@ def test_a_mistake_names_its_flag(
 def test_invalid_certificate_is_refused_before_anything_starts(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "engine", Unloaded)
+    monkeypatch.setattr(command_line, "engine_of_run", lambda *_: Unloaded())
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "--port", "0", "--ssl-certfile", "absent.pem"])
     assert ended.value.code == 2

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from app_toolkit.client.commands import Command
 from app_toolkit.client.remote import ControllerUnavailable, RemoteClient
+from app_toolkit.config import settings
 from app_toolkit.engines.driver import LoopDriver
+from app_toolkit.engines.processes.output import RecordFollower
 from app_toolkit.engines.processes.services import CONTROLLER, HOME, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import PeerGone, call, call_all
 from app_toolkit.errors import ConfigError, InstanceEnded
@@ -24,10 +26,22 @@ ALIVE_S = 5.0
 class ProcessControl:
     """Asks the processes of an instance."""
 
-    def __init__(self, services: ProcessServices, supervisor: "OwnSupervisor | None" = None) -> None:
-        """`supervisor`: the one that this process has started, and that ends with the connection; None: it has not."""
+    def __init__(
+        self,
+        services: ProcessServices,
+        supervisor: "OwnSupervisor | None" = None,
+        output: RecordFollower | None = None,
+    ) -> None:
+        """Connect to an instance.
+
+        Parameters:
+            services: Those of the instance.
+            supervisor: The one that this process has started, and that ends with the connection; None: it has not.
+            output: Ends with the connection. None: this process does not write the records of the instance.
+        """
         self.services = services
         self._supervisor = supervisor
+        self._output = output
 
     def execute(self, command: Command[R], timeout_s: float | None = None) -> R:
         try:
@@ -57,6 +71,9 @@ class ProcessControl:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             supervisor.close()
+        output, self._output = self._output, None
+        if output is not None:
+            output.close()
 
 
 class OwnSupervisor:
@@ -97,7 +114,9 @@ class ProcessClient(RemoteClient):
     def __init__(
         self, services: ProcessServices, supervisor: OwnSupervisor | None = None, *, is_local: bool = False
     ) -> None:
-        super().__init__(ProcessControl(services, supervisor), is_local=is_local)
+        """`is_local`: the instance ends with this client, which also shows its output."""
+        output = RecordFollower(services.log_folder) if is_local and settings.logs_to_stdout() else None
+        super().__init__(ProcessControl(services, supervisor, output), is_local=is_local)
         self.services = services
 
 

@@ -18,6 +18,7 @@ from functools import partial
 
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.fork import adopt_orphans, fork
+from app_toolkit.engines.processes.output import begin_output
 from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
@@ -169,6 +170,7 @@ class Supervisor:
         self, run: Callable[[ProcessServices, str, socket.socket], None], role: str, name: str, listener: socket.socket
     ) -> None:
         self._close_inherited(keeps_clients=role == "proxy")
+        begin_output(role)
         run(self._services, name, listener)
 
     def _register(self, pid: int, name: str, template: str) -> None:
@@ -266,6 +268,7 @@ class Supervisor:
         def run() -> None:
             listener = self._controller_listener
             self._close_inherited(keeps_clients=False)
+            begin_output("controller")
             self._run_controller(self._services, listener)
 
         self._controller = fork(run, "at-controller")
