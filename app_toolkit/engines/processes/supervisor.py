@@ -45,6 +45,9 @@ KEPT = 1_000
 ENDING_S = 10.0
 """Seconds that killed processes may take to end. The kernel may wait for a disk or a device."""
 
+SAME_S = 0.1
+"""Seconds within which two signals count as one: programs such as `timeout` signal a process and its group."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask the instance to shut down."""
 
@@ -79,6 +82,7 @@ class Supervisor:
         self._controller_starts_at: float | None = None
         self._orphans_at: float | None = None
         self._asked = False
+        self._signalled_at = -SAME_S
         self._code: int | None = None
         """The exit code of the instance; None: it goes on."""
 
@@ -128,6 +132,10 @@ class Supervisor:
         server.watch(woken, wake)
 
     def _shut_down(self, number: int, frame: object) -> None:
+        now = time.monotonic()
+        if now - self._signalled_at < SAME_S:
+            return
+        self._signalled_at = now
         if self._command is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._command, number)
