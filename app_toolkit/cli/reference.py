@@ -25,8 +25,8 @@ HEAD = """\
 `python -m app_toolkit.cli.reference > docs/reference/config.md` writes this page from the models of the options.
 [The command line](../cli.md#applications-in-a-file) describes the file.
 
-An option that the file does not set has the value of the code, or else its default. `ray_actor_options.num_cpus` is the
-option `num_cpus` in the table `ray_actor_options`. NAME stands for any name. `null` means no value.
+An option that the file does not set has the value of the code, or else its default. `resources.num_cpus` is the
+option `num_cpus` in the table `resources`. NAME stands for any name. `null` means no value.
 """
 
 INSTANCE = """\

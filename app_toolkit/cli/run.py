@@ -1,4 +1,4 @@
-"""The command `run`: serves apps on Ray in the foreground, until a signal asks it to stop."""
+"""The command `run`: serves apps in the foreground, until a signal asks it to stop."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

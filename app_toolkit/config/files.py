@@ -44,8 +44,8 @@ C = TypeVar("C", bound=DeploymentConfig)
 SUFFIXES = frozenset({".yaml", ".yml"})
 """The suffixes of files with applications."""
 
-OPTIONS_WITH_REFERENCES = (("user_config",), ("ray_actor_options", "runtime_env"))
-"""The options whose values user code or Ray interprets. Only their texts may refer to environment variables."""
+OPTIONS_WITH_REFERENCES = (("user_config",), ("resources", "ray", "runtime_env"))
+"""The options whose values user code or the engine interprets. Only their texts may refer to environment variables."""
 
 
 def _validate_target(target: str) -> str:
@@ -308,7 +308,7 @@ def _with_texts(config: C, change: Callable[[str], str]) -> C:
 
 def _values(config: DeploymentConfig) -> dict[str, Any]:
     """Return the options `OPTIONS_WITH_REFERENCES` that are set, by dotted name."""
-    found: dict[str, Any] = {"ray_actor_options.runtime_env": config.ray_actor_options.runtime_env}
+    found: dict[str, Any] = {"resources.ray.runtime_env": config.resources.ray.runtime_env}
     if isinstance(config, ClassConfig):
         found["user_config"] = config.user_config
     return {option: value for option, value in found.items() if value is not None}
@@ -319,12 +319,12 @@ def _written(deployment: DeploymentSpec) -> dict[str, Any]:
     return {**_values(as_written(deployment.config)), **deployment.written}
 
 
-def _with_values(config: C, values: Mapping[str, Any]) -> C:
+def _with_values(config: M, values: Mapping[str, Any]) -> M:
     """Return the options with other values of those that `_values` returns."""
     changed: dict[str, Any] = {}
     for option, value in values.items():
         name, _, part = option.partition(".")
-        changed[name] = getattr(config, name).model_copy(update={part: value}) if part else value
+        changed[name] = _with_values(getattr(config, name), {part: value}) if part else value
     return config.model_copy(update=changed)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Model, Origin, SplitSpec
 
-HIDDEN = ("user_config", "ray_actor_options.runtime_env")
+HIDDEN = ("user_config", "resources.ray.runtime_env")
 """Options whose values may be secret. A diff contains only that they change, and not their values."""
 
 NONE = "none"

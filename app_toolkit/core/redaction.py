@@ -54,7 +54,7 @@ def secrets_of(deployment: DeploymentSpec) -> tuple[str, ...]:
     """Return the secrets in the options of a deployment that may have references (`config.files`)."""
     config = deployment.config
     values = {
-        "ray_actor_options.runtime_env": config.ray_actor_options.runtime_env,
+        "resources.ray.runtime_env": config.resources.ray.runtime_env,
         "user_config": getattr(config, "user_config", None),
     }
     found = [*secrets_in(values)]

@@ -4,7 +4,7 @@ An engine constructs one object on the main thread of a new process, because the
 installed only there. It calls the methods from several threads: a start, a reconfiguration, a drain and a stop may
 block at the same time, while probes continue. Requests are served on another thread.
 
-No method is a coroutine: Ray would run all methods on one event loop.
+No method is a coroutine: an engine may run all coroutines on one event loop.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ def shop(number=None, *, cpus=0.1, sockets=1_000, streams=1_000, **config):
     quick = {"target_ongoing_requests": 2, "downscale_delay_s": DOWN_S, "max_replicas": 20}
     follows = {"num_replicas": number} if number is not None else {"autoscaling_config": {**quick, **config}}
     limits = {"max_open_websockets": sockets, "max_open_streams": streams}
-    chat = DeploymentConfig(name="chat", ray_actor_options={"num_cpus": cpus}, **limits, **follows)
+    chat = DeploymentConfig(name="chat", resources={"num_cpus": cpus}, **limits, **follows)
     return ApplicationSpec(
         name="shop",
         target="shop:app",
