@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from app_toolkit.config.fields import by_name, parts
-from app_toolkit.config.files import OPTIONS_WITH_REFERENCES, ApplicationOptions
-from app_toolkit.config.models import ClassConfig, DeploymentConfig, Policy
+from app_toolkit.config.files import ApplicationOptions
+from app_toolkit.config.models import UNINTERPRETED, ClassConfig, DeploymentConfig, Policy
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.deployment import OF_INGRESSES
 
@@ -87,7 +87,7 @@ def _deployments() -> Iterator[str]:
         on_ingress = ingress[name].default if name in ingress else NONE
         about = (option if on_ingress == NONE else ingress[name]).about + (" ↻" if option.restarts else "")
         yield f"| `{name}` | {option.should_be} | {on_ingress} | {on_class} | {about} |"
-    users = " and ".join(f"`{'.'.join(name)}`" for name in OPTIONS_WITH_REFERENCES)
+    users = " and ".join(f"`{name}`" for name in UNINTERPRETED)
     callers = ", ".join(f"`{name}`" for name in Policy.model_fields)
     yield f"\n{callers}: callers apply these options, and a change of them at once. In {users}"
     yield "a text can refer to the environment: `${NAME}`."

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs, urlsplit
@@ -50,6 +51,11 @@ resources for them, and apply the options in the table `ray`."""
 
 PROCESSES: dict[str, JsonValue] = {"needs": "processes"}
 """Marks the options that have no effect in an engine without this capability. Options with another one say `needs`."""
+
+
+UNINTERPRETED = ("user_config", "resources.ray.runtime_env")
+"""The options, by dotted name, whose values only user code or the engine interprets. Their texts may be secret, and may
+refer to variables of the environment."""
 
 
 class Model(BaseModel):
@@ -423,6 +429,12 @@ class DeploymentConfig(IngressPolicy):
         return tuple(_without_effect(self, capabilities))
 
     @property
+    def uninterpreted(self) -> dict[str, Any]:
+        """The values of the options `UNINTERPRETED` that are set."""
+        values = {option: reduce(_part, option.split("."), self) for option in UNINTERPRETED}
+        return {option: value for option, value in values.items() if value is not None}
+
+    @property
     def reloadable_options(self) -> ReloadableOptions:
         """The options that running replicas reload."""
         batch = {name: limits.model_dump(exclude_none=True) for name, limits in self.batch.items()}
@@ -435,6 +447,10 @@ class DeploymentConfig(IngressPolicy):
         """The options that callers apply."""
         fields = type(self).model_fields.keys() & Policy.model_fields.keys()
         return Policy(**{name: getattr(self, name) for name in fields})
+
+
+def _part(options: Any, name: str) -> Any:
+    return getattr(options, name, None)
 
 
 def _without_effect(
