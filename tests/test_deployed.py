@@ -32,7 +32,7 @@ def names() -> list[str]:
     return [each.name for each in app_toolkit.status().applications]
 
 
-class Counter(Deployment, ray_actor_options={"num_cpus": 0.1}):
+class Counter(Deployment, resources={"num_cpus": 0.1}):
     async def count(self, prompt: str) -> int:
         return len(prompt.split())
 
@@ -98,7 +98,7 @@ async def test_a_live_revision_is_added_weighed_and_promoted(cluster: Cluster) -
         await aio.deploy(bye, name="greeting", tag="preview")
 
 
-class Slow(Deployment, ray_actor_options={"num_cpus": 0.1}):
+class Slow(Deployment, resources={"num_cpus": 0.1}):
     def __init__(self, go: str) -> None:
         while not Path(go).exists():
             time.sleep(AGAIN_S)

@@ -100,7 +100,7 @@ class Commands(typer.core.TyperGroup):
 app = typer.Typer(
     name="app-toolkit",
     cls=Commands,
-    help="Serve ordinary FastAPI routers: in one process while you develop, in replica actors on Ray in production.",
+    help="Serve ordinary FastAPI routers: in one process while you develop, in replicas in production.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -369,7 +369,7 @@ def dev(
     application: FileApplication = None,
     **_: Any,
 ) -> None:
-    """Serve an app, or all apps of a file, in one process without Ray, and restart when a file changes."""
+    """Serve an app, or all apps of a file, in one process, and restart when a file changes."""
     project = read_project(Path.cwd())
     file = _file(context, target, project)
     chosen = _chosen(context, project)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
 from app_toolkit.client.commands import (
     AddCandidate,
@@ -19,7 +19,7 @@ from app_toolkit.client.commands import (
     Rollback,
 )
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
-from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.models import Capability, HTTPOptions
 from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
@@ -76,7 +76,7 @@ class Client(ABC):
         """
 
     def links(self) -> Mapping[str, str]:
-        """Return the addresses of other pages about the instance, such as Ray's dashboard, by name."""
+        """Return the addresses of other pages about the instance, such as a dashboard of the engine, by name."""
         return {}
 
     @abstractmethod
@@ -224,6 +224,9 @@ class Driver(Protocol):
 
 class Engine(ABC):
     """Starts instances and connects to them. A *cluster* is what an instance runs on."""
+
+    capabilities: ClassVar[frozenset[Capability]]
+    """What the engine can do. Options that need another capability have no effect, which `launch.start` logs."""
 
     @abstractmethod
     def check(self, address: str) -> None:

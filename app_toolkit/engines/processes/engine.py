@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class ProcessEngine(Engine):
+    capabilities = frozenset({"processes"})
+
     def __init__(self) -> None:
         self._services: ProcessServices | None = None
         """Those of the instance whose first process has started this one; None: there is none."""

@@ -16,13 +16,13 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from app_toolkit.core.placement import Lack, Node, lack, may_be_granted
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, Kind, ProxyActor, ReplicaActor, log_folder
 from app_toolkit.engines.ray.admin import AdminActor
 from app_toolkit.engines.ray.exits import Exits, exit_sentence
 from app_toolkit.engines.ray.orders import send
+from app_toolkit.engines.ray.placement import Lack, Node, lack, may_be_granted
 from app_toolkit.host.launcher import PLACED_S, Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
 from app_toolkit.interfaces import AdminSpec, ProxySpec, Resources
@@ -206,18 +206,23 @@ def _amounts(resources: Resources) -> dict[str, float]:
     accelerator = resources.engine_options.get("accelerator_type")
     if accelerator is not None:
         named[f"{ACCELERATOR}{accelerator}"] = ACCELERATOR_SHARE
-    named.update(resources.engine_options.get("resources", {}))
+    named.update(resources.custom)
     return {name: float(amount) for name, amount in named.items() if amount}
 
 
 def _actor_options(action: Start) -> dict[str, Any]:
     resources = action.resources
-    options = {"num_cpus": resources.num_cpus, "num_gpus": resources.num_gpus, **resources.engine_options}
+    options = {
+        "num_cpus": resources.num_cpus,
+        "num_gpus": resources.num_gpus,
+        "resources": dict(resources.custom),
+        **resources.engine_options,
+    }
     if resources.memory is not None:
         options["memory"] = resources.memory
     if action.max_per_node is not None:
         one = {f"{IMPLICIT}{action.replica_set}:{action.template_hash}": share(action.max_per_node)}
-        options["resources"] = {**options.get("resources", {}), **one}
+        options["resources"] = {**resources.custom, **one}
     return options
 
 
