@@ -1,5 +1,6 @@
 """The engine on processes of this machine. Each method imports what it needs when it is called."""
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -46,6 +47,8 @@ class ProcessEngine(Engine):
         services = ProcessServices(new_session())
         services.clients, services.host = bind(http), http.host
         supervisor = Supervisor(services)
+        gc.collect()
+        gc.freeze()  # otherwise the garbage collection of each process copies the pages that it shares with the others
         command = fork_here("app-toolkit")
         if command:
             os._exit(supervisor.run(command))
