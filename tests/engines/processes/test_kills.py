@@ -11,6 +11,7 @@ import pytest
 
 from app_toolkit.client.commands import GetStatus, Scale
 from app_toolkit.engines.processes.engine import ProcessEngine
+from tests.docs.pages import page
 from tests.patience import PATIENCE_S, wait_until
 from tests.running import Run, runs
 
@@ -80,6 +81,13 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 @pytest.fixture(autouse=True)
 def healthy(instance: Instance) -> None:
     instance.wait_until_healthy()
+
+
+def test_the_page_shows_the_processes_of_an_instance(instance: Instance) -> None:
+    (tree,) = page("docs/processes.md").shown("text")
+    _, *children = tree.splitlines()
+    named = {line.split()[1] for line in children}
+    assert {process.name() for process in instance.supervisor.children()} == named
 
 
 def test_replicas_are_forks_of_one_process_that_has_imported_the_app(instance: Instance) -> None:
