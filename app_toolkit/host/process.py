@@ -341,6 +341,10 @@ class AdminProcess(ControlledProcess):
 
     def serve(self, spec: AdminSpec, secret: bytes) -> Location:
         begin_logs(self.services.log_folder, process_context(self.name))
+        return self.listen(spec)
+
+    def listen(self, spec: AdminSpec) -> Location:
+        """Serve, and return the location."""
         options = AdminOptions(**spec.options)
         app = create_app(self._client, self._aggregate, options, read_token())
         self.server = AdminServer(app, options, spec.preferred_port)

@@ -5,13 +5,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import cast
 
-from app_toolkit.engines.processes.client import ProcessClient
 from app_toolkit.engines.processes.services import ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server
 from app_toolkit.host.orders import Lane, Order, serve
-from app_toolkit.host.process import AdminProcess, ControlledProcess, ProxyProcess, ReplicaProcess
+from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
 from app_toolkit.types import ReplicaId
 
 THREADS: dict[Lane, int] = {"control": 8, "bulk": 2}
@@ -28,18 +26,11 @@ def run_proxy(services: ProcessServices, name: str, listener: socket.socket) -> 
     obey(ProxyProcess(ReplicaId(name), services), listener)
 
 
-def run_admin(services: ProcessServices, name: str, listener: socket.socket) -> None:
-    obey(AdminProcess(ReplicaId(name), services, ProcessClient(services)), listener)
-
-
 def obey(process: ControlledProcess, listener: socket.socket) -> None:
     """Obey orders until the process is killed."""
     lanes = {lane: _begin(lane, number) for lane, number in THREADS.items()}
 
     def receive(request: Request) -> None:
-        if request.method == "push_metrics":
-            lanes["bulk"].put(partial(request.perform, cast(AdminProcess, process).push_metrics))
-            return
         order: Order[ControlledProcess, object] = request.args[0]
         lanes[order.lane].put(partial(request.perform, partial(serve, process)))
 

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from typing import Any
 
 import uvloop
@@ -19,6 +20,10 @@ from app_toolkit.errors import ControlError, CorruptValue
 from app_toolkit.host.launcher import ProcessLauncher
 from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.store import create_secret
+from app_toolkit.observability.loop_lag import LoopLag
+from app_toolkit.observability.process import ProcessUse
+from app_toolkit.observability.pushing import MetricsPush
+from app_toolkit.observability.snapshots import PUSH_S, Snapshots
 
 logger = logging.getLogger("app_toolkit.processes")
 
@@ -61,7 +66,8 @@ class ControllerProcess:
     async def _live(self, *, discard: bool) -> None:
         store = self._services.store
         try:
-            launcher = ProcessLauncher(LocalProcesses(self._services), await create_secret(store, discard=discard))
+            self._processes = LocalProcesses(self._services)
+            launcher = ProcessLauncher(self._processes, await create_secret(store, discard=discard))
             controller = Controller(store, launcher, SystemClock())
             await controller.start(discard=discard)
         except Exception as error:
@@ -70,9 +76,36 @@ class ControllerProcess:
             await asyncio.sleep(AGAIN_S)
             raise SystemExit(1) from None
         self._ready.set_result(controller)
+        lag = LoopLag()
+        pushing = self._pushes(controller, lag).run(asyncio.Event())
+        beside = [asyncio.create_task(pushing), asyncio.create_task(lag.measure())]
         await controller.run()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         if controller.replaced:
             raise SystemExit(1)
+
+    def _pushes(self, controller: Controller, lag: LoopLag) -> MetricsPush:
+        use = ProcessUse("controller", "", "controller", lambda: lag.longest(time.monotonic()))
+        snapshots = Snapshots(
+            "controller", "", [controller.samples], [use.samples], state=controller.metrics_state, heartbeat_s=PUSH_S
+        )
+
+        async def push(process: str, snapshot: bytes) -> bool:
+            return self._push(controller, process, snapshot)[0]
+
+        return MetricsPush("controller", snapshots, push)
+
+    def _push(self, controller: Controller, process: str, snapshot: bytes) -> tuple[bool, float]:
+        """Push the metrics of a process to the admin server.
+
+        Return whether it has taken them, and otherwise the seconds after which the process may push again.
+        """
+        name, again_s = controller.admin()
+        if name is None or self._processes.admin is None:
+            return False, again_s
+        return self._processes.admin.process.push_metrics(process, snapshot), 0.0
 
     def _shut_down(self) -> None:
         self._ending = asyncio.get_running_loop().create_task(self._execute(Shutdown()))
@@ -88,8 +121,8 @@ class ControllerProcess:
                 return await (await asyncio.shield(self._ready)).watch(name, seen, prefix=prefix)
             case "report":
                 return (await asyncio.shield(self._ready)).report(*args)
-            case "admin":
-                return (await asyncio.shield(self._ready)).admin()
+            case "push_metrics":
+                return self._push(await asyncio.shield(self._ready), *args)
             case _:
                 raise ControlError(f"the controller has no method {method!r}")
 

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
+from app_toolkit.engines.processes.admin import AdminThreads
 from app_toolkit.engines.processes.services import HOME, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import PeerGone
 from app_toolkit.host.launcher import Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
 from app_toolkit.host.preparation import preparation_key
-from app_toolkit.interfaces import AdminSpec, ProxySpec, ReplicaSpec
+from app_toolkit.interfaces import AdminSpec, ReplicaSpec
 from app_toolkit.types import ReplicaId
 
 R = TypeVar("R")
@@ -26,22 +27,25 @@ KEPT_S = 60.0
 
 
 class LocalProcesses:
-    """The processes of an instance on this machine, which the supervisor starts and ends."""
+    """The processes of an instance on this machine, which the supervisor starts and ends, and the admin server."""
 
     home = HOME
 
     def __init__(self, services: ProcessServices) -> None:
         self._services = services
         self._templates = Templates(services)
+        self.admin: AdminThreads | None = None
+        """The last admin server that was started; None: none was."""
 
     async def start(self, action: Start) -> Process:
         spec = action.spec
+        if isinstance(spec, AdminSpec):
+            self.admin = AdminThreads(spec.id, self._services)
+            return self.admin
         if isinstance(spec, ReplicaSpec):
             creation = self._templates.start_replica(spec)
         else:
-            assert isinstance(spec, ProxySpec | AdminSpec)
-            role = "proxy" if isinstance(spec, ProxySpec) else "admin"
-            creation = self._services.peer(SUPERVISOR).call("start", role, spec.id)
+            creation = self._services.peer(SUPERVISOR).call("start", "proxy", spec.id)
         return LocalProcess(spec.id, self._services, self._templates, creation)
 
     async def existing(self) -> Mapping[ReplicaId, Process | None]:

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.engines.processes.store import SQLiteStore
 from app_toolkit.engines.processes.wire import Peer, PeerGone
 from app_toolkit.errors import ControlError
-from app_toolkit.host.runtime_folder import RuntimeFolder
+from app_toolkit.host.runtime_folder import LOGS, RuntimeFolder
 from app_toolkit.interfaces import Payloads, Snapshot, Version
 from app_toolkit.types import NodeId
 
@@ -29,8 +28,8 @@ CONTROLLER = "controller"
 STARTED = b"+"
 """What the owner of an instance receives once its processes can be asked."""
 
-LOGS = "records"
-"""The folder of the log files, in the folder of the session."""
+RECORDS = "records"
+"""The folder of the log files, beside the access logs."""
 
 AGAIN_S = 0.1
 """Seconds before a process asks the controller again if that does not answer."""
@@ -55,16 +54,15 @@ class ProcessServices:
         self.host = ""
         """The address that it is bound to, as the options name it."""
         self._peers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Peer]] = weakref.WeakKeyDictionary()
-        self._admin: str | None = None
-        """The admin process; None: not known."""
-        self._ask_admin_at = 0.0
+        self._push_at = 0.0
+        """When this process may push its metrics again, on its monotonic clock."""
 
     def nodes(self) -> list[str]:
         return [self.address]
 
     @property
     def log_folder(self) -> Path:
-        return self.folder.path / LOGS
+        return self.folder.folder(LOGS) / RECORDS
 
     def payloads(self) -> AbstractContextManager[Payloads | None]:
         return contextlib.nullcontext(None)
@@ -114,18 +112,11 @@ class ProcessServices:
             return False
 
     async def push_metrics(self, process: str, snapshot: bytes) -> bool:
-        try:
-            if self._admin is None:
-                if time.monotonic() < self._ask_admin_at:
-                    return False
-                self._ask_admin_at = time.monotonic() + AGAIN_S
-                name, again_s = await self.peer(CONTROLLER).call("admin")
-                if name is None:
-                    self._ask_admin_at = time.monotonic() + again_s
-                    return False
-                self._admin = name
-            taken: Any = await self.peer(self._admin).call("push_metrics", process, snapshot)
-            return bool(taken)
-        except (PeerGone, ControlError):
-            self._admin = None
+        if time.monotonic() < self._push_at:
             return False
+        try:
+            taken, again_s = await self.peer(CONTROLLER).call("push_metrics", process, snapshot)
+        except (PeerGone, ControlError):
+            return False
+        self._push_at = time.monotonic() + again_s
+        return bool(taken)

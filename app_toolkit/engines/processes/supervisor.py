@@ -28,7 +28,6 @@ from app_toolkit.userapp.ending import descendants
 ROLES: dict[str, Callable[[ProcessServices, str, socket.socket], None]] = {
     "replica": child.run_replica,
     "proxy": child.run_proxy,
-    "admin": child.run_admin,
     "template": template.run,
 }
 """What the processes do that the controller starts."""
@@ -109,6 +108,7 @@ class Supervisor:
         while self._code is None:
             server.run_once(self._act_on_time())
         self._kill_all()
+        self._services.folder.end()
         return self._code
 
     # Signals

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psutil
@@ -64,6 +65,10 @@ class Instance:
         status = self.client.execute(GetStatus())
         return {status.status, *(proxies.status for proxies in status.proxies)} == {"healthy"}
 
+    def serves_metrics(self) -> bool:
+        url = self.client.execute(GetStatus()).admin_url
+        return url is not None and httpx.get(f"{url}/metrics", trust_env=False).status_code == 200
+
     def wait_until_healthy(self) -> None:
         wait_until(self.is_healthy)
 
@@ -73,7 +78,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     folder = tmp_path_factory.mktemp("app")
     (folder / "api.py").write_text(APP)
     with runs() as start:
-        instance = Instance(start(str(folder / "api.py"), "--engine", "processes"))
+        instance = Instance(start(str(folder / "api.py"), "--engine", "processes", "--admin"))
         yield instance
         instance.http.close()
 
@@ -137,6 +142,7 @@ def test_a_killed_controller_is_replaced_and_keeps_the_replicas(instance: Instan
     assert instance.pids()[1] in before, "requests need no controller"
     instance.wait_until_healthy()
     assert instance.replicas() == before
+    wait_until(instance.serves_metrics)
 
 
 def test_clients_wait_while_a_killed_proxy_is_replaced(instance: Instance) -> None:
@@ -152,6 +158,20 @@ def test_what_a_replica_has_started_ends_with_it(instance: Instance) -> None:
     (replica,) = [process for process in instance.processes("at-replica") if child in process.children()]
     replica.kill()
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_the_end_of_run_leaves_no_process_and_no_file_except_logs(tmp_path: Path) -> None:
+    (tmp_path / "api.py").write_text(APP)
+    environment = {**os.environ, "APP_TOOLKIT_RUNTIME_DIR": str(tmp_path)}
+    with runs() as start:
+        run = start(str(tmp_path / "api.py"), "--engine", "processes", env=environment)
+        run.url()
+        processes = psutil.Process(run.process.pid).children(recursive=True)
+        assert run.end(signal.SIGINT) == 0
+    _, alive = psutil.wait_procs(processes, PATIENCE_S)
+    assert alive == []
+    (session,) = tmp_path.glob("app_toolkit-*/processes-*")
+    assert [entry.name for entry in session.iterdir()] == ["logs"]
 
 
 def test_a_killed_supervisor_leaves_no_process(instance: Instance) -> None:
