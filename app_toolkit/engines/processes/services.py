@@ -74,7 +74,7 @@ class ProcessServices:
 
     def path_of(self, process: str) -> str:
         """Return the path of the socket at which a process receives orders."""
-        # The path of a socket has at most 107 bytes, and a name may be longer.
+        # A name may be longer than that of a file.
         return str(self.folder.path / f"{sha256(process.encode()).hexdigest()[:16]}.orders")
 
     def peer(self, process: str) -> Peer:

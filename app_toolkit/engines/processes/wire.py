@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -37,6 +37,9 @@ BACKLOG = 512
 
 SEND_S = 5.0
 """Seconds that the caller may take to read an answer of a `Server`. Then its connection is closed."""
+
+LONGEST_PATH = 107
+"""The longest path of a Unix socket in bytes."""
 
 CONNECT_S = 10.0
 """Seconds that a process may take to accept a connection."""
@@ -141,7 +144,8 @@ class _Call:
         self._result: tuple[bool, Any] | None = None
         try:
             self._socket.settimeout(CONNECT_S)
-            self._socket.connect(path)
+            with _address(path) as address:
+                self._socket.connect(address)
             check_peer(self._socket)
             close_in_children(self._socket)
             self._socket.sendall(_frame(1, (method, args)))
@@ -242,9 +246,10 @@ class Peer:
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_unix_connection(
-                partial(_Connection, self._received, self._lost), self._path
-            )
+            with _address(self._path) as address:
+                _, connection = await loop.create_unix_connection(
+                    partial(_Connection, self._received, self._lost), address
+                )
         except OSError as error:
             raise PeerGone(f"no process answers at {self._path}: {error}") from None
         if connection.transport.is_closing():
@@ -413,10 +418,25 @@ def listen(path: str) -> socket.socket:
     try:
         with suppress(FileNotFoundError):
             os.unlink(path)
-        listener.bind(path)
+        with _address(path) as address:
+            listener.bind(address)
         os.chmod(path, 0o600)
         listener.listen(BACKLOG)
     except BaseException:
         listener.close()
         raise
     return listener
+
+
+@contextmanager
+def _address(path: str) -> Iterator[str]:
+    """Yield a path of a socket that is short enough for the kernel. It is valid until the end of the block."""
+    if len(os.fsencode(path)) <= LONGEST_PATH:
+        yield path
+        return
+    folder, name = os.path.split(path)
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{opened}/{name}"
+    finally:
+        os.close(opened)
