@@ -26,8 +26,17 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class ActorKeywords(TypedDict, total=False):
-    """`ClassActorOptions`, for type checkers and editors."""
+class RayKeywords(TypedDict, total=False):
+    """`RayOptions`, for type checkers and editors."""
+
+    accelerator_type: str | None
+    """accelerator type that the node must have, by Ray's name: `H100`, `L4`. Default: None"""
+    runtime_env: dict[str, Any] | None
+    """Ray's runtime environment of the replica's process. Default: None"""
+
+
+class ResourceKeywords(TypedDict, total=False):
+    """`ClassResources`, for type checkers and editors."""
 
     num_cpus: float
     """logical CPUs. Default: 1"""
@@ -35,12 +44,10 @@ class ActorKeywords(TypedDict, total=False):
     """logical GPUs; fractions share one. Default: 0"""
     memory: int | None
     """bytes of memory to reserve. Default: None"""
-    resources: dict[str, float]
+    custom: dict[str, float]
     """custom resources by name. Default: {}"""
-    accelerator_type: str | None
-    """accelerator type that the node must have, by Ray's name: `H100`, `L4`. Default: None"""
-    runtime_env: dict[str, Any] | None
-    """Ray's runtime environment of the replica's process. Default: None"""
+    ray: RayKeywords
+    """options that only the engine on Ray applies. Default: {}"""
 
 
 class BatchKeywords(TypedDict, total=False):
@@ -138,8 +145,8 @@ class DeploymentKeywords(TypedDict, total=False):
     """seconds that a health check may take. Default: 5.0"""
     health_check_failure_threshold: int
     """failed health checks in a row after which a replica is replaced. Default: 3"""
-    ray_actor_options: ActorKeywords
-    """resources that one replica asks of the cluster. Default: one CPU"""
+    resources: ResourceKeywords
+    """resources that one replica asks of the engine. Default: one CPU"""
     sync_threads: int
     """threads that run the constructor and the `def` methods of one replica. Default: 1"""
     user_config: Mapping[str, Any] | None

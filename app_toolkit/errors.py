@@ -106,7 +106,10 @@ class InsecurePath(ConfigError):
 
 
 class WaitTimeout(ConfigError):
-    """A revision was not up when the time for waiting was over. Its rollout goes on."""
+    """When the time for waiting was over, a revision was not up, or the controller did not answer.
+
+    Nothing is reverted: a rollout goes on.
+    """
 
 
 class ReconfigureError(ConfigError):

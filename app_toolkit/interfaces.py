@@ -208,8 +208,10 @@ class Resources:
     num_gpus: float = 0.0
     memory: int | None = None
     """Bytes; None: no reservation."""
+    custom: Mapping[str, float] = field(default_factory=dict)
+    """Custom resources by name."""
     engine_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Further options, which only the engine reads. They may contain secrets."""
+    """The options that only one engine has. They may contain secrets."""
 
 
 @dataclass(frozen=True, slots=True)

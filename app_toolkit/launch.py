@@ -1,5 +1,6 @@
 """Starts instances and deploys applications, for the command line and for Python."""
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,6 +17,8 @@ from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import logical_cpus, shared_logs
 from app_toolkit.proxy import addresses
+
+logger = logging.getLogger("app_toolkit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
     """
     if address is not None and logs_to_stdout():
         raise ConfigError(
-            f"log_file = '-' shows only the log files of a local Ray, not those of the cluster {address}: "
+            f"log_file = '-' shows only the log files of a local cluster, not those of the cluster {address}: "
             "leave it out, and use `app-toolkit logs --follow`"
         )
     if address is None:
@@ -84,8 +87,16 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
 def start(engine: Engine, specs: Sequence[ApplicationSpec], address: str | None) -> Client:
     """Join the cluster at `address`, or with None, start a local one with enough CPUs for these applications.
 
-    Start an instance if none runs there, and take a lease.
+    Start an instance if none runs there, and take a lease. Log in one line which options have no effect in this engine.
     """
+    lines = [
+        f"{each.config.name}: {', '.join(options)}"
+        for spec in specs
+        for each in spec.deployments
+        if (options := each.config.without_effect(engine.capabilities))
+    ]
+    if lines:
+        logger.warning("in this engine these options have no effect: %s", "; ".join(lines))
     return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None)
 
 

@@ -266,7 +266,7 @@ def with_sources(specs: Sequence[ApplicationSpec]) -> tuple[list[ApplicationSpec
 
 
 def logical_cpus(specs: Sequence[ApplicationSpec]) -> float:
-    """Return the number of CPUs for a local Ray: enough for all plans, as a reservation is not full utilization.
+    """Return the number of CPUs for a local cluster: enough for all plans, as a reservation is not full utilization.
 
     A shared stream log that the plans need is included.
     """

@@ -457,7 +457,7 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
 
 
 def shutdown() -> None:
-    """Delete the applications that this process has run, wait until they have drained, and stop a local Ray.
+    """Delete the applications that this process has run, wait until they have drained, and stop a local cluster.
 
     Other applications of the cluster continue. Does nothing if this process has run nothing. Waits until functions such
     as `run` have returned in other threads.

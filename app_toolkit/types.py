@@ -18,7 +18,7 @@ Address = NewType("Address", str)
 """Where a process listens: `unix:/path/to.sock` or `tcp:host:port`; for a proxy with TLS, `tls:host:port`."""
 
 NodeId = NewType("NodeId", str)
-"""One node of the cluster, as named by Ray."""
+"""One node of the cluster, as named by the engine."""
 
 LoopKind = Literal["uvloop", "asyncio"]
 """An event loop that can run an app."""

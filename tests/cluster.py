@@ -14,9 +14,10 @@ import httpx
 import ray
 
 from app_toolkit.client.commands import Delete, Deploy, GetStatus
+from app_toolkit.client.remote import RemoteClient
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
-from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import plan
@@ -31,7 +32,7 @@ E2E = Path(__file__).parent / "e2e"
 class Cluster:
     """What the tests do with the session's instance."""
 
-    def __init__(self, client: RayClient) -> None:
+    def __init__(self, client: RemoteClient) -> None:
         self.client = client
         self._numbers = itertools.count(1)
 
@@ -143,3 +144,14 @@ def running() -> Iterator[Cluster]:
         finally:
             client.shutdown()
             del os.environ[LEDGER]
+
+
+@contextmanager
+def running_on_processes() -> Iterator[Cluster]:
+    """The session's fixture `processes`, and nothing else, enters this."""
+    client = ProcessEngine().start(address=None)
+    assert isinstance(client, RemoteClient)
+    try:
+        yield Cluster(client)
+    finally:
+        client.shutdown()

@@ -81,6 +81,15 @@ def cluster() -> "Iterator[Cluster]":
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def processes() -> "Iterator[Cluster]":
+    """An instance on processes of this machine. It starts for the first test that asks."""
+    from tests.cluster import running_on_processes
+
+    with running_on_processes() as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def run() -> "Iterator[Start]":
     """Starts `app-toolkit run`, each time with a Ray of its own. What still runs after the test is killed."""

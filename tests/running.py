@@ -19,7 +19,8 @@ class Run:
     """One `run`, and the processes that it started, of which Ray's are the most."""
 
     def __init__(self, target: str, *options: str, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "app_toolkit.cli", "run", target, "--port", "0", *options]
+        engine = [] if "--engine" in options else ["--engine", "ray"]
+        command = [sys.executable, "-m", "app_toolkit.cli", "run", target, "--port", "0", *engine, *options]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,

@@ -12,7 +12,7 @@ from fastapi import Request
 
 import app_toolkit
 from app_toolkit import ConfigError, Deployment, aio, remote, running
-from app_toolkit.engines.ray import client
+from app_toolkit.host import orders
 from tests.cluster import Cluster
 from tests.docs.pages import page
 from tests.patience import AGAIN_S, PATIENCE_S
@@ -32,7 +32,7 @@ def names() -> list[str]:
     return [each.name for each in app_toolkit.status().applications]
 
 
-class Counter(Deployment, ray_actor_options={"num_cpus": 0.1}):
+class Counter(Deployment, resources={"num_cpus": 0.1}):
     async def count(self, prompt: str) -> int:
         return len(prompt.split())
 
@@ -98,7 +98,7 @@ async def test_a_live_revision_is_added_weighed_and_promoted(cluster: Cluster) -
         await aio.deploy(bye, name="greeting", tag="preview")
 
 
-class Slow(Deployment, ray_actor_options={"num_cpus": 0.1}):
+class Slow(Deployment, resources={"num_cpus": 0.1}):
     def __init__(self, go: str) -> None:
         while not Path(go).exists():
             time.sleep(AGAIN_S)
@@ -118,7 +118,9 @@ async def test_another_call_does_not_wait_until_an_application_is_up(
             while (slow := (await aio.status()).application("slow")) is None:  # noqa: ASYNC110 - it cannot tell
                 await asyncio.sleep(AGAIN_S)
         assert (slow.status, run.done()) == ("starting", False)
-        monkeypatch.setattr(client, "LOAD_S", 0)  # it does not wait for the replica, whose process may have to start
+        monkeypatch.setattr(
+            orders, "QUESTION_S", 0.0
+        )  # it does not wait for the replica, whose process may have to start
         assert await asyncio.to_thread(cluster.client.load)
     finally:
         (tmp_path / "go").touch()

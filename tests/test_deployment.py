@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel, ValidationError
 
 from app_toolkit import ConfigError, Deployment, DeploymentConfig, Toolkit, batch, deployment
-from app_toolkit.config.models import BatchLimits, ClassActorOptions, ClassConfig
+from app_toolkit.config.models import BatchLimits, ClassConfig, ClassResources
 from app_toolkit.core.batch import BOUNDS
 from app_toolkit.deployment import Bound, pack
 from app_toolkit.observability.secrets import redacted
@@ -21,7 +21,7 @@ from app_toolkit.router.handle import deployment_of
 T = TypeVar("T")
 
 
-class Writer(Deployment, num_replicas=2, ray_actor_options={"num_gpus": 0.5}):
+class Writer(Deployment, num_replicas=2, resources={"num_gpus": 0.5}):
     def __init__(self, model: str, *, words: int = 100) -> None:
         self.model = model
         self.words = words
@@ -71,14 +71,14 @@ def test_options_of_a_class_default_to_those_of_classes() -> None:
     config = TextEncoder.bind().config
     assert config == ClassConfig(name="text-encoder")
     assert (config.num_replicas, config.max_ongoing_requests, config.sync_threads) == (1, 16, 1)
-    assert config.ray_actor_options.num_cpus == 1
-    assert Writer.bind("x").config.ray_actor_options == ClassActorOptions(num_cpus=1, num_gpus=0.5)
+    assert config.resources.num_cpus == 1
+    assert Writer.bind("x").config.resources == ClassResources(num_cpus=1, num_gpus=0.5)
 
 
 def test_options_override_those_of_the_class_and_keep_the_rest() -> None:
     big = Writer.options(name="big", num_replicas=3).options(user_config={"tone": "dry"}).bind("x")
     assert (big.name, big.config.num_replicas, big.config.user_config) == ("big", 3, {"tone": "dry"})
-    assert big.config.ray_actor_options.num_gpus == 0.5
+    assert big.config.resources.num_gpus == 0.5
     assert Writer.bind("x").config.num_replicas == 2
 
 

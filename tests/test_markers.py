@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from app_toolkit.config.settings import ray_folder
+from app_toolkit.engines.ray.environment import folder
 from app_toolkit.engines.ray.local import LocalRay
 from app_toolkit.errors import ConfigError
 
 
 def test_a_test_without_the_marker_cannot_start_ray() -> None:
     with pytest.raises(ConfigError, match="only-tests-marked-ray-start-Ray: Not a directory"):
-        LocalRay(1, ray_folder())
+        LocalRay(1, folder())
 
 
 def test_neither_can_a_process_that_it_starts() -> None:

@@ -317,7 +317,7 @@ def test_a_root_path_that_hides_every_route_below_the_route_prefix_is_refused() 
 
 def test_a_local_ray_has_cpus_for_the_shared_stream_log_too() -> None:
     here = os.cpu_count() or 1
-    app = Toolkit(deployment=DeploymentConfig(name="app", num_replicas=here, ray_actor_options={"num_cpus": 1}))
+    app = Toolkit(deployment=DeploymentConfig(name="app", num_replicas=here, resources={"num_cpus": 1}))
     spec = plan(app, target="shop:app", app_dir=".")
     assert logical_cpus([spec]) == here
     assert logical_cpus([spec.model_copy(update={"stream_log": "shared"})]) == here + 1

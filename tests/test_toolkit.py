@@ -190,21 +190,21 @@ def test_an_ingress_that_the_app_does_not_have_cannot_be_served() -> None:
             'DeploymentConfig.num_replicas = 0: input should be greater than or equal to 1, or "auto"',
         ),
         ({"num_replicas": "many"}, 'parse string as an integer, or "auto"'),
-        ({"num_gpus": 1}, "DeploymentConfig has no option 'num_gpus'; it belongs in 'ray_actor_options'"),
+        ({"num_gpus": 1}, "DeploymentConfig has no option 'num_gpus'; it belongs in 'resources'"),
         (
             {"num_replicas": 2, "autoscaling_config": {}},
             "num_replicas = 2 contradicts autoscaling_config: set only one of them",
         ),
         ({"num_replica": 2}, "DeploymentConfig has no option 'num_replica'; did you mean 'num_replicas'?"),
         ({"name": "Chat!"}, "DeploymentConfig.name = 'Chat!'"),
-        ({"ray_actor_options": {"num_cpus": -1}}, "RayActorOptions.num_cpus = -1"),
+        ({"resources": {"num_cpus": -1}}, "ResourceOptions.num_cpus = -1"),
         (
-            {"ray_actor_options": {"runtime_env": {"env_var": {"TOKEN": "s3cret"}}}},
-            "RayActorOptions: Ray's runtime_env has no key 'env_var'; did you mean 'env_vars'?",
+            {"resources": {"ray": {"runtime_env": {"env_var": {"TOKEN": "s3cret"}}}}},
+            "RayOptions: Ray's runtime_env has no key 'env_var'; did you mean 'env_vars'?",
         ),
         (
-            {"ray_actor_options": {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": 1, "TOKEN": "s3cret"}}}},
-            "RayActorOptions: env_vars of the runtime_env should be a table of texts; put numbers in quotes",
+            {"resources": {"ray": {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": 1, "TOKEN": "s3cret"}}}}},
+            "RayOptions: env_vars of the runtime_env should be a table of texts; put numbers in quotes",
         ),
     ],
 )
@@ -330,7 +330,7 @@ def test_template_hash_changes_only_with_options_that_need_a_restart() -> None:
     assert revision() == revision(max_ongoing_requests=3, max_open_websockets=3)
     assert revision() == revision(autoscaling_config={"max_replicas": 3})
     others: list[dict[str, Any]] = [
-        {"ray_actor_options": {"num_cpus": 2}},
+        {"resources": {"num_cpus": 2}},
         {"on_disconnect": "cancel"},
         {"max_replicas_per_node": 1},
     ]

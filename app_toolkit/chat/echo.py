@@ -18,7 +18,7 @@ from app_toolkit.errors import ChatError
 
 
 class EchoModel(
-    Deployment, name="echo-model", max_ongoing_requests=100, max_open_streams=0, ray_actor_options={"num_cpus": 0.1}
+    Deployment, name="echo-model", max_ongoing_requests=100, max_open_streams=0, resources={"num_cpus": 0.1}
 ):
     """Answers with the words of the last message, one by one.
 

@@ -33,7 +33,7 @@ class Transformers(
     """A chat model of Hugging Face Transformers, which runs in the replica, on its CPUs or its GPU.
 
     ```python
-    model = Transformers.options(ray_actor_options={"num_gpus": 1}).bind("Qwen/Qwen3-0.6B")
+    model = Transformers.options(resources={"num_gpus": 1}).bind("Qwen/Qwen3-0.6B")
     ```
 
     Requests are batched continuously: a request joins at the next step of the model, and leaves as soon as it is

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 CONNECT_S = 30.0
-"""Seconds that Ray may take to connect to a cluster that answers."""
+"""Seconds that the engine may take to connect to a cluster that answers."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The command `dev`: serves in one process without Ray, and restarts the process when a file changes."""
+"""The command `dev`: serves in one process, and restarts the process when a file changes."""
 
 import json
 import signal

@@ -57,7 +57,7 @@ from app_toolkit.core.identity import ApplicationKey, parts_of
 from app_toolkit.core.logs import MOST_RECORDS, Level, LogQuery
 from app_toolkit.core.slow import MOST_SHOWN
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
-from app_toolkit.engines.select import engine
+from app_toolkit.engines.select import EngineName, engine, engine_of_run
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
@@ -100,7 +100,7 @@ class Commands(typer.core.TyperGroup):
 app = typer.Typer(
     name="app-toolkit",
     cls=Commands,
-    help="Serve ordinary FastAPI routers: in one process while you develop, in replica actors on Ray in production.",
+    help="Serve ordinary FastAPI routers: in one process while you develop, in replicas in production.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -229,10 +229,24 @@ class Format(StrEnum):
 
 @app.command()
 @takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file")
-def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDir = None, **_: Any) -> None:
-    """Serve an app, or all apps of a file, on Ray. Press Ctrl-C to drain and stop."""
+def run(
+    context: typer.Context,
+    target: ServedArgument = None,
+    *,
+    engine_name: Annotated[
+        EngineName | None,
+        typer.Option(
+            "--engine",
+            help="What runs the replicas: processes of this machine, or Ray. [default: Ray with --address, otherwise "
+            "processes]",
+        ),
+    ] = None,
+    app_dir: AppDir = None,
+    **_: Any,
+) -> None:
+    """Serve an app, or all apps of a file, with replicas. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
-    options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address)
+    options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address, command_line=main)
     set_logs(chosen)
     screen = Screen.of_server(stderr=chosen.log_file is not None)
     for name in LOG_OPTIONS:
@@ -241,7 +255,7 @@ def run(context: typer.Context, target: ServedArgument = None, *, app_dir: AppDi
                 f"{CommandLine.display_name(name)} does not change the replicas of a running cluster: set "
                 f"APP_TOOLKIT_{name.upper()} in the environment of its nodes."
             )
-    serve_on_cluster(options, screen, engine())
+    serve_on_cluster(options, screen, engine_of_run(engine_name, chosen.address))
 
 
 @app.command()
@@ -355,7 +369,7 @@ def dev(
     application: FileApplication = None,
     **_: Any,
 ) -> None:
-    """Serve an app, or all apps of a file, in one process without Ray, and restart when a file changes."""
+    """Serve an app, or all apps of a file, in one process, and restart when a file changes."""
     project = read_project(Path.cwd())
     file = _file(context, target, project)
     chosen = _chosen(context, project)
@@ -900,7 +914,7 @@ def _operated(context: typer.Context, chosen: Options) -> tuple[Engine, str]:
     if "address" in given and "admin_url" in given:
         raise ConfigError("--address and --admin-url exclude each other")
     if chosen.admin_url is None or "address" in given:
-        return engine(), chosen.address or "auto"
+        return engine(address=chosen.address), chosen.address or "auto"
     return engine(chosen.admin_url), chosen.admin_url
 
 

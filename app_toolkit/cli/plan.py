@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
+from app_toolkit.cli.forked import ForkedCommand
 from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import ConfigFile
 from app_toolkit.config.models import ApplicationSpec
@@ -115,9 +116,20 @@ class Planning:
     The child itself reports errors of the app to the user, on the shared standard error.
     """
 
-    def __init__(self, named: str, arguments: Sequence[str]) -> None:
-        """Start the child. `named`: the name of the app in messages. `arguments`: those of the command `plan`."""
+    process: "subprocess.Popen[bytes] | ForkedCommand"
+
+    def __init__(self, named: str, arguments: Sequence[str], fork: Callable[[], None] | None = None) -> None:
+        """Start the child.
+
+        Parameters:
+            named: The name of the app in messages.
+            arguments: Those of the command `plan`.
+            fork: Runs the command line in a fork of this process. None: in a new process.
+        """
         self._named = named
+        if fork is not None:
+            self.process = ForkedCommand(["plan", "--format", "json", *arguments], fork)
+            return
         self.process = subprocess.Popen(
             # -P: do not put the current folder on the import path, because replicas do not have it there either.
             [sys.executable, "-P", "-m", "app_toolkit.cli", "plan", "--format", "json", *arguments],
@@ -171,8 +183,10 @@ class Planning:
             pass
 
 
-def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) -> Planning:
-    """Start planning one app with these options."""
+def planning_of(
+    target: str | None, app_dir: Path | None, options: PlanOptions, fork: Callable[[], None] | None = None
+) -> Planning:
+    """Start planning one app with these options. `fork`: as of `Planning`."""
     arguments = ["--name", options.name, "--route-prefix", options.route_prefix, "--loop", options.loop]
     if options.num_replicas is not None:
         arguments += ["--num-replicas", str(options.num_replicas)]
@@ -180,22 +194,24 @@ def planning_of(target: str | None, app_dir: Path | None, options: PlanOptions) 
         arguments += ["--stream-log", options.stream_log]
     if app_dir is not None:
         arguments += ["--app-dir", str(app_dir)]
-    return Planning(target or "the app", arguments if target is None else [*arguments, "--", target])
+    return Planning(target or "the app", arguments if target is None else [*arguments, "--", target], fork)
 
 
 @contextmanager
-def plannings_of(file: ConfigFile, *, rest: bool = False) -> Iterator[Iterator[Planning]]:
+def plannings_of(
+    file: ConfigFile, *, rest: bool = False, fork: Callable[[], None] | None = None
+) -> Iterator[Iterator[Planning]]:
     """Plan all applications of a file, `AT_ONCE` at the same time. The next one starts when another is consumed.
 
     Each has a process of its own, because their modules may have the same names. `rest`: the file has mistakes that
-    have been reported, so plan only the part that can be read.
+    have been reported, so plan only the part that can be read. `fork`: as of `Planning`.
     """
     with ExitStack() as stack:
         names = iter(file.applications)
 
         def start(name: str) -> Planning:
             arguments = ["--application", name, *(["--rest"] if rest else []), "--", file.document.source]
-            return stack.enter_context(Planning(name, arguments))
+            return stack.enter_context(Planning(name, arguments, fork))
 
         started = deque(map(start, islice(names, AT_ONCE)))
 

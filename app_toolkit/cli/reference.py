@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from app_toolkit.config.fields import by_name, parts
-from app_toolkit.config.files import OPTIONS_WITH_REFERENCES, ApplicationOptions
-from app_toolkit.config.models import ClassConfig, DeploymentConfig, Policy
+from app_toolkit.config.files import ApplicationOptions
+from app_toolkit.config.models import UNINTERPRETED, ClassConfig, DeploymentConfig, Policy
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.deployment import OF_INGRESSES
 
@@ -25,8 +25,8 @@ HEAD = """\
 `python -m app_toolkit.cli.reference > docs/reference/config.md` writes this page from the models of the options.
 [The command line](../cli.md#applications-in-a-file) describes the file.
 
-An option that the file does not set has the value of the code, or else its default. `ray_actor_options.num_cpus` is the
-option `num_cpus` in the table `ray_actor_options`. NAME stands for any name. `null` means no value.
+An option that the file does not set has the value of the code, or else its default. `resources.num_cpus` is the
+option `num_cpus` in the table `resources`. NAME stands for any name. `null` means no value.
 """
 
 INSTANCE = """\
@@ -87,7 +87,7 @@ def _deployments() -> Iterator[str]:
         on_ingress = ingress[name].default if name in ingress else NONE
         about = (option if on_ingress == NONE else ingress[name]).about + (" ↻" if option.restarts else "")
         yield f"| `{name}` | {option.should_be} | {on_ingress} | {on_class} | {about} |"
-    users = " and ".join(f"`{'.'.join(name)}`" for name in OPTIONS_WITH_REFERENCES)
+    users = " and ".join(f"`{name}`" for name in UNINTERPRETED)
     callers = ", ".join(f"`{name}`" for name in Policy.model_fields)
     yield f"\n{callers}: callers apply these options, and a change of them at once. In {users}"
     yield "a text can refer to the environment: `${NAME}`."

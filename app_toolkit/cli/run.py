@@ -1,7 +1,7 @@
-"""The command `run`: serves apps on Ray in the foreground, until a signal asks it to stop."""
+"""The command `run`: serves apps in the foreground, until a signal asks it to stop."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -36,6 +36,9 @@ class RunOptions:
     """The values of the environment variables to which the file refers. They may be secrets, so they are put into specs
     only when these leave this process."""
 
+    command_line: Callable[[], None] | None = None
+    """Runs the command line of this process, in a fork of it. None: it cannot run there."""
+
     def applied(self, spec: ApplicationSpec) -> ApplicationSpec:
         """Return the spec with each reference replaced by the value of its variable."""
         return spec if self.file is None else applied(spec, self.variables)
@@ -47,7 +50,8 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
     Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained.
     """
     launch.check(engine, options.address, options.http)
-    with Interrupts() as interrupts, plannings(options) as planned:
+    forks = options.address is None and engine.begin_instance(options.http)
+    with Interrupts() as interrupts, plannings(options, options.command_line if forks else None) as planned:
         engine.preload()  # while child processes import the apps
         try:
             with screen.working("Importing the app"):
@@ -60,7 +64,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
             if options.address is None:
                 _warn_of_few_cpus([*shared_logs(specs), *specs], screen)
             manifest = Manifest([options.applied(spec) for spec in specs], code, options.http, options.named)
-            with screen.working("Starting Ray" if options.address is None else "Joining the cluster"):
+            with screen.working("Starting the instance" if options.address is None else "Joining the cluster"):
                 client = launch.start(engine, specs, options.address)
         except KeyboardInterrupt:
             return
@@ -82,13 +86,13 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
 
 
 @contextmanager
-def plannings(options: RunOptions) -> Iterator[Iterable[Planning]]:
-    """Start planning the target, or all applications of the file."""
+def plannings(options: RunOptions, fork: Callable[[], None] | None = None) -> Iterator[Iterable[Planning]]:
+    """Start planning the target, or all applications of the file. `fork`: as of `Planning`."""
     if options.file is not None:
-        with plannings_of(options.file) as several:
+        with plannings_of(options.file, fork=fork) as several:
             yield several
     else:
-        with planning_of(options.target, options.app_dir, options.plan) as planning:
+        with planning_of(options.target, options.app_dir, options.plan, fork) as planning:
             yield [planning]
 
 

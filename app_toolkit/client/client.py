@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
 from app_toolkit.client.commands import (
     AddCandidate,
@@ -19,6 +19,7 @@ from app_toolkit.client.commands import (
     Rollback,
 )
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
+from app_toolkit.config.models import Capability, HTTPOptions
 from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
@@ -75,7 +76,7 @@ class Client(ABC):
         """
 
     def links(self) -> Mapping[str, str]:
-        """Return the addresses of other pages about the instance, such as Ray's dashboard, by name."""
+        """Return the addresses of other pages about the instance, such as a dashboard of the engine, by name."""
         return {}
 
     @abstractmethod
@@ -224,6 +225,9 @@ class Driver(Protocol):
 class Engine(ABC):
     """Starts instances and connects to them. A *cluster* is what an instance runs on."""
 
+    capabilities: ClassVar[frozenset[Capability]]
+    """What the engine can do. Options that need another capability have no effect, which `launch.start` logs."""
+
     @abstractmethod
     def check(self, address: str) -> None:
         """Raise `ConfigError` if no cluster answers at this address, without `preload`."""
@@ -234,6 +238,14 @@ class Engine(ABC):
 
         A process that shows the output of replicas calls this before any other method but `check`.
         """
+
+    def begin_instance(self, http: HTTPOptions) -> bool:
+        """Begin an instance that ends with this process, if `start` without an address needs it.
+
+        After the call, a child of this process may continue instead of it, so call it before there are threads. Return
+        whether that is so, and this process can be forked as well. `http`: the options of the first proxy.
+        """
+        return False
 
     @abstractmethod
     def is_joined(self) -> bool:

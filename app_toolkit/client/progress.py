@@ -54,7 +54,7 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
 
 
 def _short(proxies: str) -> str:
-    """Return the name of a replica set of proxies with the beginning of the node's ID, as in Ray's own tools."""
+    """Return the name of a replica set of proxies with the beginning of the node's ID."""
     key = ProcessSetKey.parse(proxies)
     return key._replace(node=NodeId(key.node[:SHOWN_NODE])).name
 

@@ -21,6 +21,7 @@ from app_toolkit.config.models import (
     LOGGING_CONFIG,
     LOOP,
     STREAM_LOG,
+    UNINTERPRETED,
     ApplicationSpec,
     ClassConfig,
     DeploymentConfig,
@@ -43,9 +44,6 @@ C = TypeVar("C", bound=DeploymentConfig)
 
 SUFFIXES = frozenset({".yaml", ".yml"})
 """The suffixes of files with applications."""
-
-OPTIONS_WITH_REFERENCES = (("user_config",), ("ray_actor_options", "runtime_env"))
-"""The options whose values user code or Ray interprets. Only their texts may refer to environment variables."""
 
 
 def _validate_target(target: str) -> str:
@@ -257,7 +255,7 @@ def applied_again(spec: ApplicationSpec, deployed: ApplicationSpec) -> Applicati
 
     def resolved(each: DeploymentSpec) -> DeploymentSpec:
         before = deployed.deployment(each.config.name)
-        values, there = _values(before.config), _written(before)
+        values, there = before.config.uninterpreted, _written(before)
         known = {
             text: value
             for option, of_option in before.written.items()
@@ -276,7 +274,8 @@ def applied_again(spec: ApplicationSpec, deployed: ApplicationSpec) -> Applicati
 
         try:
             plain = {
-                option: unmasked(value, there.get(option), (option,)) for option, value in _values(each.config).items()
+                option: unmasked(value, there.get(option), (option,))
+                for option, value in each.config.uninterpreted.items()
             }
         except ValueError as error:
             raise ConfigError(f"{spec.name}/{each.config.name}: {error}") from None
@@ -291,7 +290,7 @@ def _with_deployments(spec: ApplicationSpec, change: Callable[[DeploymentSpec], 
 
 def _resolved(deployment: DeploymentSpec, value_of: Callable[[str], str]) -> DeploymentSpec:
     """Return a deployment, which is as written, with `value_of` applied to its texts."""
-    having = {option: value for option, value in _values(deployment.config).items() if _has_references(value)}
+    having = {option: value for option, value in deployment.config.uninterpreted.items() if _has_references(value)}
     config = _with_texts(deployment.config, value_of)
     return deployment.model_copy(update={"config": config, "written": having})
 
@@ -301,30 +300,22 @@ def _has_references(value: Any) -> bool:
 
 
 def _with_texts(config: C, change: Callable[[str], str]) -> C:
-    """Return the options with `change` applied to each text in the options `OPTIONS_WITH_REFERENCES`."""
-    values = _values(config).items()
+    """Return the options with `change` applied to each text in the options `UNINTERPRETED`."""
+    values = config.uninterpreted.items()
     return _with_values(config, {option: references.each_text(value, change) for option, value in values})
 
 
-def _values(config: DeploymentConfig) -> dict[str, Any]:
-    """Return the options `OPTIONS_WITH_REFERENCES` that are set, by dotted name."""
-    found: dict[str, Any] = {"ray_actor_options.runtime_env": config.ray_actor_options.runtime_env}
-    if isinstance(config, ClassConfig):
-        found["user_config"] = config.user_config
-    return {option: value for option, value in found.items() if value is not None}
-
-
 def _written(deployment: DeploymentSpec) -> dict[str, Any]:
-    """Return the options `OPTIONS_WITH_REFERENCES` of an applied deployment as written, with their secrets."""
-    return {**_values(as_written(deployment.config)), **deployment.written}
+    """Return the options `UNINTERPRETED` of an applied deployment as written, with their secrets."""
+    return {**as_written(deployment.config).uninterpreted, **deployment.written}
 
 
-def _with_values(config: C, values: Mapping[str, Any]) -> C:
-    """Return the options with other values of those that `_values` returns."""
+def _with_values(config: M, values: Mapping[str, Any]) -> M:
+    """Return the options with other values of those with these dotted names."""
     changed: dict[str, Any] = {}
     for option, value in values.items():
         name, _, part = option.partition(".")
-        changed[name] = getattr(config, name).model_copy(update={part: value}) if part else value
+        changed[name] = _with_values(getattr(config, name), {part: value}) if part else value
     return config.model_copy(update=changed)
 
 
@@ -458,8 +449,8 @@ class _FileReader:
                 self._report_option(place, f": {error}" if is_secret else f" = {text!r}: {error}")
                 continue
             option = _option(place)
-            if found and not any(option[: len(name)] == name for name in OPTIONS_WITH_REFERENCES):
-                names = " and ".join(".".join(name) for name in OPTIONS_WITH_REFERENCES)
+            if found and not any(f"{'.'.join(map(str, option))}.".startswith(f"{name}.") for name in UNINTERPRETED):
+                names = " and ".join(UNINTERPRETED)
                 why = f"only {names} may refer to environment variables, and a literal ${{ is written $${{"
                 self._report_option(place, f" = {text!r}: {why}")
 

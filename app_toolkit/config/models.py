@@ -3,8 +3,9 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qs, urlsplit
@@ -30,7 +31,7 @@ from app_toolkit.config.log_config import logging_config
 from app_toolkit.config.rate_limit import counted_by, rate_limit
 from app_toolkit.config.suggestions import nearest
 from app_toolkit.errors import ConfigError
-from app_toolkit.interfaces import ReloadableOptions, Resources
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.types import Kind, LoopKind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
@@ -43,8 +44,18 @@ RESTARTS = {"restarts": True}
 are applied by callers or the controller, or reloaded by running replicas (`reloadable_options`)."""
 
 
-ON_RAY = {"on_ray": True}
-"""Marks the options that have no effect without Ray, where each deployment is one replica in the same process."""
+Capability = Literal["processes", "nodes", "resources", "ray"]
+"""What an engine can do beyond one replica in one process: start processes, place them on several nodes, reserve
+resources for them, and apply the options in the table `ray`."""
+
+
+PROCESSES: dict[str, JsonValue] = {"needs": "processes"}
+"""Marks the options that have no effect in an engine without this capability. Options with another one say `needs`."""
+
+
+UNINTERPRETED = ("user_config", "resources.ray.runtime_env")
+"""The options, by dotted name, whose values only user code or the engine interprets. Their texts may be secret, and may
+refer to variables of the environment."""
 
 
 class Model(BaseModel):
@@ -121,17 +132,9 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-class RayActorOptions(Model):
-    """Resources that one replica requests from the cluster. Ray reserves them, and enforces only GPUs."""
+class RayOptions(Model):
+    """Options of one replica that only the engine on Ray applies."""
 
-    num_cpus: Annotated[float, Field(ge=0, le=1024)] = 0.1
-    """logical CPUs"""
-    num_gpus: Annotated[float, Field(ge=0, le=64)] = 0
-    """logical GPUs; fractions share one"""
-    memory: Annotated[int | None, Field(ge=1)] = None
-    """bytes of memory to reserve"""
-    resources: dict[str, float] = {}
-    """custom resources by name"""
     accelerator_type: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_.-]+$")] = None
     """accelerator type that the node must have, by Ray's name: `H100`, `L4`"""
     runtime_env: dict[str, JsonValue] | None = None
@@ -148,11 +151,20 @@ class RayActorOptions(Model):
             raise ValueError("env_vars of the runtime_env should be a table of texts; put numbers in quotes")
         return self
 
-    def to_resources(self) -> Resources:
-        """Translate these options for everything below the option models. Only the engine on Ray reads the rest."""
-        of_every_engine = {"num_cpus", "num_gpus", "memory"}
-        rest = self.model_dump(exclude=of_every_engine, exclude_none=True)
-        return Resources(self.num_cpus, self.num_gpus, self.memory, rest)
+
+class ResourceOptions(Model):
+    """Resources that one replica requests from its engine. On Ray, they are reserved, and only GPUs are enforced."""
+
+    num_cpus: Annotated[float, Field(ge=0, le=1024)] = 0.1
+    """logical CPUs"""
+    num_gpus: Annotated[float, Field(ge=0, le=64)] = 0
+    """logical GPUs; fractions share one"""
+    memory: Annotated[int | None, Field(ge=1)] = None
+    """bytes of memory to reserve"""
+    custom: dict[str, float] = {}
+    """custom resources by name"""
+    ray: Annotated[RayOptions, Field(json_schema_extra={"needs": "ray"})] = RayOptions()
+    """options that only the engine on Ray applies"""
 
 
 def _affinity(option: str | None) -> str | None:
@@ -246,7 +258,7 @@ class IngressPolicy(Model):
     """maximum requests of one client in a second, minute, hour or day: 100/minute; further ones get 429"""
     rate_limit_by: Annotated[str, AfterValidator(_rate_limit_by)] = "client"
     """what identifies a client: client (its address), session, header:NAME, query:NAME or cookie:NAME"""
-    retry: Annotated[Retry, Field(json_schema_extra=ON_RAY)] = "idempotent"
+    retry: Annotated[Retry, Field(json_schema_extra=PROCESSES)] = "idempotent"
     """lost requests that are retried; idempotent: GET, HEAD, OPTIONS, PUT, DELETE, TRACE, and `@idempotent` methods"""
     faults: Faults | None = None
     """faults that requests and calls get on purpose; None: none"""
@@ -255,7 +267,7 @@ class IngressPolicy(Model):
 class Policy(IngressPolicy):
     """Options that callers of a deployment apply. A change takes effect at once and restarts nothing."""
 
-    routing_policy: Annotated[str | None, AfterValidator(_routing_policy), Field(json_schema_extra=ON_RAY)] = None
+    routing_policy: Annotated[str | None, AfterValidator(_routing_policy), Field(json_schema_extra=PROCESSES)] = None
     """what chooses the replica of a call: prefix, the longest known part of its conversation, or module:function"""
 
 
@@ -339,9 +351,11 @@ class DeploymentConfig(IngressPolicy):
 
     name: Name
     """letters, digits, `-` and `_`; unique within its application"""
-    num_replicas: Annotated[Count | Literal["auto"], WrapValidator(_count_or_auto), Field(json_schema_extra=ON_RAY)] = 1
+    num_replicas: Annotated[
+        Count | Literal["auto"], WrapValidator(_count_or_auto), Field(json_schema_extra=PROCESSES)
+    ] = 1
     """number of replicas; auto: set by autoscaling"""
-    autoscaling_config: Annotated[AutoscalingConfig | None, Field(json_schema_extra=ON_RAY)] = None
+    autoscaling_config: Annotated[AutoscalingConfig | None, Field(json_schema_extra=PROCESSES)] = None
     """options of autoscaling; if given, `num_replicas` is auto"""
     max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 100
     """maximum requests that one replica runs at a time"""
@@ -351,23 +365,27 @@ class DeploymentConfig(IngressPolicy):
     """maximum open streams of one replica that do not count against `max_ongoing_requests`; further streams count"""
     on_disconnect: Annotated[OnDisconnect, Field(json_schema_extra=RESTARTS)] = "auto"
     """whether a handler is cancelled when its client disconnects; auto: streams, WebSockets, GET and HEAD"""
-    max_replicas_per_node: Annotated[int | None, Field(ge=1, le=100, json_schema_extra={**RESTARTS, **ON_RAY})] = None
+    max_replicas_per_node: Annotated[
+        int | None, Field(ge=1, le=100, json_schema_extra={**RESTARTS, "needs": "nodes"})
+    ] = None
     """maximum replicas on one node; further ones wait for another node. None: no limit"""
-    max_surge: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = "25%"
+    max_surge: Annotated[Amount, Field(json_schema_extra=PROCESSES)] = "25%"
     """extra replicas during an update; a share, "25%", is rounded up"""
-    max_unavailable: Annotated[Amount, Field(json_schema_extra=ON_RAY)] = 0
+    max_unavailable: Annotated[Amount, Field(json_schema_extra=PROCESSES)] = 0
     """replicas that may be missing during an update; a share is rounded down"""
-    startup_timeout_s: Annotated[float, Field(gt=0, le=86_400, json_schema_extra=ON_RAY)] = 300.0
+    startup_timeout_s: Annotated[float, Field(gt=0, le=86_400, json_schema_extra=PROCESSES)] = 300.0
     """seconds from placement until a replica must be ready"""
-    graceful_shutdown_timeout_s: Annotated[float, Field(ge=0, le=86_400, json_schema_extra=ON_RAY)] = 20.0
+    graceful_shutdown_timeout_s: Annotated[float, Field(ge=0, le=86_400, json_schema_extra=PROCESSES)] = 20.0
     """seconds that a draining replica has to finish; then it is killed"""
-    health_check_period_s: Annotated[float, Field(gt=0, le=3_600, json_schema_extra=ON_RAY)] = 5.0
+    health_check_period_s: Annotated[float, Field(gt=0, le=3_600, json_schema_extra=PROCESSES)] = 5.0
     """seconds between two health checks"""
-    health_check_timeout_s: Annotated[float, Field(gt=0, le=3_600, json_schema_extra=ON_RAY)] = 5.0
+    health_check_timeout_s: Annotated[float, Field(gt=0, le=3_600, json_schema_extra=PROCESSES)] = 5.0
     """seconds that a health check may take"""
-    health_check_failure_threshold: Annotated[int, Field(ge=1, le=1_000, json_schema_extra=ON_RAY)] = 3
+    health_check_failure_threshold: Annotated[int, Field(ge=1, le=1_000, json_schema_extra=PROCESSES)] = 3
     """failed health checks in a row after which a replica is replaced"""
-    ray_actor_options: Annotated[RayActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = RayActorOptions()
+    resources: Annotated[ResourceOptions, Field(json_schema_extra={**RESTARTS, "needs": "resources"})] = (
+        ResourceOptions()
+    )
     batch: dict[str, BatchLimits] = {}
     """limits of `@batch` endpoints or methods, by name of the function; they override the code"""
 
@@ -406,10 +424,15 @@ class DeploymentConfig(IngressPolicy):
         """The most replicas that requests can be spread over, without those that an update replaces."""
         return int(self.num_replicas) if self.autoscaling_config is None else self.autoscaling_config.max_replicas
 
+    def without_effect(self, capabilities: Collection[Capability]) -> tuple[str, ...]:
+        """Return the options, by dotted name, that differ from their defaults and have no effect in an engine."""
+        return tuple(_without_effect(self, capabilities))
+
     @property
-    def on_ray(self) -> tuple[str, ...]:
-        """The options, by dotted name, that differ from their defaults and have no effect without Ray."""
-        return tuple(_on_ray(self))
+    def uninterpreted(self) -> dict[str, Any]:
+        """The values of the options `UNINTERPRETED` that are set."""
+        values = {option: reduce(_part, option.split("."), self) for option in UNINTERPRETED}
+        return {option: value for option, value in values.items() if value is not None}
 
     @property
     def reloadable_options(self) -> ReloadableOptions:
@@ -426,19 +449,26 @@ class DeploymentConfig(IngressPolicy):
         return Policy(**{name: getattr(self, name) for name in fields})
 
 
-def _on_ray(config: DeploymentConfig) -> Iterator[str]:
-    for name, field in type(config).model_fields.items():
-        extra, value = field.json_schema_extra, getattr(config, name)
-        if not isinstance(extra, dict) or "on_ray" not in extra or value == field.default:
+def _part(options: Any, name: str) -> Any:
+    return getattr(options, name, None)
+
+
+def _without_effect(
+    options: Model, capabilities: Collection[Capability], needed: JsonValue = None, prefix: str = ""
+) -> Iterator[str]:
+    """Yield the changed options without an effect. `needed`: the capability for options that are not marked."""
+    for name, field in type(options).model_fields.items():
+        extra, value = field.json_schema_extra, getattr(options, name)
+        capability = extra.get("needs", needed) if isinstance(extra, dict) else needed
+        if value == field.default:
             continue
-        if isinstance(value, RayActorOptions):
-            parts = type(value).model_fields
-            yield from (f"{name}.{part}" for part in parts if getattr(value, part) != parts[part].default)
-        else:
-            yield name
+        if isinstance(value, ResourceOptions | RayOptions):
+            yield from _without_effect(value, capabilities, capability, f"{prefix}{name}.")
+        elif capability is not None and capability not in capabilities:
+            yield f"{prefix}{name}"
 
 
-class ClassActorOptions(RayActorOptions):
+class ClassResources(ResourceOptions):
     """The resources of a replica of a class. The default is a whole CPU: a model computes, an ingress mostly waits."""
 
     num_cpus: Annotated[float, Field(ge=0, le=1024)] = 1
@@ -450,9 +480,7 @@ class ClassConfig(DeploymentConfig, Policy):
 
     max_ongoing_requests: Annotated[int, Field(ge=1, le=100_000)] = 16
     """maximum calls that one replica runs at a time; by default 16, or as many as its batches need"""
-    ray_actor_options: Annotated[ClassActorOptions, Field(json_schema_extra={**RESTARTS, **ON_RAY})] = (
-        ClassActorOptions()
-    )
+    resources: Annotated[ClassResources, Field(json_schema_extra={**RESTARTS, "needs": "resources"})] = ClassResources()
     sync_threads: Annotated[int, Field(ge=1, le=64, json_schema_extra=RESTARTS)] = 1
     """threads that run the constructor and the `def` methods of one replica"""
     user_config: dict[str, JsonValue] | None = None
@@ -704,7 +732,7 @@ class ApplicationSpec(Origin):
     @property
     def num_cpus(self) -> float:
         """The sum of the logical CPUs that the initial replicas of all deployments reserve."""
-        return sum(each.config.starting_replicas * each.config.ray_actor_options.num_cpus for each in self.deployments)
+        return sum(each.config.starting_replicas * each.config.resources.num_cpus for each in self.deployments)
 
     def template_hash(self, deployment: str) -> str:
         """Return a hash of everything that only a new replica of this deployment can apply."""

@@ -66,7 +66,7 @@ class InstanceOptions(HTTPOptions):
 
 
 LOG_OPTIONS = ("log_level", "log_format")
-"""The options that the processes of a Ray get in their environment, when they start."""
+"""The options that the processes of an instance get in their environment, when they start."""
 
 
 class Options(InstanceOptions, PlanOptions):
@@ -87,8 +87,8 @@ class Options(InstanceOptions, PlanOptions):
     log_file: Annotated[
         Literal["-"] | None,
         Field(
-            description="where `run` writes the log records of all processes of a local Ray; -: standard output, and "
-            "its own messages go to standard error"
+            description="where `run` writes the log records of all processes of a local cluster; -: standard output, "
+            "and its own messages go to standard error"
         ),
     ] = None
 

@@ -22,7 +22,7 @@ NOTHING: Given = {}
 
 HEAD = """\
 # Written by `app-toolkit plan --format yaml`. Commented lines show the value that applies without this file. A text
-# in user_config and in ray_actor_options.runtime_env may refer to an environment variable with ${NAME}; a literal ${ is
+# in user_config and in resources.ray.runtime_env may refer to an environment variable with ${NAME}; a literal ${ is
 # written $${.
 """
 

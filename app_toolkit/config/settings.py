@@ -1,10 +1,8 @@
-"""Environment variables. Only this module reads or changes them."""
+"""Environment variables. Only this module, and the one of an engine for its own variables, read or change them."""
 
 import os
-import string
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +157,7 @@ LOG_FILE = "APP_TOOLKIT_LOG_FILE"
 
 
 def set_logs(options: Options) -> None:
-    """Set the log level and format for the child processes of this process, which include those of a local Ray.
-
-    The log file is set for this process, which starts the local Ray.
-    """
+    """Set the log level, format and file for this process and its child processes, which include a local cluster's."""
     os.environ[LOG_LEVEL] = options.log_level
     os.environ[LOG_FORMAT] = options.log_format
     os.environ[LOG_FILE] = options.log_file or ""
@@ -180,81 +175,8 @@ def log_format() -> str:
 
 
 def logs_to_stdout() -> bool:
-    """Return whether this process writes the log records of all processes of its local Ray to standard output."""
+    """Return whether this process writes the log records of all processes of its local cluster to standard output."""
     return os.environ.get(LOG_FILE) == "-"
-
-
-def set_plain_logs(colour: bool) -> None:
-    """Make Ray forward every line that workers log, without colours unless `colour`. Call before importing Ray."""
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    if not colour:
-        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
-
-
-def set_up_workers() -> None:
-    """Make a local Ray run its workers with normal priority, and end what a worker has started when its process ends.
-
-    By default workers have a lower priority, and processes that a killed worker has started stay. Call before Ray is
-    started. On a cluster that is joined, this has no effect.
-    """
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    os.environ.setdefault("RAY_process_group_cleanup_enabled", "1")
-
-
-def disable_ray_auto_start() -> bool:
-    """Prevent Ray from starting a cluster when code uses Ray without `ray.init()`. Call before importing Ray.
-
-    Returns False if the environment sets another value.
-    """
-    return os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0") == "0"
-
-
-def ray_decides_by_token() -> bool:
-    """Return whether Ray is configured to use its own access token, and not no token or one of another kind."""
-    return os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
-
-
-def ray_token() -> str | None:
-    """Return the access token that Ray sends to a cluster, from the first source that has one.
-
-    As in Ray, it is the first line of the file, without ASCII white space around it.
-    """
-    if not ray_decides_by_token():
-        return None
-    text = os.environ.get("RAY_AUTH_TOKEN", "")
-    if not text:
-        with suppress(OSError):
-            path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or ray_token_path())
-            text = path.expanduser().read_text().partition("\n")[0]
-    return text.strip(string.whitespace) or None
-
-
-def ray_cluster_token() -> str | None:
-    """Return the access token of the cluster that this process is a part of; None: the cluster has none.
-
-    Ray sets `RAY_AUTH_MODE` in each process of a cluster that has one.
-    """
-    return ray_token() if "RAY_AUTH_MODE" in os.environ else None
-
-
-def ray_uses_tls() -> bool:
-    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
-
-
-def ray_makes_token() -> bool:
-    """Return whether Ray would create a missing token at `ray_token_path`, because no other token is configured."""
-    configured = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    return ray_decides_by_token() and not configured
-
-
-def ray_token_path() -> Path:
-    """Return the default file of Ray's access token."""
-    return Path.home() / ".ray" / "auth_token"
-
-
-def ray_folder() -> Path:
-    """Return the folder for the files of a local Ray. It is /tmp by default, because socket paths must be short."""
-    return Path(os.environ.get("RAY_TMPDIR") or "/tmp")
 
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -262,7 +184,7 @@ DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def hide_devices() -> None:
-    """Hide all GPUs from this process. Ray leaves them visible to an actor that requests none.
+    """Hide all GPUs from this process, which has requested none.
 
     Call before importing user code.
     """

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 NO_PLACEMENT_GROUP = (
-    "app_toolkit has no placement groups: one replica is one actor; use 'ray_actor_options' and 'max_replicas_per_node'"
+    "app_toolkit has no placement groups: one replica is one actor; use 'resources' and 'max_replicas_per_node'"
 )
 AFFINITY = "use 'affinity': calls with the same key prefer the same replica"
 NO_CHOICE_OF_REPLICA = "a request goes to the less loaded of two replicas, or to that of its session: use 'affinity'"
@@ -58,6 +58,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "max_task_retries": NO_RESTARTS,
     "object_store_memory": "Ray has one object store for all actors of a node: set its size where Ray is started",
     "placement_group": NO_PLACEMENT_GROUP,
+    "resources": "use 'custom'",
     "scheduling_strategy": PLACEMENT,
     # An application, and the instance
     "external_scaler_enabled": "`app-toolkit scale` works for every deployment",
@@ -71,7 +72,9 @@ OTHER_NAMES: Mapping[str, str] = {
     "proxy_location": "every node that has replicas has proxies; use 'proxies_per_node'",
     "request_timeout_s": "it is an option of each deployment",
     "root_path": "use 'route_prefix' of the application",
-    "runtime_env": "it belongs in 'ray_actor_options' of each deployment",
+    "accelerator_type": "it belongs in the table 'ray' of 'resources'",
+    "ray_actor_options": "use 'resources'; what only Ray has belongs in its table 'ray'",
+    "runtime_env": "it belongs in the table 'ray' of 'resources' of each deployment",
     "ssl_ca_certs": "the proxies do not ask clients for certificates",
     "ssl_keyfile_password": "the key must not be encrypted with a password",
     "target_capacity": NO_POLICY,

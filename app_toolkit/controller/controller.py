@@ -704,7 +704,9 @@ class Controller:
         step = self.desired.shutdown_step
         if step is not None and self._shutdown_deadline is None:
             self._shutdown_deadline = self._clock.now() + shutdown.longest(self._replica_sets.known)
-        specs = self._scaling.scaled(self.desired.specs(), self._replica_sets.known, self._clock.now())
+        specs = self.desired.specs()
+        promoted = traffic.promoted_sets(self.desired.rollouts, specs)
+        specs = self._scaling.scaled(specs, self._replica_sets.known, promoted, self._clock.now())
         self._replica_sets.specify(specs, proxies_linger=shutdown.proxies_linger(step))
         self.publisher.publish(ROUTES, encode(route_snapshot(traffic.published(self.desired.rollouts))))
         self._publish_splits()

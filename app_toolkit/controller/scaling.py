@@ -55,15 +55,26 @@ class Scaling:
                 self._begin(spec, spec.autoscaling, 0, now)
 
     def scaled(
-        self, specs: Mapping[AnySetKey, ReplicaSetSpec], known: Mapping[AnySetKey, ReplicaSet], now: float
+        self,
+        specs: Mapping[AnySetKey, ReplicaSetSpec],
+        known: Mapping[AnySetKey, ReplicaSet],
+        promoted: Mapping[AnySetKey, AnySetKey],
+        now: float,
     ) -> dict[AnySetKey, ReplicaSetSpec]:
-        """Set the desired replica sets, and return their specs with the targets of the autoscalers."""
+        """Set the desired replica sets, and return their specs with the targets of the autoscalers.
+
+        `promoted`: the replica set of the promoted candidate for each replica set of a main revision. The main revision
+        gets at least as many replicas, because it takes over the requests of the candidate.
+        """
         for key in self._scaled.keys() - specs.keys():
             del self._scaled[key]
         self._recovering &= specs.keys()
-        return {key: self._with_target(spec, known.get(key), now) for key, spec in specs.items()}
+        least = {main: self._scaled[key].target for main, key in promoted.items() if key in self._scaled}
+        return {key: self._with_target(spec, known.get(key), least.get(key, 0), now) for key, spec in specs.items()}
 
-    def _with_target(self, spec: ReplicaSetSpec, replica_set: ReplicaSet | None, now: float) -> ReplicaSetSpec:
+    def _with_target(
+        self, spec: ReplicaSetSpec, replica_set: ReplicaSet | None, least: int, now: float
+    ) -> ReplicaSetSpec:
         key, config = spec.key, spec.autoscaling
         if config is None:
             self._scaled.pop(key, None)
@@ -74,9 +85,9 @@ class Scaling:
         there = self._scaled.get(key)
         if there is None:
             before = replica_set.spec if replica_set is not None and replica_set.desired else None
-            there = self._begin(spec, config, (before or spec).target, now)
-        elif (there.autoscaler.config, there.autoscaler.shares) != (config, _shares(spec)):
-            there = self._begin(spec, config, there.target, now)
+            there = self._begin(spec, config, max((before or spec).target, least), now)
+        elif there.target < least or (there.autoscaler.config, there.autoscaler.shares) != (config, _shares(spec)):
+            there = self._begin(spec, config, max(there.target, least), now)
         return replace(spec, target=there.target)
 
     def _begin(self, spec: ReplicaSetSpec, config: AutoscalingConfig, target: int, now: float) -> _Scaled:

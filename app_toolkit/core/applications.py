@@ -4,7 +4,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app_toolkit.config.files import applied_again
-from app_toolkit.config.models import ApplicationSpec, ClassSpec, DeploymentSpec, HTTPOptions, SplitSpec
+from app_toolkit.config.models import (
+    ApplicationSpec,
+    ClassSpec,
+    DeploymentSpec,
+    HTTPOptions,
+    ResourceOptions,
+    SplitSpec,
+)
 from app_toolkit.core import partial
 from app_toolkit.core.diff import Change, Diff, difference, of_part, options_changed
 from app_toolkit.core.identity import AnySetKey, ApplicationKey, ReplicaSetKey
@@ -269,10 +276,15 @@ def replica_set_specs(
     }
 
 
+def _resources(options: ResourceOptions) -> Resources:
+    engine_options = options.ray.model_dump(exclude_none=True)
+    return Resources(options.num_cpus, options.num_gpus, options.memory, options.custom, engine_options)
+
+
 def _without_secrets(resources: Resources, secrets: Collection[str]) -> tuple[Resources, Mapping[str, str]]:
     """Return the resources without the environment variables that contain secrets, and these variables.
 
-    Ray writes the runtime environment of a process to its own logs. So the replica sets these variables itself.
+    An engine may write the environment of a process to its own logs. So the replica sets these variables itself.
     """
     environment = resources.engine_options.get("runtime_env", {})
     variables = environment.get("env_vars", {})
@@ -291,7 +303,7 @@ def _replica_set_spec(
     config, origin = deployment.config, deployment.origin or spec
     template_hash = spec.template_hash(config.name)
     secrets = secrets_of(deployment)
-    resources, variables = _without_secrets(config.ray_actor_options.to_resources(), secrets)
+    resources, variables = _without_secrets(_resources(config.resources), secrets)
     return ReplicaSetSpec(
         key=key,
         template_hash=template_hash,

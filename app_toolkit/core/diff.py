@@ -5,10 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from app_toolkit.config.models import ApplicationSpec, DeploymentSpec, Model, Origin, SplitSpec
-
-HIDDEN = ("user_config", "ray_actor_options.runtime_env")
-"""Options whose values may be secret. A diff contains only that they change, and not their values."""
+from app_toolkit.config.models import UNINTERPRETED, ApplicationSpec, DeploymentSpec, Model, Origin, SplitSpec
 
 NONE = "none"
 
@@ -110,7 +107,9 @@ def options_changed(before: Model, after: Model) -> tuple[Change, ...]:
     """
     one, other = dict(_flat(before.model_dump(mode="json"))), dict(_flat(after.model_dump(mode="json")))
     return tuple(
-        Change(option) if option in HIDDEN else Change(option, _shown(one.get(option)), _shown(other.get(option)))
+        Change(option)
+        if option in UNINTERPRETED
+        else Change(option, _shown(one.get(option)), _shown(other.get(option)))
         for option in {**one, **other}
         if one.get(option) != other.get(option)
     )
@@ -195,10 +194,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _flat(options: Mapping[str, Any], around: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the options by dotted names. Options in `HIDDEN` contain mappings of users and are not split."""
+    """Yield the options by dotted names. Options in `UNINTERPRETED` contain mappings of users and are not split."""
     for name, value in options.items():
         option = f"{around}{name}"
-        if isinstance(value, Mapping) and option not in HIDDEN:
+        if isinstance(value, Mapping) and option not in UNINTERPRETED:
             yield from _flat(value, f"{option}.")
         else:
             yield option, value

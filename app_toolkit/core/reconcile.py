@@ -346,7 +346,7 @@ def forgiven(record: ReplicaSetRecord, seconds: float) -> ReplicaSetRecord:
             replace(
                 replica,
                 since=replica.since + seconds,
-                probed_at=replica.probed_at + seconds,
+                probed_at=later(replica.probed_at),
                 probing_since=later(replica.probing_since),
                 drain_sent=later(replica.drain_sent),
                 stop_sent=later(replica.stop_sent),
@@ -455,10 +455,12 @@ def _next_probe(spec: ReplicaSetSpec, replica: ReplicaRecord) -> tuple[float, Ac
             return replica.since, Retire(replica.id, why, failed=True)
         # Before the kill, callers receive a snapshot that marks the replica as unresponsive and lists the requests that
         # run in it, because callers must not retry those requests.
-        failed_at = max(replica.probed_at, replica.probing_since or 0.0)
+        failed_at = max(replica.probed_at or 0.0, replica.probing_since or 0.0)
         return failed_at + AGAIN_S if failed == 1 and spec.routed else replica.since, Kill(replica.id, why)
     probe = Probe(replica.id, spec.health_check_timeout_s)
     if replica.probing_since is None:
+        if replica.probed_at is None:
+            return replica.since, probe
         # After a failure the next probe follows soon, because clients wait for a replica that hangs.
         period = min(spec.health_check_period_s, AGAIN_S) if failed else spec.health_check_period_s
         return replica.probed_at + period, probe

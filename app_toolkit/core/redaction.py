@@ -53,10 +53,7 @@ class Redactor:
 def secrets_of(deployment: DeploymentSpec) -> tuple[str, ...]:
     """Return the secrets in the options of a deployment that may have references (`config.files`)."""
     config = deployment.config
-    values = {
-        "ray_actor_options.runtime_env": config.ray_actor_options.runtime_env,
-        "user_config": getattr(config, "user_config", None),
-    }
+    values = config.uninterpreted
     found = [*secrets_in(values)]
     for option, written in deployment.written.items():
         found += referenced(written, values[option])

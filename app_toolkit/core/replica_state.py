@@ -202,8 +202,9 @@ class ReplicaRecord:
     ready: bool = False
     """Whether a probe has passed since the replica began to serve with its present options, and the replica has served
     for longer than any replica with the same template hash that died."""
-    probed_at: float = 0.0
-    """When the last probe was answered. The next probe is due one period later."""
+    probed_at: float | None = None
+    """When the last probe was answered, or the running process was found. The next probe is due one period later.
+    None: neither has happened, so the first probe is due when the replica has started."""
     probing_since: float | None = None
     """When the probe in progress was sent; None: there is none."""
     connections: int = 0
@@ -323,7 +324,7 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
                 unrouted=phase is P.DRAINING,
             )
         case Started() if before is P.STARTING:
-            return replace(record, location=event.location, unplaceable=None, serving_since=now, probed_at=now)
+            return replace(record, location=event.location, unplaceable=None, serving_since=now)
         case Unplaceable() if before is P.STARTING:
             return replace(record, unplaceable=event, since=now)
         case Placed() if before is P.STARTING:

@@ -1,14 +1,14 @@
 """The shares of the live revisions of an application and of the members of a split, their mirrors, and each change."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, isfinite
 from typing import TypeVar
 
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.core.canary import CanaryPlan, CanaryRelease, Decision, Requests, next_step
-from app_toolkit.core.identity import ApplicationKey
+from app_toolkit.core.identity import AnySetKey, ApplicationKey, ReplicaSetKey
 from app_toolkit.core.publication import LiveRevision
 from app_toolkit.core.reports import NONE, Loads
 from app_toolkit.core.rollout import Candidate, Rollout, applied, rest_of
@@ -418,6 +418,14 @@ def with_candidates(loads: Loads, rollouts: Mapping[ApplicationKey, Rollout]) ->
                 own = loads.get(main, NONE)
                 found[main] = own[0] + load[0], own[1] + load[1], own[2] + load[2], own[3] + load[3]
     return found
+
+
+def promoted_sets(
+    rollouts: Mapping[ApplicationKey, Rollout], replica_sets: Iterable[AnySetKey]
+) -> dict[AnySetKey, AnySetKey]:
+    """Return the replica sets of promoted candidates, by those of the main revisions that take over their requests."""
+    promoted = {key.candidate(rollout.promoted) for key, rollout in rollouts.items() if rollout.promoted is not None}
+    return {key.main: key for key in replica_sets if isinstance(key, ReplicaSetKey) and key.application_key in promoted}
 
 
 def removed(rollouts: Mapping[ApplicationKey, Rollout]) -> set[ApplicationKey]:

@@ -71,16 +71,14 @@ class Registry(Generic[R]):
         pool: Pool,
         node: NodeId = NodeId(""),
         prefixes: Iterable[str] = ("",),
-        closed: Callable[[ReplicaSetKey], object] = lambda key: None,
     ) -> None:
         """Create a registry without snapshots.
 
         Parameters:
-            new_router: Creates the router of a replica set.
+            new_router: Creates the router of an ingress.
             pool: Has connections to the replicas of all routers.
             node: The node of this process.
             prefixes: The beginnings of the keys to follow.
-            closed: Is called with a replica set after its router was closed.
         """
         #: The routers by their replica sets.
         self.routers: dict[ReplicaSetKey, R] = {}
@@ -92,7 +90,8 @@ class Registry(Generic[R]):
         self._pool = pool
         self._node = node
         self._prefixes = set(prefixes)
-        self._closed = closed
+        #: Is called with a replica set after its router was closed. The owner of what depends on routers sets it.
+        self.closed: Callable[[ReplicaSetKey], object] = lambda key: None
         self._versions: dict[str, Version] = {}
         #: The last snapshots, including those of replica sets that this process does not use yet.
         self._snapshots: dict[ReplicaSetKey, ReplicaSetSnapshot] = {}
@@ -125,23 +124,35 @@ class Registry(Generic[R]):
             raise NoReplica("this proxy has no routes yet")
         return self.routes.find(kind, method, path, choose)
 
-    def router(self, key: ReplicaSetKey) -> R:
-        """Return the router of a replica set, which stays until `close`.
+    def router(self, key: ReplicaSetKey, new_router: Callable[[ReplicaSetKey], R] | None = None) -> R:
+        """Return the router of a replica set that handles call, which stays until `close`.
 
-        Other threads may call this, one at a time. A new router has no replicas before `follow_replica_set`.
+        `new_router`: creates it, if there is none; None: as that of an ingress. Other threads may call this, one at a
+        time. A new router has no replicas before `follow_replica_set`.
         """
         self._called.add(key)
         router = self.routers.get(key)
         if router is None:
-            router = self.routers[key] = self._new_router(key)
+            router = self.routers[key] = (new_router or self._new_router)(key)
         return router
 
-    def router_until_published(self, split: ReplicaSetKey) -> R:
-        """Return the router at which calls wait until the members of a split are published."""
+    def router_until_published(self, split: ReplicaSetKey, new_router: Callable[[ReplicaSetKey], R] | None = None) -> R:
+        """Return the router at which calls wait until the members of a split are published. See `router`."""
         router = self.unpublished.get(split)
         if router is None:
-            router = self.unpublished[split] = self._new_router(split)
+            router = self.unpublished[split] = (new_router or self._new_router)(split)
         return router
+
+    def close_until_published(self, split: ReplicaSetKey) -> None:
+        """Close the router at which the calls of a split wait, if there is one."""
+        router = self.unpublished.pop(split, None)
+        if router is not None:
+            router.close()
+
+    @property
+    def ingress_routers(self) -> dict[ReplicaSetKey, R]:
+        """The routers of the ingresses, without those of the deployments that handles call. Thread-safe."""
+        return {key: router for key, router in list(self.routers.items()) if key not in self._called}
 
     def idempotent(self, key: ReplicaSetKey) -> tuple[str, ...]:
         """Return the methods of a class that may be called again if a replica is lost."""
@@ -252,7 +263,7 @@ class Registry(Generic[R]):
         for unused in self.routers.keys() - self.routes.replica_sets - self._called - self._snapshots.keys():
             self._addresses.pop(unused, None)
             self.routers.pop(unused).close()
-            self._closed(unused)
+            self.closed(unused)
         return all_applied
 
     def _take_routes(self, value: Any) -> None:
@@ -275,9 +286,7 @@ class Registry(Generic[R]):
 
     def _take_split(self, key: ReplicaSetKey, value: Any) -> None:
         self.splits[key] = () if value is None else decode_split(value)
-        router = self.unpublished.pop(key, None)
-        if router is not None:
-            router.close()
+        self.close_until_published(key)
 
     def _apply(self, key: ReplicaSetKey) -> None:
         """Update the router of a replica set and the pool. Idle connections to removed replicas are closed."""
@@ -305,21 +314,21 @@ class Registry(Generic[R]):
 
     @property
     def waiting(self) -> int:
-        return sum(router.waiting for router in self.routers.values())
+        return sum(router.waiting for router in self.ingress_routers.values())
 
     @property
     def ongoing(self) -> int:
-        return sum(router.ongoing for router in self.routers.values())
+        return sum(router.ongoing for router in self.ingress_routers.values())
 
     @property
     def queues(self) -> dict[str, int]:
-        """The number of waiting requests, by the name of the replica set. Thread-safe."""
-        return {key.name: router.waiting for key, router in list(self.routers.items())}
+        """The number of waiting requests, by the name of the ingress. Thread-safe."""
+        return {key.name: router.waiting for key, router in self.ingress_routers.items()}
 
     @property
     def reached(self) -> dict[str, str]:
-        """The limits of full queues, by the name of the replica set. Thread-safe."""
-        return {key.name: router.reached for key, router in list(self.routers.items()) if router.reached}
+        """The limits of full queues, by the name of the ingress. Thread-safe."""
+        return {key.name: router.reached for key, router in self.ingress_routers.items() if router.reached}
 
     def expire(self, now: float) -> None:
         """Fail the requests that have waited too long."""

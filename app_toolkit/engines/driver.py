@@ -10,7 +10,7 @@ from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Forget
 from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.engines.local import OwnLoop
-from app_toolkit.errors import ConfigError, InstanceEnded
+from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import SECRET
 from app_toolkit.interfaces import Callee, DeploymentClient
@@ -70,7 +70,7 @@ class LoopDriver:
         self.client.leave()
 
     def _forget(self) -> None:
-        with suppress(InstanceEnded):
+        with suppress(InstanceEnded, WaitTimeout):  # the controller ends
             self.client.execute(Forget(self._name))
 
     async def _end(self) -> None:

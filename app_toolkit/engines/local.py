@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 import uvloop
 
-from app_toolkit.config import settings
 from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfig
 from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
 from app_toolkit.core.targets import Target, choose, members
@@ -27,6 +26,7 @@ from app_toolkit.dispatch.filters.faults import FaultInjection
 from app_toolkit.dispatch.filters.mirror import Mirror
 from app_toolkit.dispatch.filters.mirrored_calls import CallMirroring
 from app_toolkit.engines.local_calls import CALLER, LocalCaller, LocalCalls
+from app_toolkit.engines.ray import environment
 from app_toolkit.errors import ConfigError, ReplicaBusy, StartupError
 from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, Endpoint, QueuePosition
 from app_toolkit.observability import tracing
@@ -60,17 +60,10 @@ LOCAL = "local:"
 """The beginning of the address of a replica in this process. The name of its deployment follows."""
 
 APPLICATION = "default"
-"""The default name of an application, as on Ray."""
+"""The default name of an application."""
 
 STOP_S = 10.0
 """Seconds that instances have to close when the process ends."""
-
-
-def disable_ray_auto_start() -> None:
-    """Make user code that calls Ray fail, instead of starting a new cluster implicitly."""
-    hook = sys.modules.get("ray._private.auto_init_hook")
-    if settings.disable_ray_auto_start() and hook is not None:  # Ray was imported before, and has read the environment
-        hook.enable_auto_connect = False  # type: ignore[attr-defined]
 
 
 def context_of(deployment: str) -> ReplicaContext:
@@ -89,7 +82,7 @@ class Local:
     """One deployment within one event loop: its router, and its only replica."""
 
     def __init__(self, name: str, app: ASGIApp, config: DeploymentConfig, cors: Sequence[CorsSettings] = ()) -> None:
-        disable_ray_auto_start()
+        environment.disable_auto_start()
         attach_fields()
         IN_PROCESS.expose(self)
         self.replica = Replica(
@@ -236,7 +229,7 @@ def targets_of(split: Callee) -> Sequence[Target]:
 
 
 def _unapplied(config: DeploymentConfig, cls: type | None = None) -> str:
-    names = config.on_ray
+    names = config.without_effect(())
     if hasattr(cls, "check_health"):
         names = (*names, "check_health()")
     return f"{config.name}: {', '.join(names)}" if names else ""
@@ -334,7 +327,7 @@ class InProcess:
         new = [line for line in dict.fromkeys(lines) if line and line not in self.listed]
         if new:
             self.listed.update(new)
-            logger.warning("without Ray these options have no effect; they apply with `run`: %s", "; ".join(new))
+            logger.warning("in one process these options have no effect; they apply with `run`: %s", "; ".join(new))
 
     def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         if callee.application is not None:
@@ -391,7 +384,7 @@ class InProcess:
         Before that, close the objects on the `OwnLoop`. They are constructed again here when they are needed. Raises
         `StartupError`.
         """
-        disable_ray_auto_start()
+        environment.disable_auto_start()
         if self._own is not None:
             await asyncio.to_thread(self.close)
         with self._lock:

@@ -1,4 +1,4 @@
-"""Serves ingresses in one process without Ray: each is a router and one replica, and requests pass the exchange."""
+"""Serves ingresses in one process: each is a router and one replica, and requests pass the exchange."""
 
 import asyncio
 import itertools

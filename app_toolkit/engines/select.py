@@ -1,16 +1,38 @@
 """Chooses the engine on which instances run. No other module does."""
 
+import sys
+from typing import Literal
+
 from app_toolkit.client.client import Engine
+from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.ray.engine import RayEngine
 
+EngineName = Literal["processes", "ray"]
 
-def engine(admin_url: str | None = None) -> Engine:
-    """Return the engine. This imports nothing that takes long: see `Engine.preload`.
 
-    `admin_url`: that of an instance to operate over its admin API; None: over its cluster.
+def engine(admin_url: str | None = None, address: str | None = None) -> Engine:
+    """Return the engine of an instance that runs. This imports nothing that takes long: see `Engine.preload`.
+
+    Parameters:
+        admin_url: That of an instance to operate over its admin API; None: over its engine.
+        address: That of the instance. `auto` and None: the instance on processes of this machine, if there is one,
+            otherwise the Ray cluster of this machine.
     """
     if admin_url is not None:
         from app_toolkit.client.http import HTTPEngine
 
         return HTTPEngine()
-    return RayEngine()
+    processes = ProcessEngine()
+    return processes if processes.runs(address) else RayEngine()
+
+
+def engine_of_run(name: EngineName | None, address: str | None) -> Engine:
+    """Return the engine on which the command `run` serves applications.
+
+    `name`: None: the one of the instance at the address. Without an address, processes of this machine, or a local Ray
+    on systems other than Linux.
+    """
+    if name is None:
+        on_processes = ProcessEngine().runs(address) if address is not None else sys.platform == "linux"
+        name = "processes" if on_processes else "ray"
+    return ProcessEngine() if name == "processes" else RayEngine()

@@ -16,7 +16,7 @@ HEAD = b"app_toolkit AES-256-GCM\n"
 NONCE_BYTES = 12
 """The size of the random nonce of a value, as in NIST SP 800-38D."""
 
-REMEDY = "start Ray with the access token that it had"
+REMEDY = "start the cluster with the access token that it had"
 """What helps if a value cannot be decrypted."""
 
 

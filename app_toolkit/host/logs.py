@@ -9,7 +9,7 @@ from app_toolkit.errors import InsecurePath
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.logs import attach_fields, handle_uvicorn_loggers, show_logs
-from app_toolkit.observability.process_log import ProcessLog
+from app_toolkit.observability.process_log import ProcessLog, current
 from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.types import ReplicaId
 
@@ -28,7 +28,9 @@ def begin_logs(
     *,
     user_code: bool = False,
 ) -> None:
-    """Show the records of this process from now on, and write them to its log file. Call this once in a process.
+    """Show the records of this process from now on, and write them to its log file.
+
+    Call this once in a process, and again in a fork of it, which then has a log file of its own.
 
     Parameters:
         folder: The folder of the log file. None: the process has none.
@@ -50,4 +52,8 @@ def begin_logs(
     except (OSError, InsecurePath) as error:
         logger.warning("the log records of %s are not kept: %s", context.replica_id, error)
         return
-    ProcessLog(kept.write, level).begin(output=user_code)
+    begun = current()
+    if begun is None:
+        ProcessLog(kept.write, level).begin(output=user_code)
+    else:
+        begun.write_to(kept.write)

@@ -1,10 +1,8 @@
-"""A replica, proxy or admin process: the orders of the controller that it obeys, and its statistics.
+"""A replica, proxy or admin process: how it obeys the orders of `host/orders.py`.
 
 An engine constructs one object on the main thread of a new process, because the signal handlers of user code can be
-installed only there. It calls the methods from several threads: a start, a reconfiguration, a drain and a stop may
-block at the same time, while probes continue. Requests are served on another thread.
-
-No method is a coroutine: Ray would run all methods on one event loop.
+installed only there. It calls `orders.serve` on several other threads: a start, a reconfiguration, a drain and a stop
+may block at the same time, while probes continue. Requests are served on another thread.
 """
 
 import asyncio
@@ -14,10 +12,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -36,31 +33,28 @@ from app_toolkit.core.reconcile import STOP_S
 from app_toolkit.core.replica_state import Found
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
-from app_toolkit.host.data_folder import use_data_of_application, use_data_of_project
 from app_toolkit.host.exit_functions import run_exit_functions
 from app_toolkit.host.logs import begin_logs, process_context
+from app_toolkit.host.preparation import Prepared, context_of, prepare
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
-from app_toolkit.host.store import last_epoch, packed, packed_code
+from app_toolkit.host.store import last_epoch
 from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.aggregate import MetricsAggregate
-from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.log_file import LogFile
 from app_toolkit.observability.log_folder import LogFolder
-from app_toolkit.observability.logs import propagate_uvicorn_loggers
 from app_toolkit.observability.metrics import Sample, Source
 from app_toolkit.observability.process import ProcessUse
 from app_toolkit.observability.pushing import LAST_S, MetricsPush, Push
 from app_toolkit.observability.secrets import add_secrets, redacted, redacting
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.observability.snapshots import Snapshots
-from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.observability.tracing import begin_tracing, end_tracing
 from app_toolkit.observability.user_metrics import UserRegistry
 from app_toolkit.proxy.hosted_proxy import HostedProxy
+from app_toolkit.proxy.sharing import SharedPort
 from app_toolkit.proxy.state import ProxyState
-from app_toolkit.replica import breakpoints
 from app_toolkit.replica.admission.replica import ReplicaStatistics
 from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
@@ -69,19 +63,13 @@ from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.router.router import Router
 from app_toolkit.thread import ServerThread
 from app_toolkit.types import Address, ReplicaId
-from app_toolkit.userapp import sources
-from app_toolkit.userapp.artifact import Unpacked, is_installed
-from app_toolkit.userapp.loading import configure_logging, users_traceback
-from app_toolkit.userapp.read_only import protect
+from app_toolkit.userapp.loading import users_traceback
 
 logger = logging.getLogger("app_toolkit.host")
 
 
 class ControlledProcess:
-    """The methods by which the controller controls a replica, a proxy or the admin process.
-
-    An order with an earlier epoch than that of a previous order raises `StaleEpoch`.
-    """
+    """A replica, a proxy or the admin process, and what the orders of `host/orders.py` have it do."""
 
     server: ReplicaServer | HostedProxy | AdminServer
 
@@ -92,7 +80,7 @@ class ControlledProcess:
         self.phase = "starting"
         #: When the process began to serve, on its monotonic clock; None: it has not.
         self.running_since: float | None = None
-        #: None until `run_as` is called.
+        #: None until `start` is called.
         self.replica_set: AnySetKey | None = None
         self.template_hash = ""
         self.location: Future[Location] = Future()
@@ -105,15 +93,14 @@ class ControlledProcess:
         """The reloadable options that a replica uses now; None: it is no replica, or they are not known."""
         return None
 
-    def heed(self, epoch: int) -> None:
-        """Raise `StaleEpoch` if the epoch is an earlier one."""
+    def check_epoch(self, epoch: int) -> None:
+        """Raise `StaleEpoch` if an earlier order had a later epoch."""
         if epoch < self.epoch:
             raise StaleEpoch(f"an order of epoch {epoch} came after one of epoch {self.epoch}")
         self.epoch = epoch
 
-    def describe(self, epoch: int) -> Found | None:
+    def describe(self) -> Found | None:
         """Return the state of this process, for a controller that did not start it. None: it has no order to start."""
-        self.heed(epoch)
         if self.replica_set is None:
             return None
         return Found(
@@ -130,18 +117,21 @@ class ControlledProcess:
         """Wait until the process serves, and return its location. Raises the error of a failed start."""
         return self.location.result()
 
-    def run_as(self, replica_set: AnySetKey, template_hash: str, epoch: int, start: Callable[[], Location]) -> Location:
+    def serve(self, spec: Any, secret: bytes) -> Location:
+        """Serve as the spec says, and return the location. `start` calls this once."""
+        raise NotImplementedError
+
+    def start(self, spec: Any, replica_set: AnySetKey, template_hash: str, secret: bytes) -> Location:
         """Start serving. A second call only returns the result of the first one."""
-        self.heed(epoch)
         if self.replica_set is None:
             self.replica_set, self.template_hash = replica_set, template_hash
             try:
-                if last_epoch(self.services.store) > epoch:
+                if last_epoch(self.services.store) > self.epoch:
                     # The controller that ordered the start was replaced meanwhile. The later one does not know this
                     # process.
                     os._exit(0)
                 with redacting():
-                    location = start()
+                    location = self.serve(spec, secret)
             except BaseException as error:
                 self.location.set_exception(error)
             else:
@@ -156,9 +146,8 @@ class ControlledProcess:
                 self.location.set_result(location)
         return self.location.result()
 
-    def probe(self, timeout_s: float, epoch: int) -> int:
+    def probe(self, timeout_s: float) -> int:
         """Check that the process serves. Return the number of open connections of a replica; 0 for others."""
-        self.heed(epoch)
         try:
             found = self.server.probe(timeout_s)
         except (Unresponsive, ReplicaGone, NotWell):
@@ -167,13 +156,11 @@ class ControlledProcess:
             raise NotWell(redacted(users_traceback(error))) from error
         return found.connections if isinstance(found, ReplicaStatistics) else 0
 
-    def drain(self, timeout_s: float, epoch: int) -> None:
-        self.heed(epoch)
+    def drain(self, timeout_s: float) -> None:
         self.phase = "draining"
         self.server.drain(timeout_s)
 
-    def stop(self, timeout_s: float, epoch: int) -> None:
-        self.heed(epoch)
+    def stop(self, timeout_s: float) -> None:
         self.phase = "stopping"
         self.server.stop(timeout_s)
         self._metrics.call(self._metrics_stopped.set)
@@ -218,89 +205,51 @@ class ControlledProcess:
 class ReplicaProcess(ControlledProcess):
     server: ReplicaServer
 
-    def __init__(self, name: ReplicaId, services: Services) -> None:
+    def __init__(self, name: ReplicaId, services: Services, prepared: Prepared | None = None) -> None:
+        """`prepared`: this process is a fork of one that has prepared. None: it prepares when it starts to serve."""
         super().__init__(name, services)
         self._signals = Signals()
         self.server = ReplicaServer(self._signals)
-        self._files: Unpacked | None = None
+        self._prepared = prepared
 
     @property
     def live(self) -> ReloadableOptions | None:
         return self.server.live
 
-    def start(
-        self, spec: ReplicaSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int
-    ) -> Location:
-        return self.run_as(replica_set, template_hash, epoch, lambda: self._serve(self._prepare(spec), secret))
-
-    def _prepare(self, spec: ReplicaSpec) -> ReplicaSpec:
-        """Set up the process for the app: variables, folders, logs, files. Return the spec with the unpacked folders.
-
-        The app is not imported yet: modules may ask for the running event loop, for handles and for signal handlers.
-        """
-        settings.hide_admin_token()  # user code has no need of it
-        settings.set_variables(spec.variables)
-        if spec.artifact or is_installed(Path(spec.app_dir)):
-            use_data_of_application(spec.application)
+    def serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+        if self._prepared is None:
+            self._prepared = prepare(spec, self.services)
         else:
-            use_data_of_project(Path(spec.app_dir))
-        add_secrets(spec.live.secrets)
-        context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
-        begin_logs(self.services.log_folder, context, user_code=True)
-        begin_tracing(context)
-        breakpoints.install()
-        spec = self._with_files(spec)
-        if spec.sources:
-            sources.use(spec.app_dir, sources.read(spec.sources, packed(self.services.store, spec.sources)))
-        with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
-            os.chdir(spec.working_dir or os.curdir)
-        if spec.logging_config is not None:
-            configure_logging(spec.logging_config, spec.app_dir)
-            propagate_uvicorn_loggers(spec.logging_config.get("loggers", {}))
-        return spec
+            begin_logs(self.services.log_folder, context_of(spec), user_code=True)
+        begin_tracing(context_of(spec))
+        return self._serve(self._prepared, self._prepared.spec(spec), secret)
 
-    def _serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
-        """Import the app and serve it, on a thread with an event loop. `spec`: that of `_prepare`."""
+    def _serve(self, prepared: Prepared, spec: ReplicaSpec, secret: bytes) -> Location:
+        """Import the app, unless that is done, and serve it on a thread with an event loop."""
         # The path of a socket has at most 107 bytes, and an ID may be longer, so its hash is the file name.
         file = self.services.folder.path / sha256(spec.id.encode()).hexdigest()[:16]
         # On a cluster with one node, no port is opened.
         remote_host = self.services.address if len(self.services.nodes()) > 1 else None
         around = partial(_calling, spec, secret, self.services)
         try:
-            code = packed_code(self.services.store, spec.code)
-            local = self.server.start(spec, secret, Address(f"unix:{file}.sock"), remote_host, around, code)
+            address = Address(f"unix:{file}.sock")
+            local = self.server.start(spec, secret, address, remote_host, around, prepared.code, prepared.app)
         except BaseException:  # which is raised again
             self._run_exit_functions(STOP_S)
             raise
         return Location(local, self.services.node, self.server.remote_address)
 
-    def _with_files(self, spec: ReplicaSpec) -> ReplicaSpec:
-        """Unpack the artifact on this node, and return the spec with the unpacked folders.
-
-        The files stay until this process ends. It cannot change them.
-        """
-        if not spec.artifact:
-            return spec
-        archive = partial(packed, self.services.store, spec.artifact)
-        self._files = Unpacked(spec.artifact, archive, self.services.folder.path / "artifacts")
-        folder = self._files.folder
-        shorten_paths(folder)
-        protect(folder, folder.parent)
-        working_dir = folder / spec.working_dir
-        if not working_dir.is_dir():  # it has no packed files; relative paths must not begin at a folder of the engine
-            working_dir = folder
-        return replace(spec, app_dir=str(folder / spec.app_dir), working_dir=str(working_dir))
-
-    def stop(self, timeout_s: float, epoch: int) -> None:
+    def stop(self, timeout_s: float) -> None:
         """End the app, and then do what Python does when a program ends, all within `timeout_s` seconds."""
         until = time.monotonic() + timeout_s
-        super().stop(timeout_s, epoch)
-        if self._files is not None and (written := self._files.written()):
+        super().stop(timeout_s)
+        files = None if self._prepared is None else self._prepared.files
+        if files is not None and (written := files.written()):
             logger.warning(
                 "%s: written below the files of a revision, which the next revision does not have; copy them from %s "
                 "to the folder that %s names",
                 listed(written),
-                self._files.folder,
+                files.folder,
                 settings.DATA,
             )
         self._run_exit_functions(until - time.monotonic())
@@ -316,8 +265,7 @@ class ReplicaProcess(ControlledProcess):
         sources: list[Source] = [partial(self.server.samples, replica_set), _samples_of_calls]
         return Snapshots("replica", replica_set, sources, [use.samples], UserRegistry().collect)
 
-    def reconfigure(self, live: ReloadableOptions, timeout_s: float, epoch: int) -> None:
-        self.heed(epoch)
+    def reconfigure(self, live: ReloadableOptions, timeout_s: float) -> None:
         add_secrets(live.secrets)
         with redacting():
             self.server.reconfigure(live, timeout_s)
@@ -337,10 +285,7 @@ class ReplicaProcess(ControlledProcess):
 class ProxyProcess(ControlledProcess):
     server: HostedProxy
 
-    def start(self, spec: ProxySpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
-        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec, secret))
-
-    def _serve(self, spec: ProxySpec, secret: bytes) -> Location:
+    def serve(self, spec: ProxySpec, secret: bytes) -> Location:
         begin_logs(self.services.log_folder, process_context(spec.id))
         begin_tracing(process_context(spec.id))
         options, services = HTTPOptions(**spec.options), self.services
@@ -350,7 +295,8 @@ class ProxyProcess(ControlledProcess):
             lambda: ProxyState(secret, Router, here, self._access(options)),
             options,
             partial(services.watch, self.name),
-            services.folder.path if shared else None,
+            services.listener(options.host, options.port)
+            or (SharedPort(options, services.folder.path) if shared else None),
             partial(services.report, self.name),
         )
         return Location(self.server.start(), here)
@@ -393,11 +339,12 @@ class AdminProcess(ControlledProcess):
         self._client = client
         self._aggregate = MetricsAggregate()
 
-    def start(self, spec: AdminSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int) -> Location:
-        return self.run_as(replica_set, template_hash, epoch, partial(self._serve, spec))
-
-    def _serve(self, spec: AdminSpec) -> Location:
+    def serve(self, spec: AdminSpec, secret: bytes) -> Location:
         begin_logs(self.services.log_folder, process_context(self.name))
+        return self.listen(spec)
+
+    def listen(self, spec: AdminSpec) -> Location:
+        """Serve, and return the location."""
         options = AdminOptions(**spec.options)
         app = create_app(self._client, self._aggregate, options, read_token())
         self.server = AdminServer(app, options, spec.preferred_port)

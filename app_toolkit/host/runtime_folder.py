@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from app_toolkit import private
@@ -39,6 +40,12 @@ class RuntimeFolder:
     def folder(self, name: str) -> Path:
         """Create a private folder in this folder, unless it exists, and return it."""
         return private.folder(self.path / name)
+
+    def end(self) -> None:
+        """Remove the files, except logs, because the session has ended. Then release the lock."""
+        with suppress(OSError):  # user code has left files that cannot be removed
+            _empty(self.path)
+        self.close()
 
     def close(self) -> None:
         """Release the lock, because this process uses the folder no more. The end of a process also releases it."""

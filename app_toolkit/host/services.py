@@ -1,5 +1,6 @@
 """What an engine provides to each of its processes."""
 
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -45,6 +46,13 @@ class Services(Protocol):
     @property
     def log_folder(self) -> Path | None:
         """The folder for the log files of this node, which may be in one that others can write to. None: keep none."""
+        ...
+
+    def listener(self, host: str, port: int) -> socket.socket | None:
+        """Return a socket that is bound to this address, and accepts clients of the instance; None: bind it yourself.
+
+        The caller closes it. `port`: 0: any free port.
+        """
         ...
 
     def payloads(self) -> AbstractContextManager[Payloads | None]:

@@ -39,7 +39,7 @@ SEARCH_S = 10.0
 class LogFolder:
     """The folder with the log files of the processes of one node, `NAME.log` and `NAME.log.1`.
 
-    It may be in a folder that other users can write to, as that of Ray's log files is.
+    It may be in a folder that other users can write to.
     """
 
     def __init__(self, path: Path) -> None:

@@ -122,6 +122,10 @@ class ProcessLog:
                 if self._lost == 1:
                     logger.warning("log records are lost until they can be written again: %s", error)
 
+    def write_to(self, write: Callable[[str], object]) -> None:
+        """Write to another file from now on, such as that of a process that was forked from the one that began."""
+        self._write = write
+
     def forked(self) -> None:
         """Write nothing in a child process, whose parent renames the file. The child may have inherited a lock."""
         self._lock = threading.RLock()
@@ -135,6 +139,11 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _current: ProcessLog | None = None
+
+
+def current() -> ProcessLog | None:
+    """Return the log of this process; None: it has not begun."""
+    return _current
 
 
 def _forked() -> None:

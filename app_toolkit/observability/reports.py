@@ -26,20 +26,20 @@ class Reports:
     that starts knows nothing of these replicas.
     """
 
-    def __init__(self, loads: Callable[[], Loads], compared: Callable[[], Compared] = lambda: NOTHING) -> None:
-        """Create the reports of one process.
-
-        Parameters:
-            loads: Returns the current loads of the deployments that are reported.
-            compared: Returns the requests of the revisions that are compared.
-        """
-        self._loads = loads
-        self._compared = compared
+    def __init__(self) -> None:
+        """Create the reports of one process, which has nothing to report yet."""
+        self._loads: list[Callable[[], Loads]] = []
+        #: Returns the requests of the revisions that are compared. Its owner sets it.
+        self.compared: Callable[[], Compared] = lambda: NOTHING
         self._last = LastReport()
         self._last_compared, self._compared_at = NOTHING, float("-inf")
         self._unserved = asyncio.Event()
         #: The requests that were lost. Its owner subscribes it to the records.
         self.lost = LostRequests()
+
+    def add(self, loads: Callable[[], Loads]) -> None:
+        """Report more deployments. `loads`: returns their current loads, if they are reported."""
+        self._loads.append(loads)
 
     def unserved(self) -> None:
         """Report soon: a request has begun to wait for a deployment without replicas."""
@@ -53,9 +53,10 @@ class Reports:
                 async with asyncio.timeout(LOAD_CHECK_S):
                     await self._unserved.wait()
             taken = now()
-            loads = loads_to_report(self._last, self._loads(), taken, unserved=self._unserved.is_set())
+            current = {key: load for loads in self._loads for key, load in loads().items()}
+            loads = loads_to_report(self._last, current, taken, unserved=self._unserved.is_set())
             self._unserved.clear()
-            compared = self._compared()
+            compared = self.compared()
             if not are_due(self._last_compared, self._compared_at, compared, taken):
                 compared = NOTHING
             lost = self.lost.take()

@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -39,7 +38,7 @@ class HostedProxy:
         new_proxy: Callable[[], ProxyState],
         options: HTTPOptions,
         watch: Watch,
-        sharing: Path | None = None,
+        listener: socket.socket | SharedPort | None = None,
         report: Report | None = None,
     ) -> None:
         """Create an edge. `new_proxy` is called, and `watch` and `report` are awaited, on the edge's own event loop.
@@ -48,14 +47,13 @@ class HostedProxy:
             new_proxy: Creates the proxy.
             options: The address, the certificate and the limits.
             watch: Waits for new snapshots.
-            sharing: The folder of the instance. Edges with the same folder may listen on the same port. None: the port
-                is not shared.
+            listener: The bound socket, which the edge closes. None: the edge binds the address of the options.
             report: Sends the load to the controller. None: the load is not reported.
         """
         self._new_proxy = new_proxy
         self._options = options
         self._watch = watch
-        self._sharing = sharing
+        self._listener = listener
         self._report = report
         self._thread = ServerThread("app-toolkit edge", "the proxy's event loop", uvloop.new_event_loop)
         # Set by the edge's thread during its start.
@@ -63,16 +61,16 @@ class HostedProxy:
         self._routes_task: asyncio.Task[None] | None = None
 
     def start(self) -> Address:
-        """Bind, wait for the routes, and accept connections. Return the address.
+        """Bind, unless that is done, wait for the routes, and accept connections. Return the address.
 
         Raises:
             StartupError: The address cannot be bound, the certificate is invalid, or the edge was stopped before it
                 received any routes.
         """
-        shared = SharedPort(self._options, self._sharing) if self._sharing else None
-        listener = shared.socket if shared else bind(self._options)
-        port = listener.getsockname()[1]
-        self._thread.start(lambda: self._serve(listener), (shared or listener).close)
+        listener = self._listener or bind(self._options)
+        sock = listener.socket if isinstance(listener, SharedPort) else listener
+        port = sock.getsockname()[1]
+        self._thread.start(lambda: self._serve(sock), listener.close)
         host = self._options.host
         kind = "tcp" if self._options.ssl_certfile is None else "tls"
         return Address(f"{kind}:[{host}]:{port}" if ":" in host else f"{kind}:{host}:{port}")

@@ -5,6 +5,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from app_toolkit.config.affinity import KeySource, key_sources
 from app_toolkit.config.models import CorsSettings, HTTPOptions
@@ -23,6 +24,7 @@ from app_toolkit.dispatch.filters.upload_pacing import UploadPacing
 from app_toolkit.dispatch.ingress_router import IngressRouter
 from app_toolkit.dispatch.ingress_state import UNOWNED, IngressState
 from app_toolkit.dispatch.live_revisions import choose_revision
+from app_toolkit.dispatch.outbound import Outbound
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.interfaces import Join
@@ -37,12 +39,9 @@ from app_toolkit.observability.metrics import (
     Sample,
 )
 from app_toolkit.observability.records import NOT_OWNED, Record, Records
-from app_toolkit.observability.reports import Reports
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.proxy.upstream import PooledUpstreams
-from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Pool
-from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import NodeId
 
 COUNTED_S = 60.0
@@ -64,6 +63,7 @@ class ProxyState:
         access: Records every request at its end. None: there is no access log.
         clock: The current time in seconds, for all timeouts and records.
         new_upstreams: Creates the ways to the replicas, as `PooledUpstreams` does.
+        outbound: That of a process which also calls deployments, and closes it. None: the proxy has one of its own.
 
     Raises:
         ValueError: The secret is empty or contains a space.
@@ -77,19 +77,23 @@ class ProxyState:
         access: AccessLog | None = None,
         clock: Callable[[], float] = time.monotonic,
         new_upstreams: Callable[[Pool, bytes, bytes], PooledUpstreams] = PooledUpstreams,
+        outbound: Outbound[Any] | None = None,
     ) -> None:
         if not secret or b" " in secret:
             raise ValueError("the secret of a proxy must not be empty and must not contain spaces")
         self.clock = clock
-        self.token = hop.token(secret)
-        self.pool = Pool(secret, clock)
-        self.wait_queues = WaitQueues(self.pool, self.token)
-        self.reports = Reports(self.loads, self.compared)
-        join, unserved = self.wait_queues.join, self.reports.unserved
+        self._owned = None  # what this proxy closes
+        if outbound is None:
+            self._owned = outbound = Outbound(
+                secret, lambda key, join, unserved: new_router(key.name, join, unserved), node, clock=clock
+            )
+        self.token, self.pool, self.wait_queues = outbound.token, outbound.pool, outbound.wait_queues
+        self.reports = outbound.reports
+        self.reports.add(self.loads)
+        self.reports.compared = self.compared
         #: The routes, and the routers of their ingresses.
-        self.registry = Registry(
-            lambda key: new_router(key.name, join, unserved), self.pool, node, closed=self._forget_ingress
-        )
+        self.registry: Registry[IngressRouter] = outbound.registry
+        self.registry.closed = self._forget_ingress
         self.upstreams = new_upstreams(self.pool, self.token, self.wait_queues.redeem)
         #: Where requests name the tag of a live revision. None: nowhere.
         self.tag_source: KeySource | None = None
@@ -184,9 +188,9 @@ class ProxyState:
 
         Only the ingresses whose callers report their load are included.
         """
-        routers = self.registry.routers
+        routers = self.registry.ingress_routers
         loads = {}
-        for key in self.registry.reported:
+        for key in self.registry.reported & routers.keys():
             state = self.ingress_state(key)
             loads[key] = routers[key].waiting, routers[key].ongoing, len(state.websockets), len(state.streams)
         return loads
@@ -206,7 +210,7 @@ class ProxyState:
         """Yield the samples of all metrics of this proxy. Thread-safe."""
         yield from self.counters.samples()
         yield from self.filters.samples()
-        for key, router in list(self.registry.routers.items()):
+        for key, router in self.registry.ingress_routers.items():
             yield Sample(REQUESTS_QUEUED, (key.name,), [router.waiting])
             yield Sample(REQUESTS_ONGOING, (key.name,), [router.ongoing])
         for state in list(self._ingress_states.values()):
@@ -238,9 +242,9 @@ class ProxyState:
     async def aclose(self) -> None:
         """Close the connections to replicas, and flush the access log. Call it after all clients have disconnected."""
         await self.filters.aclose()
-        self.wait_queues.close()
         for ingress_state in self._ingress_states.values():
             ingress_state.close()
-        await self.pool.aclose()
+        if self._owned is not None:
+            await self._owned.aclose()
         if self.access is not None:
             self.access.flush()

@@ -111,6 +111,7 @@ class ReplicaServer:
         remote_host: str | None = None,
         around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         code: bytes | None = None,
+        app: Any = None,
     ) -> Address:
         """Import the app, run its startup, listen, and answer one probe. Return the address of the socket.
 
@@ -118,7 +119,7 @@ class ReplicaServer:
         the replica listens on a free TCP port of 127.0.0.1. `remote_host`: also listen on a free port of this host, for
         callers on other nodes; there every caller must prove that it knows the secret. `around`: a context that is
         entered on the data loop before the app is loaded and left after the app has ended. `code`: the packed target,
-        if `spec.code` names one.
+        if `spec.code` names one. `app`: the target itself. None: it is loaded on the data loop.
 
         Raises `TargetError`, `PlanningError`, or `StartupError` with the traceback of the app.
         """
@@ -143,7 +144,7 @@ class ReplicaServer:
         self._thread = ServerThread(
             f"app-toolkit data {spec.id}", f"the data loop of {spec.id}", partial(self._new_loop, spec.loop)
         )
-        serve = partial(self._serve_within, around, self._thread.report_ready, spec, secret, code)
+        serve = partial(self._serve_within, around, self._thread.report_ready, spec, secret, code, app)
         try:
             self._thread.start(serve, self._stop_watchdog)
             self._probe_first(spec.id)
@@ -295,19 +296,23 @@ class ReplicaServer:
         spec: ReplicaSpec,
         secret: bytes,
         code: bytes | None,
+        app: Any,
     ) -> None:
         async with around():
-            await self._serve(started, spec, secret, code)
+            await self._serve(started, spec, secret, code, app)
 
-    async def _serve(self, started: Callable[[], None], spec: ReplicaSpec, secret: bytes, code: bytes | None) -> None:
+    async def _serve(
+        self, started: Callable[[], None], spec: ReplicaSpec, secret: bytes, code: bytes | None, app: Any
+    ) -> None:
         self._context = ReplicaContext(spec.application, spec.deployment, spec.id, spec.revision)
         REPLICA.set(self._context)  # for everything that starts from here on
         if spec.kind == "ingress":
             ingress = ApplicationKey.parse(spec.application).main.replica_set(spec.deployment)
             pins = Pins(hop.token(secret), ingress)
             use_session_pin(pins.attach("", spec.id))
-        # The event loop runs already, as under plain uvicorn: modules ask for it while they are imported.
-        app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
+        if app is None:
+            # The event loop runs already, as under plain uvicorn: modules ask for it while they are imported.
+            app = unpack(spec.target, code, spec.app_dir) if spec.code else load(spec.target, spec.app_dir)
         app = served(app, spec.target)
         # Any other app may not support lifespans. As under uvicorn, it shows that by raising.
         lifespan: Literal["on", "auto"] = "on" if spec.kind == "class" or isinstance(app, FastAPI) else "auto"

@@ -3,8 +3,8 @@
 Under plain uvicorn an app runs on the main thread and may install signal handlers in its lifespan. In a replica it runs
 on the thread of the data loop, where Python refuses them. This module lets the main thread install them instead. An
 otherwise unused signal wakes the main thread, which calls the real `signal.signal` and forwards the signals that arrive
-to the data loop. This works whenever the main thread runs Python code from time to time, as an idle Ray worker does
-every few milliseconds.
+to the data loop. This works whenever the main thread runs Python code from time to time, as an idle worker does every
+few milliseconds.
 """
 
 import asyncio

@@ -24,27 +24,23 @@ from app_toolkit.dispatch.filters.mirror import Mirror
 from app_toolkit.dispatch.filters.mirrored_calls import CallMirroring
 from app_toolkit.dispatch.ingress_router import IngressRouter
 from app_toolkit.dispatch.ingress_state import IngressState
+from app_toolkit.dispatch.outbound import Outbound
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.errors import ConfigError, NoReplica, QueueTimeout
-from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Callee, DeploymentClient, Payloads, Watch
+from app_toolkit.interfaces import REPLICAS, SPLITS, Call, Callee, DeploymentClient, Join, Payloads, Watch
 from app_toolkit.observability import tracing
 from app_toolkit.observability.context import REQUEST_ID
 from app_toolkit.observability.counts import Counters
 from app_toolkit.observability.metrics import CALL_STREAMS, CALLS_ONGOING, CALLS_QUEUED, Sample
 from app_toolkit.observability.records import Records
-from app_toolkit.observability.reports import Report, Reports
+from app_toolkit.observability.reports import Report
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.router.framed import FramedUpstreams
 from app_toolkit.router.handle import ENDED
 from app_toolkit.router.router import Router
-from app_toolkit.transport import calls, hop
+from app_toolkit.transport import calls
 from app_toolkit.transport.calls import EncodedValue, Frame
-from app_toolkit.transport.pool import Pool
-from app_toolkit.transport.wait_queue import WaitQueues
 from app_toolkit.types import NodeId
-
-SWEEP_S = 0.5
-"""Seconds between two checks for idle connections that have expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +74,33 @@ class RemoteDataPlane:
         node: NodeId = NodeId(""),
         payloads: Payloads | None = None,
         draw: Callable[[], float] = random.random,
+        outbound: Outbound[Any] | None = None,
     ) -> None:
-        """`payloads`: transfers large payloads out-of-band. None: they are sent over the sockets like all others.
+        """Create the data plane of a process.
 
-        `draw`: returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
-        mirror of a split.
+        Parameters:
+            secret: Authenticates this process to replicas.
+            application: The application of the process; empty: it has none.
+            callees: The deployments of this application that handles may call.
+            node: The node of this process.
+            payloads: Transfers large payloads out-of-band. None: they are sent over the sockets like all others.
+            draw: Returns a random number, at least 0 and below 1, for a call of a split without a key, and for each
+                mirror of a split.
+            outbound: That of a process which also serves clients. Its owner runs and closes it. None: the data plane
+                has one of its own.
         """
         self.payloads = payloads
         self.loop = asyncio.get_running_loop()
-        self.token = hop.token(secret)
-        self.pool = Pool(secret)
-        self.wait_queues = WaitQueues(self.pool, self.token)
+        prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
+        self._owned = None  # what this data plane runs and closes
+        if outbound is None:
+            self._owned = outbound = Outbound(secret, _new_router, node, prefixes)
+        self.token, self.pool, self.wait_queues = outbound.token, outbound.pool, outbound.wait_queues
+        #: The replica sets of deployments and their routers, and the shares of splits.
+        self.registry: Registry[Router] = outbound.registry
         self.application = ApplicationKey.parse(application)
-        self.reports = Reports(self._loads)
+        self.reports = outbound.reports
+        self.reports.add(self._loads)
         self.counters = Counters()
         #: The slowest calls of the last minutes.
         self.slow = SlowRequests()
@@ -98,9 +108,6 @@ class RemoteDataPlane:
         self.records = Records(self.counters.add, self.slow.add, self.reports.lost.add)
         if tracing.current is not None:
             self.records.subscribe(tracing.current.add)
-        prefixes = (f"{REPLICAS}{application}/", f"{SPLITS}{application}/") if callees else ()
-        #: The replica sets of deployments and their routers, and the members of splits.
-        self.registry = Registry(self._new_router, self.pool, node, prefixes)
         redeem = self.wait_queues.redeem
         self.upstreams = FramedUpstreams(self.pool, lambda: self.token, redeem, payloads, self.mint_id)
         self.mirroring = CallMirroring(self._mirror, self.loop.time, draw=draw)
@@ -109,13 +116,23 @@ class RemoteDataPlane:
         self._lock = threading.Lock()
         keys = [self.application.replica_set(name) for name in callees]
         self._clients = {key: RemoteDeploymentClient(self, key) for key in keys}
+        for key in keys:
+            self.registry.follow_replica_set(key)
         self._splits: dict[ReplicaSetKey, SplitClient] = {}
         self._closed = False
         self._process = secrets.token_hex(6)
         self._count = itertools.count(1)
 
+    def router(self, key: ReplicaSetKey) -> Router:
+        """Return the router of a deployment, which stays as long as the process. Errors name only the deployment."""
+        return self.registry.router(key, self._new_router)
+
+    def router_until_published(self, split: ReplicaSetKey) -> Router:
+        """Return the router at which calls wait until the members of a split are published."""
+        return self.registry.router_until_published(split, self._new_router)
+
     def _new_router(self, key: ReplicaSetKey) -> Router:
-        return Router(key.deployment, self.wait_queues.join, self.reports.unserved)
+        return _new_router(key, self.wait_queues.join, self.reports.unserved)
 
     def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         """Return the client of a deployment or a split.
@@ -171,30 +188,27 @@ class RemoteDataPlane:
     async def run(self, watch: Watch, report: Report | None = None) -> None:
         """Follow the published snapshots until cancelled, once there is a deployment to call.
 
-        `report`: sends the load of the called deployments to the controller. None: the load is not reported.
+        Only for a data plane with an outbound side of its own. `report`: sends the load of the called deployments to
+        the controller. None: the load is not reported.
         """
-        reporting: asyncio.Task[None] | None = None
+        assert self._owned is not None, "the owner of the outbound side runs it"
         try:
-            await self.registry.followed()
-            self._sweep()
-            if report is not None:
-                reporting = self.loop.create_task(self.reports.run(report))
-            await self.registry.follow(watch)
+            await self._owned.run(watch, report)
         finally:
             self._closed = True
-            if reporting is not None:
-                reporting.cancel()
-                await asyncio.gather(reporting, return_exceptions=True)
 
     async def aclose(self) -> None:
-        """Fail the calls that wait, end the mirrored calls, and close the connections."""
+        """Fail the calls that wait, end the mirrored calls, and close the connections, if they are its own."""
         self._closed = True
         await self.filters.aclose()
-        self.registry.close()
+        for deployment in self._clients.values():
+            deployment.router.close()
+        for split in self._splits:
+            self.registry.close_until_published(split)
         for client in (*self._clients.values(), *self._splits.values()):
             client.plane.close()
-        self.wait_queues.close()
-        await self.pool.aclose()
+        if self._owned is not None:
+            await self._owned.aclose()
 
     def call_loads(self) -> dict[ReplicaSetKey, CallLoad]:
         """Return the waiting and ongoing calls by deployment. Thread-safe."""
@@ -230,11 +244,6 @@ class RemoteDataPlane:
     def mint_id(self) -> str:
         """Return a new id, such as for a call that is made outside of a request."""
         return f"{self._process}-{next(self._count):x}"
-
-    def _sweep(self) -> None:
-        if not self._closed:
-            self.pool.expire(self.loop.time())
-            self.loop.call_later(SWEEP_S, self._sweep)
 
 
 class RemoteClient:
@@ -292,7 +301,7 @@ class RemoteDeploymentClient(RemoteClient):
 
     def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey) -> None:
         self.key = key
-        self.router = data_plane.registry.router(key)
+        self.router = data_plane.router(key)
         #: The deployment, for messages.
         self.name = self.router.name
         plane = CallPlane(key, self.router, data_plane.upstreams, data_plane.records, data_plane.filters)
@@ -331,7 +340,7 @@ class SplitPlane(CallPlane):
         data_plane, key = self._data_plane, self.state.key
         published = data_plane.registry.splits.get(key)
         if published is None:
-            data_plane.registry.router_until_published(key)
+            data_plane.router_until_published(key)
             return key, ""
         if published is not self._published:
             self._published, self._targets = published, callable_members(self._code, published)
@@ -356,6 +365,10 @@ class SplitPlane(CallPlane):
             f"the weights of the split {key} were not published within {router.policy.max_queue_wait_s:g} s; if no "
             "route depends on it, list it in Toolkit(deployments=[...])"
         )
+
+
+def _new_router(key: ReplicaSetKey, join: Join, unserved: Callable[[], None]) -> Router:
+    return Router(key.deployment, join, unserved)
 
 
 def _outcome(frame: Frame) -> Any:

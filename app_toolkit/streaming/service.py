@@ -11,7 +11,7 @@ from app_toolkit.streaming.log import CLEANUP_INTERVAL_S, MemoryStreamLog
 
 
 class StreamLogDeployment(
-    Deployment, name="stream-log", num_replicas=1, max_ongoing_requests=20_000, ray_actor_options={"num_cpus": 0.1}
+    Deployment, name="stream-log", num_replicas=1, max_ongoing_requests=20_000, resources={"num_cpus": 0.1}
 ):
     """A stream log in the memory of a replica of its own. Its handle is a `StreamLog`.
 

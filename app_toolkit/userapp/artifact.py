@@ -268,10 +268,11 @@ class Unpacked:
         """
         below = private.folder(below)
         self.folder = below / hash
-        self._lock = _open(below, hash)
+        #: The lock of the files, which a fork must keep open.
+        self.descriptor = _open(below, hash)
         try:
             # From here on no process removes the folder: removing it requires the exclusive lock.
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
+            fcntl.flock(self.descriptor, fcntl.LOCK_SH)
             if not self.folder.is_dir():
                 self._unpack_in_turn(hash, fetch, below)
         except BaseException:
@@ -296,7 +297,7 @@ class Unpacked:
 
     def close(self) -> None:
         """Release the files. Call this once. The end of the process releases them, too."""
-        os.close(self._lock)
+        os.close(self.descriptor)
 
 
 def _open(below: Path, hash: str) -> int:

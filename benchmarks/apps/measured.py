@@ -17,7 +17,7 @@ TICKS = 20
 TICK_S = 0.05
 
 
-class Doubler(Deployment, num_replicas=2, ray_actor_options=CPUS):
+class Doubler(Deployment, num_replicas=2, resources=CPUS):
     @batch(max_batch_size=4)
     async def double(self, numbers: list[int]) -> list[tuple[int, int]]:
         await asyncio.sleep(0.01)
@@ -25,7 +25,7 @@ class Doubler(Deployment, num_replicas=2, ray_actor_options=CPUS):
 
 
 doublers = Doubler.bind()
-app = Toolkit(title="measured", deployment=DeploymentConfig(name="web", num_replicas=2, ray_actor_options=CPUS))
+app = Toolkit(title="measured", deployment=DeploymentConfig(name="web", num_replicas=2, resources=CPUS))
 
 
 @app.get("/order")

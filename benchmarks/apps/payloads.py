@@ -20,7 +20,7 @@ CLIENTS = 8
 """The number of concurrent calls of `many`."""
 
 
-class Store(Deployment, max_ongoing_requests=CLIENTS, ray_actor_options={"num_cpus": 0.1}):
+class Store(Deployment, max_ongoing_requests=CLIENTS, resources={"num_cpus": 0.1}):
     def __init__(self) -> None:
         self.kept = np.zeros(0, np.uint8)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 HANDLER_S = 0.1
 TARGET = 5
-OPTIONS: dict[str, Any] = {"max_ongoing_requests": 2 * TARGET, "ray_actor_options": {"num_cpus": 0.1}}
+OPTIONS: dict[str, Any] = {"max_ongoing_requests": 2 * TARGET, "resources": {"num_cpus": 0.1}}
 FOLLOWS: dict[str, dict[str, Any]] = {
     "defaults": {"target_ongoing_requests": TARGET, "max_replicas": 10},
     "no-delays": {

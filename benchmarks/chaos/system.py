@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from app_toolkit.client.commands import GetStatus
+from app_toolkit.host.orders import GetCallLoads, GetStatistics
 from benchmarks.chaos.client import Client
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.contenders import Contender
@@ -136,7 +137,7 @@ class System:
         """Return the process ID of the controller."""
         from app_toolkit.engines.ray.actors import CONTROLLER
 
-        return int(self._ask(CONTROLLER, "here"))
+        return self._process_id(CONTROLLER)
 
     def living(self, ids: Collection[str]) -> list[str]:
         """Return the IDs for which a Ray actor exists, whether or not the controller knows it."""
@@ -205,8 +206,16 @@ class System:
         """Count the requests and calls in each place."""
         status = self._whole()
         proxies, replicas = _ids(status["proxies"]), _ids(self._application_of(status)["deployments"])
-        everybody = [(id, "statistics") for id in (*proxies, *replicas)]
-        answers = self._ask_all(*everybody, *((id, "calling") for id in replicas))
+        # Ray reads environment variables when it is imported, so `launched` must set them first.
+        import ray
+
+        from app_toolkit.engines.ray.actors import NAMESPACE
+        from app_toolkit.engines.ray.orders import send
+
+        everybody = [(id, GetStatistics()) for id in (*proxies, *replicas)]
+        questions: list[tuple[str, Any]] = [*everybody, *((id, GetCallLoads()) for id in replicas)]
+        asked: Any = [send(ray.get_actor(id, namespace=NAMESPACE), question) for id, question in questions]
+        answers: list[Any] = ray.get(asked, timeout=ANSWER_S)
         found = NOBODY
         for each in filter(None, answers[: len(proxies)]):  # None: it does not serve yet
             found += Places(in_proxies=each.waiting, ongoing=each.ongoing)
@@ -244,23 +253,17 @@ class System:
         for replica in replica_set["replicas"]:
             if replica["phase"] == "running":
                 with suppress(Exception):  # it may have just died; the status shows that shortly after
-                    found[str(replica["id"])] = int(self._ask(replica["id"], "here"))
+                    found[str(replica["id"])] = self._process_id(replica["id"])
         return found
 
-    def _ask(self, actor: str, question: str) -> Any:
-        (answer,) = self._ask_all((actor, question))
-        return answer
-
-    def _ask_all(self, *questions: tuple[str, str]) -> list[Any]:
-        """Call these methods of actors, given as pairs of actor and method name, and return the results."""
+    def _process_id(self, name: str) -> int:
         # Ray reads environment variables when it is imported, so `launched` must set them first.
         import ray
 
         from app_toolkit.engines.ray.actors import NAMESPACE
 
-        asked = [getattr(ray.get_actor(actor, namespace=NAMESPACE), question).remote() for actor, question in questions]
-        answers: list[Any] = ray.get(asked, timeout=ANSWER_S)
-        return answers
+        actor: Any = ray.get_actor(name, namespace=NAMESPACE)
+        return int(ray.get(actor.here.remote(), timeout=ANSWER_S))
 
 
 class Watch:

@@ -173,7 +173,7 @@ async def upload(request: Request, id: Id = None, after: float = 0, rate: float 
 # Handlers that call a model
 
 
-class Model(Deployment, num_replicas=2, max_ongoing_requests=24, ray_actor_options={"num_cpus": 0.1}):
+class Model(Deployment, num_replicas=2, max_ongoing_requests=24, resources={"num_cpus": 0.1}):
     """A deployment with low limits. Methods in a thread or a batch cannot always be cancelled, so they take 0.2 s."""
 
     async def sleep(self, id: str | None, seconds: float) -> int:
@@ -328,7 +328,7 @@ narrow.get("/sleep/{seconds}")(sleep)
 # An app whose requests follow a deployment, each with a call that yields items
 
 
-class Hub(Deployment, max_ongoing_requests=16, ray_actor_options={"num_cpus": 0.1}):
+class Hub(Deployment, max_ongoing_requests=16, resources={"num_cpus": 0.1}):
     """Passes each message on to all that follow."""
 
     def __init__(self) -> None:
@@ -403,7 +403,7 @@ class Oracle(
     num_replicas=2,
     health_check_period_s=0.5,
     health_check_failure_threshold=2,
-    ray_actor_options={"num_cpus": 0.1},
+    resources={"num_cpus": 0.1},
 ):
     """A model with a version. The version determines how it fails."""
 

@@ -47,7 +47,7 @@ class Section:
     words: Counter[str]
 
 
-class Assistant(Deployment, max_ongoing_requests=64, max_open_streams=0, ray_actor_options={"num_cpus": 0.1}):
+class Assistant(Deployment, max_ongoing_requests=64, max_open_streams=0, resources={"num_cpus": 0.1}):
     """Answers questions about the pages of a folder."""
 
     def __init__(

@@ -25,7 +25,7 @@ class Hit(BaseModel):
     """From -1 to 1."""
 
 
-class Embedder(Deployment, max_ongoing_requests=256, ray_actor_options={"num_cpus": 2}):
+class Embedder(Deployment, max_ongoing_requests=256, resources={"num_cpus": 2}):
     """One model, on a thread of its own: while it works, the event loop takes the texts of the next batch."""
 
     def __init__(self, load: Callable[[], Encoder], sentences: Sequence[str] = SENTENCES) -> None:

@@ -78,7 +78,7 @@ def _imports_are_forgotten() -> Iterator[None]:
 class PlannedHere:
     """The plan of one app, made in this process: a child process takes a second to start."""
 
-    def __init__(self, target: str, app_dir: Path | None, options: PlanOptions) -> None:
+    def __init__(self, target: str, app_dir: Path | None, options: PlanOptions, fork: object = None) -> None:
         self._target = resolve(target, folder=Path.cwd(), app_dir=app_dir)
         self._options = options
 

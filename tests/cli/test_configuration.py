@@ -193,7 +193,7 @@ def test_records_of_all_processes_go_to_standard_output_only_with_a_local_ray(
     assert not logs_to_stdout()
     options_of("--log-file", "-")
     assert logs_to_stdout()
-    with pytest.raises(ConfigError, match=r"^log_file = '-' shows only the log files of a local Ray, not those of "):
+    with pytest.raises(ConfigError, match=r"^log_file = '-' shows only the log files of a local cluster, not "):
         launch.check(engine(), "127.0.0.1:1", HTTPOptions())
     with pytest.raises(ConfigError, match=r"^deploy\(\) has no option 'log_file': use `app-toolkit logs --follow`"):
         deploy(FastAPI(), log_file="-")
@@ -281,7 +281,7 @@ def test_a_mistake_names_its_flag(
 def test_invalid_certificate_is_refused_before_anything_starts(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "engine", Unloaded)
+    monkeypatch.setattr(command_line, "engine_of_run", lambda *_: Unloaded())
     with pytest.raises(SystemExit) as ended:
         command_line.main(["run", "--port", "0", "--ssl-certfile", "absent.pem"])
     assert ended.value.code == 2

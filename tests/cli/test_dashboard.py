@@ -31,7 +31,7 @@ class Running(OneInstance):
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Running:
     instance = Running()
-    monkeypatch.setattr(command_line, "engine", lambda admin_url=None: instance)
+    monkeypatch.setattr(command_line, "engine", lambda *_, **__: instance)
     return instance
 
 

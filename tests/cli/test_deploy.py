@@ -274,7 +274,7 @@ def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> No
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def run(instance: object, *arguments: str) -> int:
-        monkeypatch.setattr(command_line, "engine", lambda: instance)
+        monkeypatch.setattr(command_line, "engine", lambda *_, **__: instance)
         with pytest.raises(SystemExit) as ended:
             command_line.main(arguments)
         assert isinstance(ended.value.code, int)

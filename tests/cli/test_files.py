@@ -219,7 +219,7 @@ def test_as_many_applications_are_planned_at_once_as_there_may_be_and_all_in_the
     begun: list[str] = []
 
     class Begun(Planning):
-        def __init__(self, named: str, arguments: Sequence[str]) -> None:
+        def __init__(self, named: str, arguments: Sequence[str], fork: object = None) -> None:
             begun.append(named)
             super().__init__(named, arguments)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from app_toolkit import launch
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
@@ -20,6 +21,7 @@ from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.errors import ConfigError, PlacementError, StartupError, TargetError
 from tests.client.scripted import OneInstance
+from tests.controller.harness import application
 
 APP = """
 from fastapi import APIRouter
@@ -336,6 +338,14 @@ def test_a_cluster_that_is_joined_keeps_its_own_cpus(app: str) -> None:
     engine = Scripted(ready, ctrl_c)
     ran(app, engine, address="auto")
     assert engine.num_cpus is None
+
+
+def test_options_without_an_effect_in_the_engine_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    class OnOneMachine(Scripted):
+        capabilities = frozenset({"processes"})
+
+    launch.start(OnOneMachine(), [application(cpus=2)], None)
+    assert caplog.messages == ["in this engine these options have no effect: chat: resources.num_cpus"]
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(app: str) -> None:

@@ -111,7 +111,7 @@ class Nothing(OneInstance):
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Running:
     running = Running()
-    monkeypatch.setattr(command_line, "engine", lambda: running)
+    monkeypatch.setattr(command_line, "engine", lambda *_, **__: running)
     return running
 
 
@@ -324,7 +324,7 @@ def test_shutdown_drains_and_lets_go(running: Running) -> None:
 def test_status_says_that_nothing_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "engine", Nothing)
+    monkeypatch.setattr(command_line, "engine", lambda *_, **__: Nothing())
     assert command(name) == 2
     assert capsys.readouterr().err == "Error: no instance runs here\n"
 

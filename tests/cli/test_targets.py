@@ -124,6 +124,8 @@ def test_every_command_refuses_a_target_with_the_same_sentence(
         (tmp_path / name).write_text(source)
     os.chdir(tmp_path)
     options = [] if command == "plan" else ["--port", "0"]
+    if command == "run":
+        options += ["--engine", "ray"]  # the other engine would fork this process
     if command == "dev --no-reload":  # the process that serves ends with the app
         arguments = [sys.executable, "-m", "app_toolkit.cli", *command.split(), target, *options]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

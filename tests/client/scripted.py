@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from app_toolkit.client.client import Client, Driver, Engine
 from app_toolkit.client.commands import (
@@ -16,6 +16,7 @@ from app_toolkit.client.commands import (
     Rollback,
     Scale,
 )
+from app_toolkit.config.models import Capability
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.slow import SlowRequest
@@ -35,6 +36,8 @@ FAILED = ReplicaSetStatus(
 
 class OneInstance(Client, Engine):
     """An engine, and the client of its only instance. A test overrides what may be used."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({"processes", "nodes", "resources", "ray"})
 
     def check(self, address: str) -> None: ...
 

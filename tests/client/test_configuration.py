@@ -25,7 +25,7 @@ SECRET = "s3cret-of-the-environment"
 PLAIN = "hunter22-of-the-file"
 
 
-class Writer(Deployment, num_replicas=3, user_config={"key": "of the code"}, ray_actor_options={"num_cpus": 0.2}):
+class Writer(Deployment, num_replicas=3, user_config={"key": "of the code"}, resources={"num_cpus": 0.2}):
     def reconfigure(self, user_config: dict[str, Any]) -> None: ...
 
 
@@ -150,7 +150,7 @@ def secrets(api_key: str, **more: str) -> dict[str, Any]:
 
 WITH_SECRETS = {
     **secrets(PLAIN),
-    "ray_actor_options": {"runtime_env": {"env_vars": {"URL": f"x://a:{PLAIN}@h"}}},
+    "resources": {"ray": {"runtime_env": {"env_vars": {"URL": f"x://a:{PLAIN}@h"}}}},
 }
 
 
@@ -174,7 +174,7 @@ def user_config(instance: Instance) -> Any:
 def test_secrets_that_are_plain_text_are_masked(vault: Instance) -> None:
     large = large_of(read(vault))
     assert large["user_config"] == {"api_key": "***", "header": "Bearer ${KEY}", "greeting": "***"}
-    assert large["ray_actor_options"]["runtime_env"] == {"env_vars": {"URL": "x://a:***@h"}}
+    assert large["resources"]["ray"]["runtime_env"] == {"env_vars": {"URL": "x://a:***@h"}}
     shown = [configuration.write(vault), vault.execute(GetApplications()), vault.execute(GetApplication("vault"))]
     assert PLAIN not in repr(shown)
 
@@ -191,8 +191,8 @@ def test_masked_secrets_stay_if_other_options_change(vault: Instance) -> None:
         "header": f"Bearer {SECRET}",
         "greeting": "hello",
     }
-    after = spec_of(vault, "vault").deployment("large").config.ray_actor_options
-    assert after == before.deployment("large").config.ray_actor_options
+    after = spec_of(vault, "vault").deployment("large").config.resources
+    assert after == before.deployment("large").config.resources
 
 
 def test_a_changed_secret_is_applied_and_the_difference_names_its_option(vault: Instance) -> None:

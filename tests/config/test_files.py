@@ -27,7 +27,7 @@ applications:
     deployments:
       chat: {num_replicas: 3}
       writer:
-        ray_actor_options: {num_gpus: 0.5}
+        resources: {num_gpus: 0.5}
         batch: {embed: {max_batch_size: 8}}
         user_config: {token: "Bearer ${TOKEN}", plain: [1, null]}
   admin: {target: "admin:app", route_prefix: /admin}
@@ -58,7 +58,7 @@ def test_a_file_is_read_into_models() -> None:
     assert shop.deployments == {
         "chat": {"num_replicas": 3},
         "writer": {
-            "ray_actor_options": {"num_gpus": 0.5},
+            "resources": {"num_gpus": 0.5},
             "batch": {"embed": {"max_batch_size": 8}},
             "user_config": {"token": "Bearer ${TOKEN}", "plain": [1, None]},
         },
@@ -77,7 +77,7 @@ applications:
     deployments:
       chat: {num_replicas: "2", max_ongoing_request: 3}
       writer:
-        ray_actor_options: {num_cpu: 1}
+        resources: {num_cpu: 1}
         placement_group_strategy: PACK
         batch: {embed: {max_batch_size: 0, size: 1}}
         user_config: {token: "${TOKEN", ok: "${OK}"}
@@ -96,10 +96,9 @@ applications:
         "app.yaml:7: applications.shop.deployments.chat has no option 'max_ongoing_request'; did you mean "
         "'max_ongoing_requests'?",
         "app.yaml:7: applications.shop.deployments.chat.num_replicas = '2': it should be a number",
-        "app.yaml:9: applications.shop.deployments.writer.ray_actor_options has no option 'num_cpu'; did you mean "
-        "'num_cpus'?",
+        "app.yaml:9: applications.shop.deployments.writer.resources has no option 'num_cpu'; did you mean 'num_cpus'?",
         "app.yaml:10: applications.shop.deployments.writer has no option 'placement_group_strategy'; app_toolkit has "
-        "no placement groups: one replica is one actor; use 'ray_actor_options' and 'max_replicas_per_node'",
+        "no placement groups: one replica is one actor; use 'resources' and 'max_replicas_per_node'",
         "app.yaml:11: applications.shop.deployments.writer has no option 'batch.embed.size'",
         "app.yaml:11: applications.shop.deployments.writer.batch.embed.max_batch_size = 0: input should be greater "
         "than or equal to 1",
@@ -123,9 +122,9 @@ applications:
         ("num_replicas: 0", "num_replicas = 0: input should be greater than or equal to 1"),
         ("num_replicas: [1]", "num_replicas = [1]: input should be a valid integer"),
         ("retry: some", "retry = 'some': input should be 'idempotent', 'all' or 'none'"),
-        ("ray_actor_options: {num_cpus: '1'}", "ray_actor_options.num_cpus = '1': it should be a number"),
-        ("ray_actor_options: 1", "ray_actor_options = 1: input should be a valid dictionary or instance of"),
-        ("ray_actor_options: {resources: {TPU: '1'}}", "ray_actor_options.resources.TPU = '1': it should be a number"),
+        ("resources: {num_cpus: '1'}", "resources.num_cpus = '1': it should be a number"),
+        ("resources: 1", "resources = 1: input should be a valid dictionary or instance of"),
+        ("resources: {custom: {TPU: '1'}}", "resources.custom.TPU = '1': it should be a number"),
         ("batch: {embed: {max_batch_size: '3'}}", "batch.embed.max_batch_size = '3': it should be a number"),
     ],
 )
@@ -167,7 +166,7 @@ applications:
     (mistake,) = mistakes(text.replace('"{', '"${'))
     assert mistake == (
         "app.yaml:6: applications.shop.logging_config.formatters.short.format = '${levelname} $message': only "
-        "user_config and ray_actor_options.runtime_env may refer to environment variables, and a literal ${ is written "
+        "user_config and resources.ray.runtime_env may refer to environment variables, and a literal ${ is written "
         "$${"
     )
 
@@ -199,10 +198,10 @@ def test_message_about_a_route_prefix_shows_a_correct_one(prefix: str, meant: st
 def test_variables_are_resolved_only_in_values_of_the_user() -> None:
     [mistake] = mistakes("host: ${HOST}\n" + application("user_config: {a: '${A}'}"))
     assert mistake == (
-        "app.yaml:1: host = '${HOST}': only user_config and ray_actor_options.runtime_env may refer to environment "
+        "app.yaml:1: host = '${HOST}': only user_config and resources.ray.runtime_env may refer to environment "
         "variables, and a literal ${ is written $${"
     )
-    assert read(application("ray_actor_options: {runtime_env: {env_vars: {A: '${B}'}}}")).variables == {"B"}
+    assert read(application("resources: {ray: {runtime_env: {env_vars: {A: '${B}'}}}}")).variables == {"B"}
 
 
 def test_error_names_the_line_of_each_masked_secret() -> None:
@@ -276,18 +275,18 @@ def test_a_file_overrides_the_project_and_is_overridden_by_the_environment_and_t
 def test_an_option_replaces_that_of_the_code_and_its_parts_do_so_one_by_one() -> None:
     code = {
         "num_replicas": 2,
-        "ray_actor_options": {"num_cpus": 2, "resources": {"TPU": 1}},
+        "resources": {"num_cpus": 2, "custom": {"TPU": 1}},
         "batch": {"embed": {"max_batch_size": 8, "batch_wait_timeout_s": 1}, "score": {"max_batch_size": 2}},
         "user_config": {"a": 1},
     }
     file = {
-        "ray_actor_options": {"num_gpus": 1, "resources": {"NPU": 1}},
+        "resources": {"num_gpus": 1, "custom": {"NPU": 1}},
         "batch": {"embed": {"max_batch_size": 4}, "rank": {"max_batch_size": 3}},
         "user_config": {"b": 2},
     }
     assert merge(ClassConfig, code, file) == {
         "num_replicas": 2,
-        "ray_actor_options": {"num_cpus": 2, "num_gpus": 1, "resources": {"NPU": 1}},
+        "resources": {"num_cpus": 2, "num_gpus": 1, "custom": {"NPU": 1}},
         "batch": {
             "embed": {"max_batch_size": 4, "batch_wait_timeout_s": 1},
             "score": {"max_batch_size": 2},

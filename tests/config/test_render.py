@@ -37,12 +37,17 @@ ACTOR = st.fixed_dictionaries(
         "num_cpus": st.floats(0, 1024),
         "num_gpus": st.floats(0, 64) | st.integers(0, 64),
         "memory": st.none() | st.integers(min_value=1),
-        "resources": st.dictionaries(TEXTS, st.floats(0, 10), max_size=2),
-        "runtime_env": st.none()
-        | st.fixed_dictionaries(
-            {}, optional={"env_vars": st.dictionaries(TEXTS, TEXTS, max_size=3), "pip": JSON, "config": TABLES}
+        "custom": st.dictionaries(TEXTS, st.floats(0, 10), max_size=2),
+        "ray": st.fixed_dictionaries(
+            {},
+            optional={
+                "runtime_env": st.none()
+                | st.fixed_dictionaries(
+                    {}, optional={"env_vars": st.dictionaries(TEXTS, TEXTS, max_size=3), "pip": JSON, "config": TABLES}
+                ),
+                "accelerator_type": st.none() | st.sampled_from(["H100", "A100-40G", "1.5"]),
+            },
         ),
-        "accelerator_type": st.none() | st.sampled_from(["H100", "A100-40G", "1.5"]),
     },
 )
 SHARED: dict[str, st.SearchStrategy[Any]] = {
@@ -60,7 +65,7 @@ SHARED: dict[str, st.SearchStrategy[Any]] = {
     "health_check_period_s": FLOATS,
     "health_check_timeout_s": FLOATS,
     "health_check_failure_threshold": st.integers(1, 1_000),
-    "ray_actor_options": ACTOR,
+    "resources": ACTOR,
 }
 OF_INGRESS = st.fixed_dictionaries(
     {},
@@ -167,8 +172,8 @@ def test_a_plan_that_is_written_and_read_back_is_the_same(
 def test_options_of_a_file_are_written_even_if_they_are_defaults(
     ingress: dict[str, Any], of_class: dict[str, Any], over_ingress: dict[str, Any], over_class: dict[str, Any]
 ) -> None:
-    over_class = {name: value for name, value in over_class.items() if name not in ("user_config", "ray_actor_options")}
-    over_ingress.pop("ray_actor_options", None)
+    over_class = {name: value for name, value in over_class.items() if name not in ("user_config", "resources")}
+    over_ingress.pop("resources", None)
     overrides = {"front": over_ingress, "writer": over_class}
     spec = planned(app(ingress, of_class), overrides)
     text = render([spec], InstanceOptions(), FOLDER, {"shop": overrides})
@@ -209,12 +214,12 @@ def test_secrets_are_applied_and_never_shown() -> None:
     file = read(
         "applications:\n  shop:\n    target: 'shop:app'\n    deployments:\n      writer:\n"
         "        user_config: {token: 'Bearer ${TOKEN}', literal: '$${TOKEN}'}\n"
-        "        ray_actor_options: {runtime_env: {env_vars: {TOKEN: '${TOKEN}'}}}\n"
+        "        resources: {ray: {runtime_env: {env_vars: {TOKEN: '${TOKEN}'}}}}\n"
     )
     spec = replanned(app({}, {}), file)
     secret = applied(spec, {"TOKEN": "s3cret"}).deployments[1].config
     assert secret.user_config == {"token": "Bearer s3cret", "literal": "${TOKEN}"}  # type: ignore[union-attr]
-    assert secret.ray_actor_options.runtime_env == {"env_vars": {"TOKEN": "s3cret"}}
+    assert secret.resources.ray.runtime_env == {"env_vars": {"TOKEN": "s3cret"}}
     assert "Bearer ${TOKEN}" in spec.model_dump_json()
     text = render([spec], InstanceOptions(), FOLDER)
     assert replanned(app({}, {}), read(text)) == spec

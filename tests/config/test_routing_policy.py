@@ -12,7 +12,7 @@ from app_toolkit.errors import ConfigError
 def test_callers_apply_the_policy_of_a_class(option: str | None) -> None:
     config = ClassConfig(name="writer", routing_policy=option)
     assert config.policy.routing_policy == option
-    assert config.on_ray == (() if option is None else ("routing_policy",))
+    assert config.without_effect(()) == (() if option is None else ("routing_policy",))
 
 
 @pytest.mark.parametrize(

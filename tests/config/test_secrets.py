@@ -139,7 +139,7 @@ def test_error_names_the_place_of_a_secret_that_is_not_known(config: dict[str, A
 
 def deployed(user_config: dict[str, Any], environment: dict[str, str]) -> ApplicationSpec:
     """An application with the options of a file, as it was applied."""
-    options = {"user_config": user_config, "ray_actor_options": {"runtime_env": {"env_vars": environment}}}
+    options = {"user_config": user_config, "resources": {"ray": {"runtime_env": {"env_vars": environment}}}}
     model = ClassSpec(config=ClassConfig(name="model", **options))
     return applied(application().model_copy(update={"deployments": (model,)}), VARIABLES)
 
@@ -159,7 +159,7 @@ def test_spec_that_is_shown_is_applied_again_with_its_secrets(
 def test_spec_with_masked_secrets_is_refused_where_they_are_not_known() -> None:
     spec = deployed({"token": "hunter22"}, {"DB_PASSWORD": "hunter22"})
     for other, place in [
-        (deployed({"token": "hunter22"}, {}), r"ray_actor_options\.runtime_env\.env_vars\.DB_PASSWORD"),
+        (deployed({"token": "hunter22"}, {}), r"resources\.ray\.runtime_env\.env_vars\.DB_PASSWORD"),
         (deployed({}, {"DB_PASSWORD": "hunter22"}), r"user_config\.token"),
     ]:
         with pytest.raises(ConfigError, match=rf"^shop/model: {place}: \*\*\* keeps a deployed secret only"):

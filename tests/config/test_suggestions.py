@@ -13,7 +13,7 @@ from ray.runtime_env import RuntimeEnv
 
 from app_toolkit import AutoscalingConfig, DeploymentConfig
 from app_toolkit.config.files import ApplicationOptions
-from app_toolkit.config.models import RUNTIME_ENV, CallOptions, ClassConfig, Model, RayActorOptions
+from app_toolkit.config.models import RUNTIME_ENV, CallOptions, ClassConfig, Model, RayOptions, ResourceOptions
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.config.suggestions import OTHER_NAMES, suggestion
 from app_toolkit.errors import ConfigError
@@ -55,7 +55,7 @@ def refused(model: type[Model], option: str, needed: dict[str, Any]) -> str:
     [
         (parameters("api.py", "deployment"), DeploymentConfig),
         (fields("schema.py", "DeploymentSchema"), ClassConfig),
-        (fields("schema.py", "RayActorOptionsSchema"), RayActorOptions),
+        (fields("schema.py", "RayActorOptionsSchema"), ResourceOptions),
         (fields("config.py", "AutoscalingConfig"), AutoscalingConfig),
         (fields("schema.py", "HTTPOptionsSchema") | fields("schema.py", "ServeDeploySchema"), InstanceOptions),
         (fields("schema.py", "ServeApplicationSchema") - {"name", "host", "port", "deployments"}, ApplicationOptions),
@@ -66,7 +66,7 @@ def test_option_of_ray_serve_exists_or_the_error_names_a_replacement(
     theirs: Collection[str], model: type[Model]
 ) -> None:
     assert theirs
-    tables = {"ray_actor_options": RayActorOptions.model_fields}
+    tables = {"resources": ResourceOptions.model_fields, "ray": RayOptions.model_fields}
     suggested = {
         option: suggestion(option, (), tables) for option in set(theirs) - model.model_fields.keys() - ELSEWHERE
     }
@@ -75,7 +75,15 @@ def test_option_of_ray_serve_exists_or_the_error_names_a_replacement(
 
 def test_suggestion_is_an_option() -> None:
     options = set[str]()
-    for model in (ClassConfig, RayActorOptions, AutoscalingConfig, InstanceOptions, ApplicationOptions, CallOptions):
+    for model in (
+        ClassConfig,
+        ResourceOptions,
+        RayOptions,
+        AutoscalingConfig,
+        InstanceOptions,
+        ApplicationOptions,
+        CallOptions,
+    ):
         options |= model.model_fields.keys()
     for suggested in OTHER_NAMES.values():
         assert set(re.findall(r"'(\w+)'", suggested)) <= options, suggested
@@ -90,9 +98,9 @@ def test_suggestion_is_an_option() -> None:
             "has no option 'max_concurrent_queries'; use 'max_ongoing_requests'",
         ),
         (DeploymentConfig, "min_replicas", "has no option 'min_replicas'; it belongs in 'autoscaling_config'"),
-        (DeploymentConfig, "accelerator_type", "has no option 'accelerator_type'; it belongs in 'ray_actor_options'"),
+        (DeploymentConfig, "num_gpus", "has no option 'num_gpus'; it belongs in 'resources'"),
         (DeploymentConfig, "max_replicas_per_nod", "did you mean 'max_replicas_per_node'?"),
-        (RayActorOptions, "max_restarts", "the controller replaces replicas, and 'retry' says which requests"),
+        (ResourceOptions, "max_restarts", "the controller replaces replicas, and 'retry' says which requests"),
         (AutoscalingConfig, "smoothing_factor", "use 'upscaling_factor' and 'downscaling_factor'"),
     ],
 )

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from app_toolkit.clock import ManualClock
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions, Route
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, ResourceOptions, Route
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.identity import ReplicaSetKey, replica_set_of
 from app_toolkit.engines.memory import MemoryStore
@@ -32,7 +32,7 @@ def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_no
                     name="chat",
                     num_replicas=chat,
                     max_replicas_per_node=per_node,
-                    ray_actor_options=RayActorOptions(num_cpus=cpus),
+                    resources=ResourceOptions(num_cpus=cpus),
                     **options,
                 )
             ),

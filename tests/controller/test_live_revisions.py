@@ -146,8 +146,9 @@ async def test_an_autoscaled_main_revision_takes_over_with_enough_replicas():
             spec.model_copy(update={"deployments": (web, spec.deployments[1])}), {}, 0.1, None
         )
         await h.until(lambda: shares(h) == {"shop": 0.9, "shop@2": 0.1})
-        await h.controller.promote("shop", 2)
         h.controller.report("a caller", {NEW: (0, 4, 0, 0)})
+        await h.until(lambda: len(h.world.of(NEW, "running")) == 4)
+        await h.controller.promote("shop", 2)
         await h.until(lambda: shares(h) == {"shop": 1.0})
         assert len(h.world.of(SHOP, "running")) >= 4
 

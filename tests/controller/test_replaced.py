@@ -195,8 +195,8 @@ async def test_in_any_world_only_the_last_controller_starts_or_ends_anything(see
         assert h.word() == "healthy"
         deployed = {each.config.name: each.config for each in spec.deployments}
         for replica_set, config in ((SHOP, deployed["shop"]), (CHAT, deployed["chat"])):
-            there = [h.world.processes[id].order.resources for id in h.world.of(replica_set)]
-            assert there == [config.ray_actor_options.to_resources()] * config.num_replicas
+            there = [h.world.processes[id].order.resources.num_cpus for id in h.world.of(replica_set)]
+            assert there == [config.resources.num_cpus] * config.num_replicas
         ids = [action.replica for action in h.performed(Start)]
         assert len(ids) == len(set(ids))
         if not any(one.stopped_at_a_step and slept <= GAP_S for one, _, slept in woken):

@@ -7,7 +7,7 @@ import pytest
 from app_toolkit.clock import ManualClock
 from app_toolkit.controller.changes import Changes
 from app_toolkit.controller.replica_sets import ReplicaSets
-from app_toolkit.core.reconcile import Kill, Retire, Start
+from app_toolkit.core.reconcile import Kill, Probe, Retire, Start
 from app_toolkit.core.replica_state import Drained, Exited, Found, Phase, Placed, ProbeFailed, ProbePassed, Started
 from app_toolkit.interfaces import Location
 from app_toolkit.observability.event_log import EventLog
@@ -40,6 +40,11 @@ class Bench:
     def comes_up(self, id, now):
         assert self.replica_sets.take(Placed(id), now)
         assert self.replica_sets.take(Started(id, Location(Address(f"unix:/{id}"), HOME)), now)
+
+
+def started(orders):
+    """The replica sets of which replicas are started."""
+    return [order.replica_set for order in orders if isinstance(order, Start)]
 
 
 @pytest.fixture
@@ -76,7 +81,11 @@ def test_desired_replicas_are_started_and_next_checked_when_due(b):
         b.comes_up(start.replica, 1.0)
     assert b.replica_sets.moved
     assert b.replica_sets.plan(1.0) == [WEB, MODEL]
-    assert b.replica_sets.due == 1.0 + SPECS[WEB].health_check_period_s
+    assert b.orders() == [Probe(start.replica, SPECS[WEB].health_check_timeout_s) for start in starts]
+    for start in starts:
+        b.replica_sets.take(ProbePassed(start.replica), 1.5)
+    assert b.replica_sets.plan(1.5) == [WEB, MODEL]
+    assert b.replica_sets.due == 1.5 + SPECS[WEB].health_check_period_s
     assert b.replica_sets.plan(2.0) == []
 
 
@@ -143,10 +152,10 @@ def test_replica_set_that_fails_is_quarantined_until_it_is_lifted_and_no_other(b
     b.replica_sets.take(Exited(web.replica), 2.0)
     b.replica_sets.take(Exited(models[0].replica), 2.0)
     assert b.replica_sets.plan(2.0) == [WEB, MODEL]
-    assert [order.replica_set for order in b.orders()] == [MODEL]
+    assert started(b.orders()) == [MODEL]
     b.replica_sets.lift(WEB)
     b.replica_sets.plan(2.0)
-    assert [order.replica_set for order in b.orders()] == [WEB]
+    assert started(b.orders()) == [WEB]
     b.replica_sets.lift(key("shop/unknown"))
 
 
@@ -155,6 +164,8 @@ def test_snapshot_is_not_published_without_a_change(b):
     b.replica_sets.plan(0.0)
     [web] = b.orders()
     b.comes_up(web.replica, 1.0)
+    b.replica_sets.plan(1.0)
+    assert b.replica_sets.take(ProbePassed(web.replica), 1.0)
     b.replica_sets.plan(1.0)
     b.replica_sets.plan(b.replica_sets.due)
     entries, number = len(b.event_log), b.changes.number

@@ -26,7 +26,7 @@ def shop(number=None, *, cpus=0.1, sockets=1_000, streams=1_000, **config):
     quick = {"target_ongoing_requests": 2, "downscale_delay_s": DOWN_S, "max_replicas": 20}
     follows = {"num_replicas": number} if number is not None else {"autoscaling_config": {**quick, **config}}
     limits = {"max_open_websockets": sockets, "max_open_streams": streams}
-    chat = DeploymentConfig(name="chat", ray_actor_options={"num_cpus": cpus}, **limits, **follows)
+    chat = DeploymentConfig(name="chat", resources={"num_cpus": cpus}, **limits, **follows)
     return ApplicationSpec(
         name="shop",
         target="shop:app",
@@ -240,7 +240,7 @@ def begun(**config):
     scaling = Scaling(EventLog(ManualClock().now))
     specs = replica_set_specs([shop(**config)], spread=False)
     known = {CHAT: ReplicaSet(ReplicaSetRecord(CHAT))}
-    specs = scaling.scaled(specs, known, 0.0)
+    specs = scaling.scaled(specs, known, {}, 0.0)
     known = {CHAT: ReplicaSet(ReplicaSetRecord(CHAT), specs[CHAT], desired=True)}
     assert list(scaling.decide(known, 0.0)) == []
     return scaling, known
@@ -265,8 +265,8 @@ def test_report_without_effect_does_not_wake_the_controller():
 def test_removed_replica_set_has_no_target_and_comes_back_as_new():
     scaling, known = begun(initial_replicas=4)
     scaling.hear("one", {CHAT: (0, 20, 0, 0)}, 1.0)
-    assert scaling.scaled({}, known, 2.0) == {}
+    assert scaling.scaled({}, known, {}, 2.0) == {}
     assert (scaling.status(2.0), scaling.due) == ({}, None)
     specs = replica_set_specs([shop(initial_replicas=4)], spread=False)
     orphaned = {CHAT: ReplicaSet(ReplicaSetRecord(CHAT), specs[CHAT], desired=False)}
-    assert scaling.scaled(specs, orphaned, 3.0)[CHAT].target == 4
+    assert scaling.scaled(specs, orphaned, {}, 3.0)[CHAT].target == 4

@@ -15,7 +15,7 @@ MEMBERS = {"small": 0.9, "large": 0.1}
 def split_application(name="shop", splits=("writer",), **options):
     """An application with a split of two classes."""
     spec = application(name, **options)
-    classes = (ClassSpec(config=ClassConfig(name=each, ray_actor_options={"num_cpus": 0.1})) for each in MEMBERS)
+    classes = (ClassSpec(config=ClassConfig(name=each, resources={"num_cpus": 0.1})) for each in MEMBERS)
     return spec.model_copy(
         update={
             "deployments": (*spec.deployments, *classes),

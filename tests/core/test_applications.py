@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, RayActorOptions
+from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, ResourceOptions
 from app_toolkit.core.applications import (
     beside,
     callee,
@@ -214,10 +214,10 @@ def test_variables_with_secrets_are_set_by_the_replica_and_not_by_ray():
         "pip": ["torch"],
         "env_vars": {"STAGE": "test", "DB_PASSWORD": "hunter2-", "URL": "x://me:hunter2-@h"},
     }
-    options = RayActorOptions(num_cpus=2, runtime_env=environment)
+    options = ResourceOptions(num_cpus=2, ray={"runtime_env": environment})
     shop = application()
     (web,) = shop.deployments
-    hidden = web.model_copy(update={"config": web.config.model_copy(update={"ray_actor_options": options})})
+    hidden = web.model_copy(update={"config": web.config.model_copy(update={"resources": options})})
     specs = replica_set_specs([shop.model_copy(update={"deployments": (hidden,)})], spread=False)
     spec = specs[key("shop/web")]
     assert spec.resources.engine_options["runtime_env"] == {"pip": ["torch"], "env_vars": {"STAGE": "test"}}

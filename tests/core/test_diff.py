@@ -61,21 +61,21 @@ def test_difference_is_written_on_one_line():
         ({}, {"request_timeout_s": 2.5}, Effect.KEPT, ["request_timeout_s none -> 2.5"]),
         ({}, {"health_check_period_s": 1}, Effect.KEPT, ["health_check_period_s 5 -> 1"]),
         ({}, {"sync_threads": 2}, Effect.RESTARTED, ["sync_threads 1 -> 2"]),
-        ({}, {"ray_actor_options": {"num_gpus": 0.5}}, Effect.RESTARTED, ["ray_actor_options.num_gpus 0 -> 0.5"]),
+        ({}, {"resources": {"num_gpus": 0.5}}, Effect.RESTARTED, ["resources.num_gpus 0 -> 0.5"]),
         (
-            {"ray_actor_options": {"resources": {"tpu": 1}}},
+            {"resources": {"custom": {"tpu": 1}}},
             {},
             Effect.RESTARTED,
-            ["ray_actor_options.resources.tpu 1 -> none"],
+            ["resources.custom.tpu 1 -> none"],
         ),
         ({}, {"batch": {"any": {"max_batch_size": 8}}}, Effect.RECONFIGURED, ["batch.any.max_batch_size none -> 8"]),
         ({"user_config": {"key": 1}}, {"user_config": {"key": 2}}, Effect.RECONFIGURED, ["user_config changed"]),
         ({}, {"user_config": {"key": "new"}}, Effect.RESTARTED, ["user_config changed"]),
         (
-            {"ray_actor_options": {"runtime_env": {"env_vars": {"KEY": "old"}}}},
-            {"ray_actor_options": {"runtime_env": {"env_vars": {"KEY": "new"}}}},
+            {"resources": {"ray": {"runtime_env": {"env_vars": {"KEY": "old"}}}}},
+            {"resources": {"ray": {"runtime_env": {"env_vars": {"KEY": "new"}}}}},
             Effect.RESTARTED,
-            ["ray_actor_options.runtime_env changed"],
+            ["resources.ray.runtime_env changed"],
         ),
         (
             {},
@@ -206,7 +206,7 @@ OPTIONS = st.fixed_dictionaries(
         "sync_threads": st.integers(1, 2),
         "max_replicas_per_node": st.none() | st.integers(1, 2),
         "user_config": st.none() | st.dictionaries(st.sampled_from("ab"), st.integers(0, 1)),
-        "ray_actor_options": st.fixed_dictionaries({}, optional={"num_cpus": st.integers(1, 2)}),
+        "resources": st.fixed_dictionaries({}, optional={"num_cpus": st.integers(1, 2)}),
     },
 )
 

@@ -89,6 +89,15 @@ def test_proxies_of_different_options_are_never_there_at_once(seed):
     world.settle()
 
 
+@settings(WORLDS, max_examples=6)
+@given(seed=st.integers(0, 2**32))
+def test_a_replacement_does_not_wait_for_the_period_of_the_health_checks(seed):
+    world = World(seed, replica_set_spec("v1", 4, health_check_period_s=1e6))
+    world.settle()
+    world.spec = replica_set_spec("v2", 4, health_check_period_s=1e6)
+    world.settle()
+
+
 # By hand: the cases that people ask about.
 
 RUN, START, RECOVER = Phase.RUNNING, Phase.STARTING, Phase.RECOVERING
@@ -105,6 +114,7 @@ def replica_set(*rows, **facts):
             since=0.0,
             serving_since=0.0,
             ready=phase is RUN,
+            probed_at=0.0 if phase is RUN else None,
             live=LIVE,
         )
         for n, (template_hash, phase) in enumerate(rows, 1)
@@ -243,6 +253,19 @@ def test_a_wave(why, waves, have, expected):
     assert planned(replica_set_spec("v2", 4, **waves), replica_set(*have)) == expected, why
 
 
+def test_the_first_probe_of_a_replica_is_due_when_it_has_started():
+    spec, record = replica_set_spec("v1", 1), replica_set(("v1", START))
+    record = take(record, Started(ReplicaId("r1"), Location(Address("unix:/r"), NodeId("n"))), 2.0)
+    assert due(spec, record) == 2.0
+    [probe] = plan(spec, record, 2.0, 1)
+    assert isinstance(probe, Probe)
+    passed = take(noted(record, probe, 2.0), ProbePassed(ReplicaId("r1")), 2.5)
+    assert passed.replicas[0].ready
+    assert due(spec, passed) == 2.5 + spec.health_check_period_s
+    failed = take(noted(record, probe, 2.0), ProbeFailed(ReplicaId("r1"), "no answer"), 2.5)
+    assert due(spec, failed) == 3.5, "soon, as after each failure"
+
+
 def test_unresponsive_replica_is_published_for_a_second_before_it_is_killed():
     spec, record = replica_set_spec("v1", 1, health_check_failure_threshold=1), replica_set(("v1", RUN))
     failed = take(record, ProbeFailed(ReplicaId("r1"), "no answer", running=("a",)), 7.0)
@@ -307,7 +330,7 @@ def test_while_starts_fail_one_at_a_time_is_tried():
     assert failed_starts(record.failures, "v1") == 3
     [again] = plan(spec, record, now, 1)
     record = take(noted(record, again, now), Started(again.replica, Location(Address("unix:/r"), NodeId("n"))), now)
-    assert len(plan(spec, record, now, 1)) == 4
+    assert planned(spec, record, now) == [f"Probe {again.replica}"] + ["Start v1"] * 4
 
 
 def test_changed_options_restart_nothing():
@@ -321,7 +344,7 @@ def test_changed_options_restart_nothing():
     assert planned(spec, record, 1.5) == []
     # What started with the old ones takes the new ones up as soon as it runs.
     record = take(record, Started(ReplicaId("r2"), Location(Address("unix:/r"), NodeId("n"))), 2.0)
-    assert planned(spec, record, 2.0) == ["Reconfigure r2"]
+    assert planned(spec, record, 2.0) == ["Probe r2", "Reconfigure r2"]
 
 
 def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_the_new_first():
@@ -342,7 +365,7 @@ def test_one_that_cannot_take_up_its_options_is_asked_again_and_then_replaced_th
     assert planned(spec, failed, now) == [], "what nobody can take up ends nothing"
     assert planned(replace(spec, template=replica_set_spec().template), failed, now) == ["Reconfigure r1"]
     record = take(record, Started(start.replica, Location(Address("unix:/r"), NodeId("n"))), now)
-    assert planned(spec, record, now) == []
+    assert planned(spec, record, now) == [f"Probe {start.replica}"], "it has not passed a health check"
     record = take(record, ProbePassed(start.replica), now)
     assert planned(spec, record, now) == ["Retire r1"]
 

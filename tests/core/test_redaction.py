@@ -39,7 +39,7 @@ def test_longer_one_of_two_secrets_is_replaced_as_a_whole():
 
 def test_values_of_references_are_the_secrets_of_a_deployment():
     options = {
-        "ray_actor_options": {"runtime_env": {"env_vars": {"STAGE": "plain", "DB_PASSWORD": "by its name"}}},
+        "resources": {"ray": {"runtime_env": {"env_vars": {"STAGE": "plain", "DB_PASSWORD": "by its name"}}}},
         "user_config": {"header": "Bearer ${VALUE} for $${ME}", "list": ["${OTHER}"]},
     }
     spec = application()

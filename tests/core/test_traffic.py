@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, RayActorOptions, SplitSpec
+from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, ResourceOptions, SplitSpec
 from app_toolkit.core.canary import plan_release
 from app_toolkit.core.rollout import Rollout, applied
 from app_toolkit.core.traffic import (
@@ -130,8 +130,8 @@ def test_simple_weights_stay_simple_shares() -> None:
 
 
 def application(name: str = "shop", cpus: float = 0.1) -> ApplicationSpec:
-    options = RayActorOptions(num_cpus=cpus)
-    web = IngressSpec(config=DeploymentConfig(name="web", ray_actor_options=options))
+    options = ResourceOptions(num_cpus=cpus)
+    web = IngressSpec(config=DeploymentConfig(name="web", resources=options))
     return ApplicationSpec(name=name, target="shop:app", app_dir="/srv", default="web", deployments=(web,))
 
 

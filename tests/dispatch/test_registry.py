@@ -65,7 +65,8 @@ def test_a_local_port_is_used_only_on_its_own_node(tmp_path: Path) -> None:
 async def test_a_new_route_has_its_replicas_at_once_and_keeps_its_router_until_nothing_names_it() -> None:
     closed: list[ReplicaSetKey] = []
     pool = Pool(b"secret")
-    registry = Registry(Router, pool, HERE, closed=closed.append)
+    registry = Registry(Router, pool, HERE)
+    registry.closed = closed.append
     with pytest.raises(NoReplica):
         registry.find("http", "GET", "/", published.no_choice)
 

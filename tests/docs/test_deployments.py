@@ -31,7 +31,7 @@ def test_the_shop_works_as_it_stands() -> None:
     page = SimpleNamespace(**DEPLOYMENTS.run())
     assert [each.name for each in find(page.app)] == ["writer", "scorer", "editor"]
     assert [each.name for each in find(page.tools)] == ["nightly"]
-    assert (page.big.name, page.big.config.num_replicas, page.big.config.ray_actor_options.num_gpus) == ("big", 4, 0.5)
+    assert (page.big.name, page.big.config.num_replicas, page.big.config.resources.num_gpus) == ("big", 4, 0.5)
     asyncio.run(page.test_a_reply_has_a_word_for_each_word())
     with served_elsewhere(), TestClient(page.app) as client:
         assert client.post("/reply", params={"prompt": "two words"}).json() == ["small two", "small words"]
@@ -63,7 +63,7 @@ def test_no_example_is_left_out() -> None:
 def test_the_page_lists_every_option_with_its_default() -> None:
     listed = rows(DEPLOYMENTS, "Options")
     assert listed.keys() == DeploymentKeywords.__annotations__.keys()
-    for option in listed.keys() - {"name", "ray_actor_options"}:
+    for option in listed.keys() - {"name", "resources"}:
         shown = listed[option].strip('"')
         assert shown == str(ClassConfig.model_fields[option].default), option
     assert rows(HANDLES, "`options`: change how calls are made").keys() == CallOptions.model_fields.keys()

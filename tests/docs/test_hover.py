@@ -14,15 +14,17 @@ from app_toolkit.config.models import (
     AutoscalingConfig,
     BatchLimits,
     CallOptions,
-    ClassActorOptions,
     ClassConfig,
+    ClassResources,
+    RayOptions,
 )
 from app_toolkit.router import handle
 
 deployment = import_module("app_toolkit.deployment")  # the package has a function of this name
 
 KEYWORDS: list[tuple[ModuleType, str, Any]] = [
-    (deployment, "ActorKeywords", ClassActorOptions),
+    (deployment, "ResourceKeywords", ClassResources),
+    (deployment, "RayKeywords", RayOptions),
     (deployment, "AutoscalingKeywords", AutoscalingConfig),
     (deployment, "BatchKeywords", BatchLimits),
     (deployment, "DeploymentKeywords", ClassConfig),
@@ -30,7 +32,8 @@ KEYWORDS: list[tuple[ModuleType, str, Any]] = [
 ]
 OTHERWISE = {
     "name": "letters, digits, `-` and `_`; unique within its application. Default: from the class",
-    "ray_actor_options": "resources that one replica asks of the cluster. Default: one CPU",
+    "resources": "resources that one replica asks of the engine. Default: one CPU",
+    "ray": "options that only the engine on Ray applies. Default: {}",
 }
 """Options whose default is not a value."""
 INGRESSES_ONLY = {"max_open_websockets"}

@@ -78,6 +78,9 @@ SHOWN = {
     "docs/outcomes.md http": "tests/proxy/test_outcomes.py::test_the_page_shows_how_a_client_asks_for_less_time",
     "docs/outcomes.md json": REFUSAL,
     "docs/parity.md diff": DRAWING,  # of another repository; the steps below it say which
+    "docs/processes.md text": (
+        "tests/engines/processes/test_kills.py::test_the_page_shows_the_processes_of_an_instance"
+    ),
     "docs/queues.md console": "tests/cli/test_status.py::test_page_shows_where_requests_wait",
     "docs/queues.md text": "tests/router/test_holders.py::test_a_full_deployment_is_reported_once_as_the_page_shows",
     "docs/stateful.md py": "tests/ecosystem/test_page.py::test_code_on_the_page_is_that_of_the_app",

@@ -15,7 +15,7 @@ AT_IMPORT = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "OM
 class Place(
     Deployment,
     user_config={"words": ["one", "two"]},
-    ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": {"COLOUR": "blue"}}},
+    resources={"num_cpus": 1, "ray": {"runtime_env": {"env_vars": {"COLOUR": "blue"}}}},
 ):
     def __init__(self) -> None:
         self.events: list[str] = [f"constructed in {replica_context().deployment}"]
@@ -54,7 +54,7 @@ class Counter:
 OWN = {"OMP_NUM_THREADS": "3", "CUDA_VISIBLE_DEVICES": "7"}
 
 
-class OfRay(Deployment, ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": OWN}}):
+class OfRay(Deployment, resources={"num_cpus": 0.1, "ray": {"runtime_env": {"env_vars": OWN}}}):
     """Uses Ray as any code on it does."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ logger.debug("imported")
 SMALL = {"num_cpus": 0.1}
 
 
-class Till(Deployment, ray_actor_options=SMALL):
+class Till(Deployment, resources=SMALL):
     @batch(max_batch_size=4, batch_wait_timeout_s=0.01)
     async def pay(self, prices: list[int]) -> list[int]:
         logger.info("a batch of %d", len(prices))
@@ -25,7 +25,7 @@ class Till(Deployment, ray_actor_options=SMALL):
         print("a receipt")
 
 
-class Stock(Deployment, ray_actor_options=SMALL):
+class Stock(Deployment, resources=SMALL):
     def __init__(self, till: Till) -> None:
         self.till = till
 

@@ -18,14 +18,14 @@ DEPTH = Gauge("shop_depth", "Depth.")
 CPUS = {"num_cpus": 0.1}
 
 
-class Doubler(Deployment, ray_actor_options=CPUS):
+class Doubler(Deployment, resources=CPUS):
     @batch(max_batch_size=4)
     async def double(self, numbers: list[int]) -> list[int]:
         return [2 * number for number in numbers]
 
 
 doublers = Doubler.bind()
-app = Toolkit(title="measured", deployment=DeploymentConfig(name="web", num_replicas=2, ray_actor_options=CPUS))
+app = Toolkit(title="measured", deployment=DeploymentConfig(name="web", num_replicas=2, resources=CPUS))
 Instrumentator().instrument(app)
 
 

@@ -15,7 +15,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from app_toolkit.client.commands import Delete, Deploy, GetStatus
-from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, RayActorOptions
+from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, ResourceOptions
 from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.planning import plan
@@ -62,7 +62,7 @@ class Nodes:
             name="app",
             num_replicas=replicas,
             health_check_period_s=0.5,
-            ray_actor_options=RayActorOptions(num_cpus=cpus),
+            resources=ResourceOptions(num_cpus=cpus),
             max_replicas_per_node=most,
         )
         spec = spec.model_copy(update={"deployments": (IngressSpec(config=config),)})

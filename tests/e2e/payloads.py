@@ -40,7 +40,7 @@ def look(array: Array) -> dict[str, Any]:
     }
 
 
-class Store(Deployment, max_ongoing_requests=8, ray_actor_options={"num_cpus": 0.1}):
+class Store(Deployment, max_ongoing_requests=8, resources={"num_cpus": 0.1}):
     async def look(self, array: Array) -> dict[str, Any]:
         return look(array)
 

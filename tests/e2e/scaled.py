@@ -23,7 +23,7 @@ FOLLOWS = AutoscalingConfig(
 )
 
 
-class Worker(Deployment, autoscaling_config=FOLLOWS.model_dump(), ray_actor_options=SMALL):
+class Worker(Deployment, autoscaling_config=FOLLOWS.model_dump(), resources=SMALL):
     async def work(self) -> str:
         await asyncio.sleep(WORK_S)
         return "done"

@@ -12,7 +12,7 @@ from app_toolkit.streaming import StreamLogDeployment
 CPUS = {"num_cpus": 0.1}
 
 
-class Counter(Deployment, name="counter", ray_actor_options=CPUS, max_ongoing_requests=100):
+class Counter(Deployment, name="counter", resources=CPUS, max_ongoing_requests=100):
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:
         for number in range(int(request.prompt)):
             await asyncio.sleep(0.01)
@@ -21,5 +21,5 @@ class Counter(Deployment, name="counter", ray_actor_options=CPUS, max_ongoing_re
 
 keys = api_keys({"ada": "ada-0123456789abcdef", "bob": "bob-0123456789abcdef"})
 router = websocket_router(Counter.bind(), log=StreamLogDeployment.bind())
-app = Toolkit(deployment=DeploymentConfig(name="front", num_replicas=2, ray_actor_options=CPUS))
+app = Toolkit(deployment=DeploymentConfig(name="front", num_replicas=2, resources=CPUS))
 app.include_router(router, prefix="/ws", dependencies=[Depends(keys)])

@@ -12,7 +12,7 @@ def first_or_last(call: RoutedCall, replicas: Sequence[RoutedReplica]) -> Sequen
     return [ids[0] if call.args[0].prompt == "first" else ids[-1]]
 
 
-class Talker(Deployment, num_replicas=2, ray_actor_options={"num_cpus": 0.1}):
+class Talker(Deployment, num_replicas=2, resources={"num_cpus": 0.1}):
     """A model that says which replica it is in."""
 
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:

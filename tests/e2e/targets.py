@@ -60,7 +60,7 @@ class Raw:
 instance = Raw()
 
 
-class Greeter(Deployment, ray_actor_options={"num_cpus": 0.1}):
+class Greeter(Deployment, resources={"num_cpus": 0.1}):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.up = False

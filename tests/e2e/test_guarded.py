@@ -59,7 +59,7 @@ def test_command_line_without_ray_deploys_and_operates(admin_url: str, url: str,
     (tmp_path / "blocked" / "ray.py").write_text("raise ImportError('this machine has no Ray')")
     (tmp_path / "app.yaml").write_text(
         "applications:\n  other:\n    target: other:app\n    route_prefix: /other\n"
-        "    deployments: {echo: {user_config: {key: '${KEY}'}, ray_actor_options: {num_cpus: 0.1}}}\n"
+        "    deployments: {echo: {user_config: {key: '${KEY}'}, resources: {num_cpus: 0.1}}}\n"
     )
     (tmp_path / "other.py").write_text(
         "from app_toolkit import Deployment\n\nclass Echo(Deployment):\n"

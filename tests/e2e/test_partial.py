@@ -26,7 +26,7 @@ from fastapi import APIRouter, Depends
 import words
 
 
-class Writer(Deployment, health_check_period_s=0.5, ray_actor_options={"num_cpus": 0.1}):
+class Writer(Deployment, health_check_period_s=0.5, resources={"num_cpus": 0.1}):
     async def write(self) -> tuple[str, int]:
         return words.WORD, os.getpid()
 
@@ -170,7 +170,7 @@ def test_one_deployment_is_updated_created_and_deleted_under_load_and_the_others
     assert set(statuses["/chat"][deleted:]) == {404}
 
 
-class Writer(Deployment, health_check_period_s=0.5, ray_actor_options={"num_cpus": 0.1}):
+class Writer(Deployment, health_check_period_s=0.5, resources={"num_cpus": 0.1}):
     """In the place of the app's."""
 
     async def write(self) -> tuple[str, int]:

@@ -104,7 +104,7 @@ from typing import Annotated
 from fastapi import Depends
 from app_toolkit import Deployment, Toolkit
 
-class Door(Deployment, ray_actor_options={"num_cpus": 0.1}):  # beside those of the session's cluster
+class Door(Deployment, resources={"num_cpus": 0.1}):  # beside those of the session's cluster
     async def reconfigure(self, config): self.key = config["key"]
     async def opens(self, key: str) -> bool: return key == self.key
 

@@ -93,7 +93,7 @@ async def test_handle_calls_an_application_of_another_process(host: Served) -> N
         app_toolkit.get_handle("nobody", "right")
 
 
-class Guest(Deployment, ray_actor_options=SMALL):
+class Guest(Deployment, resources=SMALL):
     """Calls a deployment of another application."""
 
     def __init__(self, application: str) -> None:
@@ -108,7 +108,7 @@ async def test_one_application_calls_another(host: Served) -> None:
 
 
 async def test_run_replaces_the_application_of_the_same_name() -> None:
-    class Answer(Deployment, ray_actor_options=SMALL):
+    class Answer(Deployment, resources=SMALL):
         def __init__(self, answer: int) -> None:
             self.answer = answer
 
@@ -122,7 +122,7 @@ async def test_run_replaces_the_application_of_the_same_name() -> None:
     assert await first.say() == 42
 
 
-class Chat(Deployment, ray_actor_options=SMALL, max_body_size=1_000):
+class Chat(Deployment, resources=SMALL, max_body_size=1_000):
     """Answers HTTP, and calls."""
 
     def __init__(self, left: chain.Left) -> None:
@@ -219,7 +219,7 @@ class Sum:
 def add(one, other):
     return Sum(one.of + other.of)
 
-class Adder(Deployment, ray_actor_options={"num_cpus": 0.1}):
+class Adder(Deployment, resources={"num_cpus": 0.1}):
     def __init__(self, first: Sum) -> None:
         self.first = first
 
@@ -229,7 +229,7 @@ class Adder(Deployment, ray_actor_options={"num_cpus": 0.1}):
     async def die(self) -> None:
         os._exit(1)
 
-class Front(Deployment, ray_actor_options={"num_cpus": 0.1}):
+class Front(Deployment, resources={"num_cpus": 0.1}):
     def __init__(self, adder: Adder) -> None:
         self.adder = adder
 

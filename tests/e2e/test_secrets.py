@@ -36,8 +36,9 @@ applications:
         health_check_period_s: 0.2
         health_check_failure_threshold: 1
         user_config: {{header: 'Bearer ${{HEADER}}', api_key: {PLAIN["api_key"]}}}
-        ray_actor_options:
-          runtime_env: {{env_vars: {{STORE_CODE: '${{CODE}}', STORE_URL: 'redis://me:{PLAIN["URL"]}@host'}}}}
+        resources:
+          ray:
+            runtime_env: {{env_vars: {{STORE_CODE: '${{CODE}}', STORE_URL: 'redis://me:{PLAIN["URL"]}@host'}}}}
 """
 
 

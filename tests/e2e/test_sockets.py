@@ -77,7 +77,7 @@ def with_other_front(spec: ApplicationSpec) -> ApplicationSpec:
         config = deployment.config
         if config.name != "front":
             return deployment
-        other = config.ray_actor_options.model_copy(update={"num_cpus": 0.11})
-        return deployment.model_copy(update={"config": config.model_copy(update={"ray_actor_options": other})})
+        other = config.resources.model_copy(update={"num_cpus": 0.11})
+        return deployment.model_copy(update={"config": config.model_copy(update={"resources": other})})
 
     return spec.model_copy(update={"deployments": tuple(changed(each) for each in spec.deployments)})

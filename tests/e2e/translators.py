@@ -8,7 +8,7 @@ from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, openai_router
 NAMES = [f"translator-{number}" for number in range(6)]
 
 
-class Translators(Deployment, num_replicas=2, ray_actor_options={"num_cpus": 0.1}):
+class Translators(Deployment, num_replicas=2, resources={"num_cpus": 0.1}):
     @multiplexed(max_models=len(NAMES))
     async def model(self, name: str) -> AsyncIterator[str]:
         yield name.upper()

@@ -13,7 +13,7 @@ log = logging.getLogger("vault")
 SICK = Path(os.environ.get("VAULT_SICK", "/"))
 
 
-class Store(Deployment, ray_actor_options={"num_cpus": 0.1}):
+class Store(Deployment, resources={"num_cpus": 0.1}):
     def __init__(self, argument: str, api_key: str) -> None:
         self.argument = argument
         self.api_key = api_key
@@ -44,4 +44,4 @@ async def read(store: Annotated[Store, Depends(store)]) -> str:
 
 
 app = Toolkit()
-app.include_router(shelf, deployment=DeploymentConfig(name="shelf", ray_actor_options={"num_cpus": 0.1}))
+app.include_router(shelf, deployment=DeploymentConfig(name="shelf", resources={"num_cpus": 0.1}))

@@ -13,7 +13,7 @@ class Model(
     num_replicas=2,
     health_check_period_s=0.5,
     health_check_failure_threshold=2,
-    ray_actor_options={"num_cpus": 0.1},
+    resources={"num_cpus": 0.1},
 ):
     def __init__(self, version: str) -> None:
         if version == "raises":

@@ -34,10 +34,8 @@ def test_a_scheduler_that_is_pinned_runs_in_one_replica_whatever_number_is_asked
 
 
 def test_counters_in_a_shared_folder_are_those_of_all_replicas(tmp_path: Path, cluster: Cluster) -> None:
-    actor = {"runtime_env": {"env_vars": {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}}}
-    served = cluster.deploy(
-        "prometheus_app:app", APPS, overrides={"app": {"num_replicas": 2, "ray_actor_options": actor}}
-    )
+    actor = {"ray": {"runtime_env": {"env_vars": {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}}}}
+    served = cluster.deploy("prometheus_app:app", APPS, overrides={"app": {"num_replicas": 2, "resources": actor}})
     pids: list[int] = []
     with served.client() as client:
         deadline = time.monotonic() + PATIENCE_S

@@ -13,7 +13,7 @@ from tests.engines.contract.visit import Visit, visiting
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module", params=["embedded", "ray"])
+@pytest.fixture(scope="module", params=["embedded", "processes", "ray"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     yield from serving(request, following)
 

@@ -30,7 +30,7 @@ every_form = pytest.mark.parametrize(
 """For a few tests of each kind of call: a test client runs the same code, and cannot disconnect or speak WebSocket."""
 
 
-@pytest.fixture(scope="module", params=["embedded", "ray"])
+@pytest.fixture(scope="module", params=["embedded", "processes", "ray"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     yield from serving(request, chain)
 

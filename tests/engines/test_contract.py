@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Stop
 from app_toolkit.core.replica_state import Drained, Event, Exited, Found, ProbePassed, Reconfigured, Started
 from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.engines.processes.store import SQLiteStore
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict
 from app_toolkit.interfaces import ReloadableOptions, Store
@@ -37,7 +39,7 @@ REFUSED = {("content-type", "application/json"), ("x-request-id", "my-own-id")}
 # The data plane
 
 
-@pytest.fixture(scope="module", params=["embedded", "ray"])
+@pytest.fixture(scope="module", params=["embedded", "processes", "ray"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     yield from serving(request, contract)
 
@@ -408,10 +410,12 @@ class Controlling:
         return sorted(id for id in found if self.heard(Found, id))
 
 
-@pytest.fixture(scope="module", params=["simulated", "ray"])
+@pytest.fixture(scope="module", params=["simulated", "processes", "ray"])
 def running(request: pytest.FixtureRequest) -> Callable[[Ground], AbstractAsyncContextManager[Bench]]:
     if request.param == "simulated":
         return launched.Simulated.running
+    if request.param == "processes":
+        return launched.OnProcesses.running
     request.getfixturevalue("cluster")
     return launched.OnRay.running
 
@@ -554,10 +558,12 @@ async def test_an_action_of_a_replaced_controller_does_nothing(bench: Bench, con
 KEY = "contract/key"
 
 
-@pytest.fixture(scope="module", params=["memory", "ray"])
-def kind_of_store(request: pytest.FixtureRequest) -> Callable[[], Store]:
+@pytest.fixture(scope="module", params=["memory", "sqlite", "ray"])
+def kind_of_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Store]:
     if request.param == "memory":
         return MemoryStore
+    if request.param == "sqlite":
+        return partial(SQLiteStore, tmp_path_factory.mktemp("store") / "store.db")
     request.getfixturevalue("cluster")
     return RayStore
 

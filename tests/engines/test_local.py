@@ -283,7 +283,7 @@ def test_user_code_that_uses_ray_gets_an_error_and_starts_no_ray(first: str) -> 
     assert done.stdout.splitlines() == [said] * 6 + ["False"], done.stderr
 
 
-# Options that need Ray
+# Options without an effect in one process
 
 
 class Distributed(
@@ -292,7 +292,7 @@ class Distributed(
     retry="all",
     health_check_period_s=1,
     startup_timeout_s=5,
-    ray_actor_options={"runtime_env": {"env_vars": {"TOKEN": "s3cret"}}},
+    resources={"ray": {"runtime_env": {"env_vars": {"TOKEN": "s3cret"}}}},
 ):
     def check_health(self) -> None: ...
 
@@ -301,9 +301,9 @@ class Distributed(
 
 
 UNAPPLIED = (
-    "without Ray these options have no effect; they apply with `run`: "
+    "in one process these options have no effect; they apply with `run`: "
     "spread: num_replicas, max_replicas_per_node; distributed: retry, startup_timeout_s, health_check_period_s, "
-    "ray_actor_options.runtime_env, check_health()"
+    "resources.ray.runtime_env, check_health()"
 )
 
 
@@ -376,12 +376,12 @@ APPLIED = {
     *("max_open_websockets", "max_open_streams", "on_disconnect", "affinity", "batch", "sync_threads", "user_config"),
     *("rate_limit", "rate_limit_by", "faults"),
 }
-"""The options that work in one process. Whoever adds one decides: it works here as well, or it is marked `ON_RAY`."""
+"""The options that work in one process. Whoever adds one decides: it works here as well, or it says what it `needs`."""
 
 
 def test_every_option_works_in_one_process_or_is_logged() -> None:
     extras = {name: field.json_schema_extra for name, field in ClassConfig.model_fields.items()}
-    listed = {name for name, extra in extras.items() if isinstance(extra, dict) and "on_ray" in extra}
+    listed = {name for name, extra in extras.items() if isinstance(extra, dict) and "needs" in extra}
     assert not listed & APPLIED
     assert listed | APPLIED == extras.keys()
 

@@ -8,7 +8,8 @@ from pydantic import JsonValue
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Exited
-from app_toolkit.engines.ray.launcher import RayLauncher
+from app_toolkit.engines.ray.launcher import RayProcesses
+from app_toolkit.host.launcher import ProcessLauncher
 from app_toolkit.host.store import new_secret
 from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.types import NodeId, ReplicaId
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_proxy_for_a_node_that_is_gone_exits_and_is_started_nowhere_else(cluster: Cluster) -> None:
-    launcher = RayLauncher(new_secret())
+    launcher = ProcessLauncher(RayProcesses(), new_secret())
     events: asyncio.Queue[object] = asyncio.Queue()
     launcher.listen(events.put_nowait, epoch=1)
     gone = NodeId("ab" * 28)
@@ -46,7 +47,7 @@ async def test_a_proxy_for_a_node_that_is_gone_exits_and_is_started_nowhere_else
 async def test_a_replica_whose_runtime_env_cannot_be_created_exits_with_the_reason(
     cluster: Cluster, environment: dict[str, JsonValue], why: str
 ) -> None:
-    launcher = RayLauncher(new_secret())
+    launcher = ProcessLauncher(RayProcesses(), new_secret())
     events: asyncio.Queue[object] = asyncio.Queue()
     launcher.listen(events.put_nowait, epoch=1)
     replica = ReplicaSpec(

@@ -41,7 +41,7 @@ def test_a_value_that_was_cut_is_refused(value: bytes, data: st.DataObject) -> N
 @given(TOKENS, TOKENS, KEYS, KEYS)
 def test_a_value_of_another_token_or_key_is_refused(token: str, other: str, key: str, of: str) -> None:
     if (token, key) != (other, of):
-        with pytest.raises(CorruptValue, match="start Ray with the access token that it had"):
+        with pytest.raises(CorruptValue, match="start the cluster with the access token that it had"):
             Encryption(other).decrypt(of, Encryption(token).encrypt(key, b"value"))
 
 

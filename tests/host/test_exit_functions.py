@@ -28,10 +28,10 @@ replica = ReplicaProcess(id, services)
 
 def obey():
     try:
-        replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
+        replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret")
         if sys.argv[2] == "drained":
-            replica.drain(5, 1)
-        replica.stop(float(sys.argv[3]), 1)
+            replica.drain(5)
+        replica.stop(float(sys.argv[3]))
     except Exception as error:
         print(f"the start failed: {str(error).splitlines()[-1]}", flush=True)
     os._exit(0)  # as Ray does

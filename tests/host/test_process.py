@@ -1,9 +1,9 @@
 """A replica or proxy process, without an engine that starts it."""
 
 import asyncio
-import inspect
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -14,10 +14,12 @@ from typing import Any, cast
 
 import pytest
 
+from app_toolkit.core.identity import ProcessSetKey
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import StaleEpoch
 from app_toolkit.host import process
-from app_toolkit.host.process import AdminProcess, ProxyProcess, ReplicaProcess
+from app_toolkit.host.orders import CheckEpoch, Describe, Start, serve
+from app_toolkit.host.process import ProxyProcess
 from app_toolkit.host.services import Services
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
@@ -38,6 +40,9 @@ class LoneServices:
     def nodes(self) -> list[str]:
         return [self.address]
 
+    def listener(self, host: str, port: int) -> socket.socket | None:
+        return None
+
     def payloads(self) -> nullcontext[None]:
         return nullcontext()
 
@@ -57,22 +62,17 @@ def proxy() -> ProxyProcess:
 
 
 def start(proxy: ProxyProcess, epoch: int) -> Any:
-    return proxy.start(ProxySpec(proxy.name, {"port": 0}, NodeId("n")), "proxy@n", "r1", b"secret", epoch)
-
-
-@pytest.mark.parametrize("kind", [ReplicaProcess, ProxyProcess, AdminProcess])
-def test_no_method_is_a_coroutine(kind: type) -> None:
-    """Ray would run all methods on one event loop, and not on the main thread."""
-    assert not inspect.getmembers(kind, inspect.iscoroutinefunction)
+    spec = ProxySpec(proxy.name, {"port": 0}, NodeId("n"))
+    return serve(proxy, Start(spec, ProcessSetKey("proxy", NodeId("n")), "r1", b"secret", epoch=epoch))
 
 
 def test_a_stale_order_to_start_changes_nothing() -> None:
     started = proxy()
-    started.heed(7)
+    serve(started, CheckEpoch(epoch=7))
     with pytest.raises(StaleEpoch, match="an order of epoch 6 came after one of epoch 7"):
         start(started, 6)
     assert not hasattr(started, "server")
-    assert started.describe(7) is None
+    assert serve(started, Describe(epoch=7)) is None
 
 
 def test_a_process_ends_if_a_later_controller_has_replaced_the_one_that_ordered_the_start(
@@ -109,24 +109,26 @@ id = ReplicaId("shop.shop-1-1")
 more = json.loads(sys.argv[2])
 spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0, **more)
 replica = ReplicaProcess(id, services)
-location = replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
+location = replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret")
 """
 
 ORDERS = """
-replica.probe(30, 1)
-phases = [replica.describe(1).phase_name]
-replica.reconfigure(ReloadableOptions(20), 30, 2)
-slots = replica.describe(2).live.max_ongoing_requests
-ongoing = replica.statistics().ongoing
-replica.drain(5, 2)
-phases.append(replica.describe(2).phase_name)
-replica.stop(5, 2)
-print(json.dumps([location.address, phases, slots, ongoing, replica.statistics(), "ray" in sys.modules]), flush=True)
+from app_toolkit.host.orders import Describe, Drain, GetStatistics, Probe, Reconfigure, Stop, serve
+serve(replica, Probe(30, epoch=1))
+phases = [serve(replica, Describe(epoch=1)).phase_name]
+serve(replica, Reconfigure(ReloadableOptions(20), 30, epoch=2))
+slots = serve(replica, Describe(epoch=2)).live.max_ongoing_requests
+ongoing = serve(replica, GetStatistics()).ongoing
+serve(replica, Drain(5, epoch=2))
+phases.append(serve(replica, Describe(epoch=2)).phase_name)
+serve(replica, Stop(5, epoch=2))
+ended = serve(replica, GetStatistics())
+print(json.dumps([location.address, phases, slots, ongoing, ended, "ray" in sys.modules]), flush=True)
 os._exit(0)
 """
 
 STOP = """
-replica.stop(5, 2)
+replica.stop(5)
 os._exit(0)
 """
 
@@ -154,6 +156,67 @@ def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
     assert rest == [["running", "draining"], 20, 0, None, False]
 
 
+FORKS = """
+import os, sys
+from dataclasses import replace
+from pathlib import Path
+from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.host.orders import GetStatistics, Start, Stop, serve
+from app_toolkit.host.preparation import prepare, preparation_key
+from app_toolkit.host.process import ReplicaProcess
+from app_toolkit.host.runtime_folder import RuntimeFolder
+from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
+from app_toolkit.types import ReplicaId
+from tests.host.test_process import LoneServices
+
+services = LoneServices()
+services.log_folder = Path(sys.argv[1], "logs")
+services.folder = RuntimeFolder("session", Path(sys.argv[1]))
+live = ReloadableOptions(10)
+template = ReplicaSpec(ReplicaId("template-1"), "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0)
+prepared = prepare(template, services, imports=True)
+for number in (1, 2):
+    child = os.fork()
+    if child == 0:
+        id = ReplicaId(f"shop.shop-1-{number}")
+        spec = replace(template, id=id, live=ReloadableOptions(number))
+        assert preparation_key(spec) == preparation_key(template) != preparation_key(replace(spec, code="x"))
+        replica = ReplicaProcess(id, services, prepared)
+        serve(replica, Start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", epoch=1))
+        print("serves", serve(replica, GetStatistics()).ongoing, flush=True)
+        serve(replica, Stop(5, epoch=1))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_forks_of_a_prepared_process_import_nothing_and_have_logs_of_their_own(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    lifespan = "    print('starts', flush=True)\n    yield\n"
+    (tmp_path / "served.py").write_text(
+        "from contextlib import asynccontextmanager\nfrom fastapi import FastAPI\nprint('imported', flush=True)\n"
+        f"@asynccontextmanager\nasync def lifespan(app):\n{lifespan}app = FastAPI(lifespan=lifespan)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["imported", "starts", "serves 0", "starts", "serves 0"]
+    lines = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
+    messages = {name: [json.loads(line)["message"] for line in text.splitlines()] for name, text in lines.items()}
+    assert {name.partition(".log")[0]: said for name, said in messages.items() if said} == {
+        "template-1": ["imported"],
+        "shop.shop-1-1": ["starts", "serves 0"],
+        "shop.shop-1-2": ["starts", "serves 0"],
+    }
+
+
 KEEPS = """
 import asyncio, json, os, sys
 from pathlib import Path
@@ -178,12 +241,12 @@ spec = ReplicaSpec(
 )
 replica = ReplicaProcess(id, services)
 try:
-    replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", 1)
+    replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret")
 except BaseException as error:
     print(json.dumps(str(error.__cause__ or error)), flush=True)
 else:
     print(json.dumps(sys.modules["served"].app.state.said), flush=True)
-    replica.stop(5, 1)
+    replica.stop(5)
 os._exit(0)
 """
 

@@ -22,7 +22,9 @@ CHAT = key("shop/chat")
 async def reporting(
     loads: Callable[[], Loads], report: Report, compared: Callable[[], Compared] = dict
 ) -> AsyncIterator[Reports]:
-    reports = Reports(loads, compared)
+    reports = Reports()
+    reports.add(loads)
+    reports.compared = compared
     run = asyncio.create_task(reports.run(report))
     try:
         async with asyncio.timeout(PATIENCE_S):

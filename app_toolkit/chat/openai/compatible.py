@@ -45,7 +45,7 @@ class OpenAICompatible(
     name="openai-compatible",
     max_ongoing_requests=100,
     max_open_streams=0,  # each response occupies the server until its end
-    ray_actor_options={"num_cpus": 0.1},
+    resources={"num_cpus": 0.1},
 ):
     """A chat model on another server with OpenAI's API: vLLM, Ollama, llama.cpp, a provider, or `openai_router`.
 

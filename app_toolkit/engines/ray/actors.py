@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -23,13 +23,13 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
 from app_toolkit.core.identity import AnySetKey
-from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.engines.ray.output import LOG_FOLDER, PROXY
-from app_toolkit.engines.ray.payloads import Lent, RayPayloads
+from app_toolkit.engines.ray.payloads import RayPayloads
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ControlError
-from app_toolkit.host.process import ProxyProcess, ReplicaProcess
+from app_toolkit.host.orders import Order, serve
+from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import Location, ReplicaSpec, Snapshot, Version
 from app_toolkit.types import NodeId, ReplicaId
@@ -44,9 +44,8 @@ CONTROL = 8
 """Threads for control calls, the default group. A start, a reconfiguration, a drain and a stop may block at the same
 time, while probes continue."""
 
-COURIERS = 2
-"""Threads of a replica that receive and return payloads. They are separate from the control threads, because a thread
-that writes a result into the object store is blocked meanwhile."""
+Kind = tuple[AnySetKey | None, str]
+"""The replica set and the template hash of a process. None: it has received no order to start."""
 
 REPORT_S = 0.2
 """Seconds for which a call of `os._exit` waits, so that the launcher learns the exit code."""
@@ -61,8 +60,6 @@ def on(group: str) -> Callable[[F], F]:
 
 
 life = on("life")
-logs = on("logs")
-payload = on("payload")
 
 WATCH_AGAIN_S = 0.5
 """Seconds before a caller watches again if no controller runs."""
@@ -78,12 +75,26 @@ ENDING: Future[str] = Future()
 """How this process ends, once user code has called `os._exit`."""
 
 
-class Supervised:
-    """The methods by which the launcher finds out whether the process runs."""
+class Actor:
+    """An actor with a process of `host/process.py`, to which it delivers orders."""
+
+    def __init__(self, process: ControlledProcess) -> None:
+        self._process = process
+
+    def __repr__(self) -> str:
+        """Return the name that Ray puts before each line of output of this process."""
+        return self._process.name
+
+    def serve(self, order: Order[Any, Any]) -> Any:
+        return serve(self._process, order)
 
     def here(self) -> int:
         """Return the process ID. Answers as soon as the process runs, whatever else it does."""
         return os.getpid()
+
+    def place(self) -> tuple[NodeId, Kind]:
+        """Return the node, and the kind that the last order to start has named. Answers as soon as the process runs."""
+        return self._process.services.node, (self._process.replica_set, self._process.template_hash)
 
     @life
     def until_gone(self) -> str:
@@ -94,58 +105,41 @@ class Supervised:
         return ENDING.result()
 
 
-class _Replica(Supervised, ReplicaProcess):
+class _RayReplica(ReplicaProcess):
+    def serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
+        context = ray.get_runtime_context()
+        if not context.get_accelerator_ids()["GPU"] and settings.DEVICES not in context.runtime_env.env_vars():
+            settings.hide_devices()
+        return super().serve(spec, secret)
+
+    def stop(self, timeout_s: float) -> None:
+        super().stop(timeout_s)
+        end_processes(descendants(os.getpid()))  # of user code: `ray.kill` would leave them
+
+
+class _Replica(Actor):
     def __init__(self, name: ReplicaId) -> None:
-        super().__init__(name, RayServices())
+        super().__init__(_RayReplica(name, RayServices()))
         # A replica runs the functions of atexit while it still answers an order. Ray's own would disconnect it.
         atexit.unregister(ray.shutdown)
         _report_exit()
 
-    def __repr__(self) -> str:
-        """Return the name that Ray puts before each line of output of this process."""
-        return self.name
 
-    def start(
-        self, spec: ReplicaSpec, replica_set: AnySetKey, template_hash: str, secret: bytes, epoch: int
-    ) -> Location:
-        context = ray.get_runtime_context()
-        if not context.get_accelerator_ids()["GPU"] and settings.DEVICES not in context.runtime_env.env_vars():
-            settings.hide_devices()
-        return super().start(spec, replica_set, template_hash, secret, epoch)
-
-    def stop(self, timeout_s: float, epoch: int) -> None:
-        super().stop(timeout_s, epoch)
-        end_processes(descendants(os.getpid()))  # of user code: `ray.kill` would leave them
-
-    @payload
-    def put_payload(self, key: str, pieces: Sequence[memoryview]) -> None:
-        self.server.payloads.put(key, pieces)
-
-    @payload
-    def get_payload(self, key: str) -> list[Lent] | None:
-        pieces = self.server.payloads.take(key)
-        return None if pieces is None else [Lent(piece) for piece in pieces]
-
-
-class _Proxy(Supervised, ProxyProcess):
+class _Proxy(Actor):
     def __init__(self, name: ReplicaId) -> None:
-        super().__init__(name, RayServices())
+        super().__init__(ProxyProcess(name, RayServices()))
 
     def __repr__(self) -> str:
         """Return a short name for the output: that of the actor contains the whole ID of its node."""
         return PROXY
 
-    @logs
-    def read_logs(self, query: LogQuery, last: int, after: Mapping[str, str] | None) -> NodeLogs:
-        return super().read_logs(query, last, after)
 
+GROUPS: Mapping[str, int] = {"life": 1, "bulk": 2}
+"""The threads of each actor beside those for control. A thread that reads log files or that writes a payload into the
+object store is blocked meanwhile."""
 
-ReplicaActor: Any = remote(
-    max_restarts=0, max_concurrency=CONTROL, concurrency_groups={"life": 1, "payload": COURIERS}
-)(_Replica)
-ProxyActor: Any = remote(
-    max_restarts=0, num_cpus=0, max_concurrency=CONTROL, concurrency_groups={"life": 1, "logs": 1}
-)(_Proxy)  # a search of log files, which may take seconds, delays no control call
+ReplicaActor: Any = remote(max_restarts=0, max_concurrency=CONTROL, concurrency_groups=GROUPS)(_Replica)
+ProxyActor: Any = remote(max_restarts=0, num_cpus=0, max_concurrency=CONTROL, concurrency_groups=GROUPS)(_Proxy)
 
 
 class RayServices:
@@ -181,6 +175,9 @@ class RayServices:
     @property
     def log_folder(self) -> Path:
         return log_folder()
+
+    def listener(self, host: str, port: int) -> None:
+        """Return None: each proxy binds its address itself."""
 
     def payloads(self) -> AbstractContextManager[RayPayloads]:
         return contextlib.closing(RayPayloads(NAMESPACE))

@@ -4,7 +4,7 @@ from typing import Any
 
 import ray
 
-from app_toolkit.engines.ray.actors import CONTROL, CONTROLLER, NAMESPACE, RayServices, Supervised, on, remote
+from app_toolkit.engines.ray.actors import CONTROL, CONTROLLER, GROUPS, NAMESPACE, Actor, RayServices, on, remote
 from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.host.process import AdminProcess
 from app_toolkit.types import ReplicaId
@@ -14,10 +14,11 @@ PUSHES = 2
 delay a probe."""
 
 
-class _Admin(Supervised, AdminProcess):
+class _Admin(Actor):
     def __init__(self, name: ReplicaId) -> None:
         controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-        super().__init__(name, RayServices(), RayClient(controller, joined=False))
+        self._admin = AdminProcess(name, RayServices(), RayClient(controller, joined=False))
+        super().__init__(self._admin)
 
     def __repr__(self) -> str:
         """Return a short name for the output: that of the actor contains the whole ID of its node."""
@@ -25,9 +26,9 @@ class _Admin(Supervised, AdminProcess):
 
     @on("metrics")
     def push_metrics(self, process: str, snapshot: bytes) -> bool:
-        return super().push_metrics(process, snapshot)
+        return self._admin.push_metrics(process, snapshot)
 
 
 AdminActor: Any = remote(
-    max_restarts=0, num_cpus=0, max_concurrency=CONTROL, concurrency_groups={"life": 1, "metrics": PUSHES}
+    max_restarts=0, num_cpus=0, max_concurrency=CONTROL, concurrency_groups={**GROUPS, "metrics": PUSHES}
 )(_Admin)

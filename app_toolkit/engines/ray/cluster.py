@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from app_toolkit.config import settings
+from app_toolkit.engines.ray import environment
 from app_toolkit.errors import ConfigError
 
 ADVICE = "start one with `ray start --head`, or set another address"
@@ -75,7 +75,7 @@ def find(address: str, advice: str = ADVICE) -> str:
     here = [node for node in nodes if node.cluster.rpartition(":")[2] == str(port)]
     is_node = any(node in trusted for node in here)
     try:
-        _ask(address, host, port, settings.ray_token() if is_node else None, is_node=is_node)
+        _ask(address, host, port, environment.token() if is_node else None, is_node=is_node)
     except OSError as error:
         raise ConfigError(f"no Ray cluster answers at {address}{_reason(error)}; {advice}") from None
     if is_node:
@@ -148,13 +148,13 @@ def _ask(address: str, host: str, port: int, token: str | None, *, is_node: bool
     """Raise `OSError` if no Ray cluster answers, or with `is_node`, `ConfigError` if it does not accept the token."""
     deadline = time.monotonic() + ANSWER_S
     with _connected(host, port, deadline) as connection:
-        if settings.ray_uses_tls():
+        if environment.uses_tls():
             return
         connection.sendall(PREFACE + _frame(SETTINGS, 0, 0, b"") + _question(address, token))
         kind = _answer(connection, deadline)
     if kind is None:
         raise OSError("something else listens there")
-    if is_node and kind == HEADERS and settings.ray_decides_by_token():
+    if is_node and kind == HEADERS and environment.decides_by_token():
         if token is None:
             raise ConfigError(
                 f"the Ray cluster at {address} asks for an access token: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or "

@@ -15,9 +15,10 @@ from app_toolkit.clock import SystemClock
 from app_toolkit.controller.controller import Controller
 from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, log_folder, remote
-from app_toolkit.engines.ray.launcher import RayLauncher
+from app_toolkit.engines.ray.launcher import RayProcesses
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import CorruptValue
+from app_toolkit.host.launcher import ProcessLauncher
 from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.store import create_secret, is_left_over
 from app_toolkit.interfaces import Snapshot, Version
@@ -61,7 +62,7 @@ class _Controller:
         try:
             store = RayStore()
             discard = discard or await is_left_over(store)
-            launcher = RayLauncher(await create_secret(store, discard=discard))
+            launcher = ProcessLauncher(RayProcesses(), await create_secret(store, discard=discard))
             controller = Controller(store, launcher, SystemClock(), lasting=self._lasting)
             await controller.start(discard=discard)
         except Exception as error:

@@ -3,17 +3,18 @@
 import sys
 
 from app_toolkit.client.client import Client, Driver, Engine
-from app_toolkit.config import settings
-from app_toolkit.engines.ray import cluster
+from app_toolkit.engines.ray import cluster, environment
 
 
 class RayEngine(Engine):
+    capabilities = frozenset({"processes", "nodes", "resources", "ray"})
+
     def check(self, address: str) -> None:
         cluster.check(address)
 
     def preload(self) -> None:
-        settings.set_plain_logs(colour=sys.stdout.isatty())
-        settings.set_up_workers()
+        environment.set_plain_logs(colour=sys.stdout.isatty())
+        environment.set_up_workers()
         import app_toolkit.engines.ray.starting  # noqa: F401
 
     def is_joined(self) -> bool:
@@ -37,6 +38,7 @@ class RayEngine(Engine):
         return RayClient.connect(address)
 
     def drive(self, client: Client) -> Driver:
-        from app_toolkit.engines.ray.client import RayDriver
+        from app_toolkit.engines.driver import LoopDriver
+        from app_toolkit.engines.ray.actors import RayServices
 
-        return RayDriver(client)
+        return LoopDriver(client, RayServices())

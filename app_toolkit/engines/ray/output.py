@@ -7,15 +7,11 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
 
-from app_toolkit.client.interrupts import discard_output
-from app_toolkit.core.logs import LoggedRecord, LogQuery
-from app_toolkit.observability.log_folder import LogFolder
-from app_toolkit.observability.log_formats import escaped, escaped_json, shown
+from app_toolkit.host.record_output import RecordOutput, write
+from app_toolkit.observability.log_formats import escaped, escaped_json
 
 LOG_FOLDER = "app_toolkit"
 """The folder of our log files, in the folder of Ray's log files."""
@@ -59,7 +55,7 @@ class Output:
         Raises `InsecurePath` if the folder of our log files is not this user's alone.
         """
         self._folder = folder
-        self._records = None if log_format is None else _Records(folder.resolve() / LOG_FOLDER, log_format)
+        self._records = None if log_format is None else RecordOutput(folder.resolve() / LOG_FOLDER, log_format)
         self._files: dict[str, _File] = {}
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="app-toolkit output", daemon=True)
@@ -146,41 +142,10 @@ class _File:
             elif self._shows_all and not line.startswith(MARKS):
                 texts += (f"{before}{self._actor} |{after} {each}\n" for each in _lines(text, colours=colours))
         if texts:
-            _write(stream, "".join(texts))
+            write(stream, "".join(texts))
 
     def _has_access_log(self) -> bool:
         return self._path.suffix == ".out" and self._actor == PROXY
-
-
-class _Records:
-    """The log records of all processes, from their log files."""
-
-    def __init__(self, folder: Path, log_format: str) -> None:
-        self._folder = LogFolder(folder)
-        self._format = log_format
-        self._positions: Mapping[str, str] = {}
-
-    def close(self) -> None:
-        self._folder.close()
-
-    def show(self) -> None:
-        """Write the records that have been added since the last call."""
-        more = True
-        while more:
-            try:
-                found = self._folder.read(LogQuery(), after=self._positions)
-            except OSError:  # the files may be readable at the next check
-                return
-            self._positions, more = found.positions, found.more
-            texts = [text for line in found.lines if (text := self._shown(line)) is not None]
-            if texts:
-                _write(sys.stdout, "".join(f"{text}\n" for text in texts))
-
-    def _shown(self, line: str) -> str | None:
-        record = LoggedRecord.parse(line)
-        if record is None:
-            return None
-        return line if self._format == "json" else shown(record)
 
 
 def _lines(text: str, *, colours: bool) -> list[str]:
@@ -198,15 +163,3 @@ def _printable(line: str, *, colours: bool) -> str:
     kept = TAB_OR_COLOUR if colours else TAB
     parts = [part if place % 2 else escaped(part) for place, part in enumerate(kept.split(line))]
     return "".join(parts) + (PLAIN if any(part.startswith("\x1b") for part in parts) else "")
-
-
-def _write(stream: TextIO, text: str) -> None:
-    encoding = stream.encoding or "utf-8"
-    try:
-        stream.write(text.encode(encoding, "replace").decode(encoding))
-        stream.flush()
-    except BrokenPipeError:  # its reader has left
-        with suppress(OSError):  # it has no file descriptor
-            discard_output(stream.fileno())
-    except OSError:  # for example a full disk: drop these lines, but continue with later ones
-        pass

@@ -4,6 +4,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config import settings
+from app_toolkit.engines.ray import environment
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.client import RayClient, is_driver, join, use_token
 from app_toolkit.engines.ray.controller import ControllerActor
@@ -56,7 +57,7 @@ def _start_ray(num_cpus: float | None) -> LocalRay:
     except OSError as error:
         raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
     use_token()
-    return LocalRay(num_cpus, settings.ray_folder(), settings.log_format() if settings.logs_to_stdout() else None)
+    return LocalRay(num_cpus, environment.folder(), settings.log_format() if settings.logs_to_stdout() else None)
 
 
 def _join_own(local: LocalRay) -> bool:

@@ -13,7 +13,7 @@ from ray.experimental.internal_kv import (
     _internal_kv_put,
 )
 
-from app_toolkit.config import settings
+from app_toolkit.engines.ray import environment
 from app_toolkit.errors import Conflict
 from app_toolkit.host.encryption import Encryption
 
@@ -35,7 +35,7 @@ class RayStore:
     """
 
     def __init__(self) -> None:
-        self._encryption = Encryption(settings.ray_cluster_token())
+        self._encryption = Encryption(environment.cluster_token())
 
     async def get(self, key: str) -> bytes | None:
         return (await asyncio.to_thread(self._last, key))[1]

@@ -6,7 +6,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from app_toolkit.config.settings import ray_makes_token, ray_token_path
+from app_toolkit.engines.ray.environment import makes_token, token_path
 
 
 def make_token() -> None:
@@ -14,8 +14,8 @@ def make_token() -> None:
 
     Does nothing if the file exists, or if the environment configures another token. Raises `OSError`.
     """
-    path = ray_token_path()
-    if not ray_makes_token() or path.exists():
+    path = token_path()
+    if not makes_token() or path.exists():
         return
     path.parent.mkdir(mode=0o700, exist_ok=True)
     written = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -33,7 +33,7 @@ def make_token() -> None:
 
 def restrict_token() -> None:
     """Make the token and its folder inaccessible to other users, if they belong to this user."""
-    path = ray_token_path()
+    path = token_path()
     for each, mode in ((path.parent, 0o700), (path, 0o600)):
         with suppress(OSError):  # the file does not exist, or the file system has no modes
             _restrict(each, mode)

@@ -31,7 +31,7 @@ REFUSALS = 2
 """How often a request that asks for it is refused: as often as the OpenAI SDKs try again by themselves."""
 
 
-class Model(Deployment, name="model", max_ongoing_requests=200, ray_actor_options={"num_cpus": 0.1}):
+class Model(Deployment, name="model", max_ongoing_requests=200, resources={"num_cpus": 0.1}):
     """An `EchoModel` that counts its responses by the word that names them, and refuses some of them at first."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ model = Model.bind()
 log = StreamLogDeployment.bind()
 models = {"echo": model, "agent": agent}
 
-app = Toolkit(deployment=DeploymentConfig(name="front", ray_actor_options={"num_cpus": 0.1}))
+app = Toolkit(deployment=DeploymentConfig(name="front", resources={"num_cpus": 0.1}))
 app.include_router(openai_router(models, embeddings={"lengths": model}, log=log), prefix="/v1")
 app.include_router(openai_router(models), prefix="/protected/v1", dependencies=[Depends(api_keys({"ada": KEY}))])
 app.include_router(ai_sdk_router(models, log=log), prefix="/api/chat")

@@ -124,7 +124,7 @@ async def scripted(request: ChatRequest) -> AsyncIterator[ChatEvent]:
             raise ERRORS[name]
 
 
-class Encoder(Deployment, name="encoder", ray_actor_options={"num_cpus": 0.1}):
+class Encoder(Deployment, name="encoder", resources={"num_cpus": 0.1}):
     def __init__(self) -> None:
         self.batches: list[int] = []
 
@@ -692,7 +692,7 @@ async def test_embeddings_that_cannot_be_computed_have_an_error(
     assert (response.status_code, response.json()["error"]["param"]) == (status, param)
 
 
-class Counting(Deployment, max_ongoing_requests=64, max_queued_requests=4, ray_actor_options={"num_cpus": 0.1}):
+class Counting(Deployment, max_ongoing_requests=64, max_queued_requests=4, resources={"num_cpus": 0.1}):
     @batch(max_batch_size=64, batch_wait_timeout_s=0.005)
     async def embed(self, texts: list[str]) -> list[Embedding | Exception]:
         return [

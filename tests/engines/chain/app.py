@@ -76,7 +76,7 @@ class Source(Deployment):
         raise NotImplementedError
 
 
-class Shared(Source, max_ongoing_requests=4, max_queued_requests=2, ray_actor_options=SMALL):
+class Shared(Source, max_ongoing_requests=4, max_queued_requests=2, resources=SMALL):
     def __init__(self, factor: int) -> None:
         self.factor = factor
 
@@ -137,7 +137,7 @@ class Shared(Source, max_ongoing_requests=4, max_queued_requests=2, ray_actor_op
         return "alive"
 
 
-class Left(Source, ray_actor_options=SMALL):
+class Left(Source, resources=SMALL):
     """Calls as coroutines do."""
 
     def __init__(self, shared: Shared) -> None:
@@ -181,7 +181,7 @@ class Left(Source, ray_actor_options=SMALL):
             yield number
 
 
-class Right(Deployment, ray_actor_options=SMALL):
+class Right(Deployment, resources=SMALL):
     """Has `def` methods, and one of them calls."""
 
     def __init__(self, shared: Shared, source: Source, name: str) -> None:
@@ -214,7 +214,7 @@ class Right(Deployment, ray_actor_options=SMALL):
         return await remote(self.shared.times, number)
 
 
-class Batched(Deployment, ray_actor_options=SMALL):
+class Batched(Deployment, resources=SMALL):
     """Works on lists."""
 
     def __init__(self) -> None:
@@ -238,7 +238,7 @@ class Batched(Deployment, ray_actor_options=SMALL):
         return len(self.threads)
 
 
-class Hub(Deployment, max_ongoing_requests=2, max_open_streams=8, max_queue_wait_s=0.5, ray_actor_options=SMALL):
+class Hub(Deployment, max_ongoing_requests=2, max_open_streams=8, max_queue_wait_s=0.5, resources=SMALL):
     """Passes messages on to all that follow."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ FOLLOWS = AutoscalingConfig(min_replicas=0, upscale_delay_s=60)
 """From none to one at once, and to more much later."""
 
 
-class Writer(Deployment, autoscaling_config=FOLLOWS.model_dump(), max_ongoing_requests=2, ray_actor_options=SMALL):
+class Writer(Deployment, autoscaling_config=FOLLOWS.model_dump(), max_ongoing_requests=2, resources=SMALL):
     def __init__(self) -> None:
         self.most = self.inside = 0
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,15 +16,19 @@ from app_toolkit.clock import ManualClock
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Started
+from app_toolkit.engines.processes.launcher import LocalProcesses
+from app_toolkit.engines.processes.services import ProcessServices
 from app_toolkit.engines.ray import launcher as on_ray
-from app_toolkit.engines.ray.launcher import RayLauncher
+from app_toolkit.engines.ray.launcher import RayProcesses
 from app_toolkit.engines.simulated import SimulatedLauncher, World
+from app_toolkit.host.launcher import ProcessLauncher
 from app_toolkit.host.store import new_secret
 from app_toolkit.interfaces import Launcher, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.transport import hop
 from app_toolkit.types import Address, ReplicaId
 from tests.engines.contract import bad, lone
 from tests.engines.contract.ground import Ground, eventually
+from tests.engines.supervised import supervised
 from tests.keys import key
 from tests.patience import PATIENCE_S
 
@@ -113,17 +118,13 @@ class Simulated:
         await bench._world.aclose()
 
 
-class OnRay:
-    """Actors on the session's cluster, in a namespace that its controller knows nothing of."""
+class Real:
+    """Processes of an engine, with what a test does to them over their sockets."""
 
-    def __init__(self, namespace: str, ground: Ground) -> None:
-        self._namespace = namespace
+    def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._secret = new_secret()
         self._request: asyncio.Task[httpx.Response] | None = None
-
-    def launcher(self) -> Launcher:
-        return RayLauncher(self._secret)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -156,6 +157,13 @@ class OnRay:
         ) as client:
             return await client.get(path)
 
+
+class OnRay(Real):
+    """Actors on the session's cluster, in a namespace that its controller knows nothing of."""
+
+    def launcher(self) -> Launcher:
+        return ProcessLauncher(RayProcesses(), self._secret)
+
     @classmethod
     @asynccontextmanager
     async def running(cls, ground: Ground) -> AsyncIterator["OnRay"]:
@@ -163,9 +171,27 @@ class OnRay:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(on_ray, "NAMESPACE", namespace)
             try:
-                yield cls(namespace, ground)
+                yield cls(ground)
             finally:
                 for actor in ray.util.list_named_actors(all_namespaces=True):
                     if actor["namespace"] == namespace:
                         with contextlib.suppress(ValueError):
                             ray.kill(ray.get_actor(actor["name"], namespace=namespace))
+
+
+class OnProcesses(Real):
+    """Processes of a supervisor whose controller does nothing."""
+
+    def __init__(self, ground: Ground, session: str) -> None:
+        super().__init__(ground)
+        self._session = session
+
+    def launcher(self) -> Launcher:
+        return ProcessLauncher(LocalProcesses(ProcessServices(self._session)), self._secret)
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, ground: Ground) -> AsyncIterator["OnProcesses"]:
+        session = f"processes-contract-{os.getpid()}-{ground.folder.name}"
+        with supervised(session):
+            yield cls(ground, session)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,14 +14,13 @@ from typing import Any, Protocol
 
 import httpx
 import pytest
-import ray
 import uvicorn
 from starlette.testclient import TestClient
 
 from app_toolkit.client.commands import SetSplit
 from app_toolkit.deployment import Bound
 from app_toolkit.engines.local import IN_PROCESS, Local
-from app_toolkit.engines.ray.actors import NAMESPACE
+from app_toolkit.host.orders import GetCallLoads, GetStatistics, Order
 from app_toolkit.observability.counts import Counts
 from app_toolkit.split import Split
 from app_toolkit.toolkit import Toolkit
@@ -88,8 +87,10 @@ def serving(request: pytest.FixtureRequest, module: ModuleType) -> Iterator["Ser
             running = UnderTestClient.running(module.app, lifespan=True)
         case "test client without lifespan":
             running = UnderTestClient.running(module.app, lifespan=False)
+        case "processes":
+            running = InInstance.running(request.getfixturevalue("processes"), module.__name__)
         case "ray":
-            running = OnRay.running(request.getfixturevalue("cluster"), module.__name__)
+            running = InInstance.running(request.getfixturevalue("cluster"), module.__name__)
         case other:
             raise ValueError(f"no engine has the name {other!r}")
     with running as served:
@@ -224,20 +225,17 @@ class Threads(httpx.AsyncBaseTransport):
         self._threads.shutdown()
 
 
-class OnRay:
-    """The app on the session's cluster."""
+class InInstance:
+    """The app in an instance, whose processes answer questions."""
 
     def __init__(self, served: cluster.Served) -> None:
         self._served = served
         self.url = served.url
         self.application = served.spec.name
-        instance = served.cluster.status()
-        (proxy,) = instance["proxies"][0]["replicas"]
-        self._proxy = ray.get_actor(proxy["id"], namespace=NAMESPACE)
-        self._replicas = [
-            ray.get_actor(replica["id"], namespace=NAMESPACE)
-            for ingress in served.status()["deployments"]
-            for replica in ingress["replicas"]
+        (proxy,) = served.cluster.status()["proxies"][0]["replicas"]
+        self._proxy: str = proxy["id"]
+        self._replicas: list[str] = [
+            replica["id"] for ingress in served.status()["deployments"] for replica in ingress["replicas"]
         ]
 
     def transport(self) -> None:
@@ -253,10 +251,10 @@ class OnRay:
         return f"{self._served.spec.name}/{ingress}"
 
     async def load(self) -> Load:
-        proxy = await self._proxy.statistics.remote()
-        replicas = await asyncio.gather(*(replica.statistics.remote() for replica in self._replicas))
-        calling = await asyncio.gather(*(replica.calling.remote() for replica in self._replicas))
-        routers = [proxy, *(called for callers in calling for called in callers.values())]
+        statistics = await self._ask([self._proxy, *self._replicas], GetStatistics())
+        calling = await self._ask(self._replicas, GetCallLoads())
+        replicas = [statistics[replica] for replica in self._replicas]
+        routers = [statistics[self._proxy], *(load for loads in calling.values() for load in loads.values())]
         return Load(
             waiting=sum(router.waiting for router in routers),
             ongoing=sum(router.ongoing for router in routers) + sum(s.ongoing for s in replicas),
@@ -265,12 +263,15 @@ class OnRay:
         )
 
     async def outcomes(self, ingress: str) -> dict[str, int]:
-        statistics = await self._proxy.statistics.remote()
+        statistics = (await self._ask([self._proxy], GetStatistics()))[self._proxy]
         return dict(statistics.requests.get(self.spoken(ingress), Counts()).outcomes)
+
+    async def _ask(self, processes: Sequence[str], order: Order[Any, Any]) -> Mapping[str, Any]:
+        return await asyncio.to_thread(self._served.cluster.client.control.ask, dict.fromkeys(processes, order))
 
     @classmethod
     @contextmanager
-    def running(cls, on: cluster.Cluster, module: str = contract.__name__) -> Iterator["OnRay"]:
+    def running(cls, on: cluster.Cluster, module: str = contract.__name__) -> Iterator["InInstance"]:
         served = on.deploy(f"{module}:app", ROOT)
         try:
             assert served.status()["status"] == "healthy", served.status()

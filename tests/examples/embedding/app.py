@@ -49,7 +49,7 @@ class Words:
             time.sleep(AGAIN_S)
 
 
-embedder = Embedder.options(ray_actor_options={"num_cpus": 0.1}).bind(Words)
+embedder = Embedder.options(resources={"num_cpus": 0.1}).bind(Words)
 
 app = Toolkit(title="Words")
 app.include_router(routes(embedder))

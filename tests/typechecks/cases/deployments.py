@@ -13,7 +13,7 @@ from app_toolkit.deployment import Bound
 T = TypeVar("T")
 
 
-class Writer(Deployment, num_replicas=2, max_ongoing_requests=64, ray_actor_options={"num_gpus": 0.5}):
+class Writer(Deployment, num_replicas=2, max_ongoing_requests=64, resources={"num_gpus": 0.5}):
     def __init__(self, model: str, *, words: int = 100) -> None:
         self.model = model
 
@@ -35,7 +35,7 @@ class OfAnotherType(Deployment, num_replicas="two"): ...  # type: ignore[arg-typ
 class OfAnotherWord(Deployment, retry="never"): ...  # type: ignore[arg-type]
 
 
-class MisspeltWithin(Deployment, ray_actor_options={"gpus": 1}): ...  # type: ignore[typeddict-unknown-key]
+class MisspeltWithin(Deployment, resources={"gpus": 1}): ...  # type: ignore[typeddict-unknown-key]
 
 
 class Scaled(Deployment, num_replicas="auto", autoscaling_config={"max_replicas": 3}): ...

@@ -29,7 +29,7 @@ PERIOD_S = 0.02
 PART = re.compile(r"\s*\S+\s*")
 
 
-class Model(Deployment, max_ongoing_requests=64, max_open_streams=0, ray_actor_options={"num_cpus": 0.1}):
+class Model(Deployment, max_ongoing_requests=64, max_open_streams=0, resources={"num_cpus": 0.1}):
     """Answers every message with the same text."""
 
     async def chat(self, request: ChatRequest) -> AsyncIterator[ChatEvent]:

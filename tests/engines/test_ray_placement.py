@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.placement import Lack, Node, lack, may_be_granted
+from app_toolkit.engines.ray.placement import Lack, Node, lack, may_be_granted
 
 TWO = {"CPU": 2.0}
 

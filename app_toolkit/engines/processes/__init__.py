@@ -1,0 +1,1 @@
+"""The engine on plain processes of one machine."""

@@ -1,0 +1,92 @@
+"""The engine on processes of this machine. Each method imports what it needs when it is called."""
+
+import gc
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from app_toolkit.client.client import Client, Driver, Engine
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.engines.processes.sessions import PREFIX, new_session, running
+from app_toolkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from app_toolkit.engines.processes.services import ProcessServices
+
+
+class ProcessEngine(Engine):
+    capabilities = frozenset({"processes"})
+
+    def __init__(self) -> None:
+        self._services: ProcessServices | None = None
+        """Those of the instance whose first process has started this one; None: there is none."""
+
+    def runs(self, address: str | None) -> bool:
+        """Return whether an address is that of this engine. `auto` and None: whether an instance runs here."""
+        if address not in (None, "auto"):
+            return address.startswith(PREFIX)
+        return bool(running("auto"))
+
+    def check(self, address: str) -> None:
+        self.connect(address).close()
+
+    def preload(self) -> None:
+        """Do nothing: `begin_instance` imports what a process needs."""
+
+    def is_joined(self) -> bool:
+        return self._services is not None
+
+    def begin_instance(self, http: HTTPOptions) -> bool:
+        from app_toolkit.engines.processes.fork import fork_here
+        from app_toolkit.engines.processes.services import ProcessServices
+        from app_toolkit.engines.processes.supervisor import Supervisor
+        from app_toolkit.proxy.server import bind
+
+        if not sys.flags.safe_path:
+            del sys.path[0]  # the current folder, or that of the script: replicas must not import from there
+        services = ProcessServices(new_session())
+        services.clients, services.host = bind(http), http.host
+        supervisor = Supervisor(services)
+        gc.collect()
+        gc.freeze()  # otherwise the garbage collection of each process copies the pages that it shares with the others
+        command = fork_here("app-toolkit")
+        if command:
+            os._exit(supervisor.run(command))
+        self._services = services
+        return True
+
+    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+        from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
+        from app_toolkit.engines.processes.services import ProcessServices
+
+        if address is not None:
+            client = self.connect(address)
+        elif self._services is not None:
+            client = ProcessClient(self._services, is_local=True)
+        else:
+            services = ProcessServices(new_session())
+            client = ProcessClient(services, OwnSupervisor(services), is_local=True)
+        if with_lease:
+            client.acquire_lease()
+        return client
+
+    def find(self, address: str | None) -> Client | None:
+        from app_toolkit.engines.processes.client import ProcessClient
+
+        instances = running(address or "auto")
+        if len(instances) > 1:
+            names = ", ".join(services.session for services in instances)
+            raise ConfigError(f"{len(instances)} instances run on this machine, so name one with --address: {names}")
+        return ProcessClient(instances[0]) if instances else None
+
+    def connect(self, address: str | None) -> Client:
+        client = self.find(address)
+        if client is None:
+            raise ConfigError(f"no app_toolkit instance runs on this machine with the address {address or 'auto'}")
+        return client
+
+    def drive(self, client: Client) -> Driver:
+        from app_toolkit.engines.processes.client import ProcessClient, ProcessDriver
+
+        assert isinstance(client, ProcessClient)
+        return ProcessDriver(client)

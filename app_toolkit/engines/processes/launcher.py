@@ -1,0 +1,196 @@
+"""The processes of an instance, for the common launcher: how they start, and how they end."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from app_toolkit.core.reconcile import Start
+from app_toolkit.core.replica_state import Unplaceable
+from app_toolkit.engines.processes.admin import AdminThreads
+from app_toolkit.engines.processes.services import HOME, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.wire import PeerGone
+from app_toolkit.host.launcher import Ending, Process, Unreachable
+from app_toolkit.host.orders import Order
+from app_toolkit.host.preparation import preparation_key
+from app_toolkit.interfaces import AdminSpec, ReplicaSpec
+from app_toolkit.types import ReplicaId
+
+R = TypeVar("R")
+
+logger = logging.getLogger("app_toolkit.processes")
+
+KEPT_S = 60.0
+"""Seconds for which a template is kept after its last replica has ended, because another one may start."""
+
+
+class LocalProcesses:
+    """The processes of an instance on this machine, which the supervisor starts and ends, and the admin server."""
+
+    home = HOME
+
+    def __init__(self, services: ProcessServices) -> None:
+        self._services = services
+        self._templates = Templates(services)
+        self.admin: AdminThreads | None = None
+        """The last admin server that was started; None: none was."""
+
+    async def start(self, action: Start) -> Process:
+        spec = action.spec
+        if isinstance(spec, AdminSpec):
+            self.admin = AdminThreads(spec.id, self._services)
+            return self.admin
+        if isinstance(spec, ReplicaSpec):
+            creation = self._templates.start_replica(spec)
+        else:
+            creation = self._services.peer(SUPERVISOR).call("start", "proxy", spec.id)
+        return LocalProcess(spec.id, self._services, self._templates, creation)
+
+    async def existing(self) -> Mapping[ReplicaId, Process | None]:
+        running: Mapping[str, tuple[str, str]] = await self._services.peer(SUPERVISOR).call("running")
+        processes: dict[ReplicaId, Process | None] = {}
+        for name, (role, template) in running.items():
+            if role != "template":
+                processes[ReplicaId(name)] = LocalProcess(name, self._services, self._templates)
+                self._templates.adopt(name, template)
+        return processes
+
+    async def lack(self, action: Start, waited_s: float) -> Unplaceable | None:
+        return None
+
+
+class LocalProcess:
+    """One process, for the launcher."""
+
+    def __init__(
+        self,
+        name: str,
+        services: ProcessServices,
+        templates: "Templates",
+        creation: Awaitable[None] | None = None,
+    ) -> None:
+        """`creation`: starts the process. None: it runs."""
+        self._name = name
+        self._services = services
+        self._templates = templates
+        self._creation = None if creation is None else asyncio.ensure_future(creation)
+
+    @property
+    def is_running(self) -> bool:
+        return self._failure() is None and (self._creation is None or self._creation.done())
+
+    async def running(self) -> None:
+        if self._creation is not None:
+            await asyncio.wait([self._creation])
+        failure = self._failure()
+        if failure is not None:
+            raise Unreachable(failure)
+
+    async def order(self, order: Order[Any, R]) -> R:
+        await self.running()
+        try:
+            result: R = await self._services.peer(self._name).call("serve", order)
+        except PeerGone as error:
+            raise Unreachable(str(error)) from error
+        return result
+
+    async def ended(self) -> Ending:
+        if self._creation is not None:
+            await asyncio.wait([self._creation])
+        why = self._failure()
+        while why is None:
+            try:
+                why = await self._services.peer(SUPERVISOR).call("ended", self._name)
+            except PeerGone as error:  # the supervisor ends, and the kernel kills this process
+                why = str(error)
+        self._services.disconnect(self._name)
+        self._templates.release(self._name)
+        return Ending(why)
+
+    async def kill(self) -> None:
+        if self._creation is not None and not self._creation.done():
+            self._creation.cancel()
+        with suppress(PeerGone):
+            await self._services.peer(SUPERVISOR).call("kill", self._name)
+
+    def _failure(self) -> str | None:
+        """Return why the process could not be started; None: it has been started, or starts."""
+        if self._creation is None or not self._creation.done():
+            return None
+        if self._creation.cancelled():
+            return "it was killed while it started"
+        error = self._creation.exception()
+        return None if error is None else str(error)
+
+
+class Templates:
+    """The processes that have imported an app, by what they have prepared."""
+
+    def __init__(self, services: ProcessServices) -> None:
+        self._services = services
+        #: The template of each replica that was forked.
+        self._of_replicas: dict[str, str] = {}
+        #: The templates that must not be forked.
+        self._unfit: set[str] = set()
+
+    async def start_replica(self, spec: ReplicaSpec) -> None:
+        """Fork a replica from the template of its app, which is started if there is none.
+
+        If the app cannot be imported there, or must not be forked, the replica starts without a template, imports the
+        app itself and reports its errors.
+        """
+        name = f"template-{preparation_key(spec)[:16]}"
+        if name not in self._unfit:
+            self._of_replicas[spec.id] = name
+            try:
+                if await self._prepare(name, spec):
+                    await self._services.peer(name).call("fork", spec.id)
+                    return
+            except PeerGone:  # the template has ended, for example because its app does not import
+                pass
+            except asyncio.CancelledError:
+                await self._end(name)  # the import may never end
+                raise
+            self._of_replicas.pop(spec.id, None)
+            await self._end(name)
+        await self._services.peer(SUPERVISOR).call("start", "replica", spec.id)
+
+    async def _prepare(self, name: str, spec: ReplicaSpec) -> bool:
+        """Start a template, unless it runs, and return whether it can be forked."""
+        await self._services.peer(SUPERVISOR).call("start", "template", name)
+        try:
+            obstacles: list[str] = await self._services.peer(name).call("prepare", spec)
+        except PeerGone:
+            raise
+        except Exception as error:  # of user code
+            logger.debug("%s cannot be imported in a template: %s", spec.target, error)
+            return False
+        if obstacles:
+            self._unfit.add(name)
+            why = " and ".join(obstacles)
+            logger.warning(
+                "each replica of %s imports its app itself, because while it is imported %s", spec.target, why
+            )
+        return not obstacles
+
+    def adopt(self, replica: str, template: str) -> None:
+        """Note that a replica was forked from a template. `template`: empty: from none."""
+        if template:
+            self._of_replicas[replica] = template
+
+    def release(self, replica: str) -> None:
+        """Note that a replica has ended."""
+        template = self._of_replicas.pop(replica, None)
+        if template is not None:
+            asyncio.get_running_loop().call_later(KEPT_S, partial(self._end_if_unused, template))
+
+    def _end_if_unused(self, template: str) -> None:
+        if template not in self._of_replicas.values():
+            self._ending = asyncio.ensure_future(self._end(template))
+
+    async def _end(self, template: str) -> None:
+        self._services.disconnect(template)
+        with suppress(PeerGone):
+            await self._services.peer(SUPERVISOR).call("kill", template)

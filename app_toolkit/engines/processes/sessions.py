@@ -1,0 +1,38 @@
+"""The instances of this user that run on this machine. Each has a session, with a folder of the same name."""
+
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from app_toolkit.config.settings import runtime_folder
+
+if TYPE_CHECKING:
+    from app_toolkit.engines.processes.services import ProcessServices
+
+PREFIX = "processes-"
+"""The beginning of the names of sessions, which are also the addresses of instances."""
+
+
+def new_session() -> str:
+    """Return a name for the session of an instance that this process starts."""
+    return f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def named(address: str) -> list[str]:
+    """Return the sessions at an address that have a folder. Some may have ended.
+
+    `address`: the beginning of the names of sessions, such as `processes-1234`; `auto` for all sessions.
+    """
+    beginning = PREFIX if address == "auto" else address
+    return sorted(folder.name for folder in runtime_folder().glob(f"{PREFIX}*") if folder.name.startswith(beginning))
+
+
+def running(address: str) -> "list[ProcessServices]":
+    """Return the services of the instances at an address."""
+    names = named(address)
+    if not names:
+        return []
+    from app_toolkit.engines.processes.client import is_alive
+    from app_toolkit.engines.processes.services import ProcessServices
+
+    return [services for services in map(ProcessServices, names) if is_alive(services)]

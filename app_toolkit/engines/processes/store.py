@@ -1,0 +1,74 @@
+"""The state store: one SQLite file in the private folder of the instance."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from app_toolkit.errors import Conflict, CorruptValue
+
+BUSY_S = 10.0
+"""Seconds that an operation waits while another process writes."""
+
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class SQLiteStore:
+    """Keeps values in a file. Each operation opens and closes it, so a forked process inherits no connection.
+
+    The operations are as short as a write to a local file, so they do not leave the event loop. A damaged file raises
+    `CorruptValue`; `delete` then replaces it with an empty one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """`path`: the file, which is created if it does not exist."""
+        self._path = path
+
+    async def get(self, key: str) -> bytes | None:
+        with self._opened() as store:
+            row = store.execute("SELECT value FROM pairs WHERE key = ?", (key,)).fetchone()
+        return None if row is None else row[0]
+
+    async def compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
+        with self._opened() as store:
+            if expected is None:
+                written = store.execute("INSERT OR IGNORE INTO pairs VALUES (?, ?)", (key, value))
+            else:
+                written = store.execute(
+                    "UPDATE pairs SET value = ? WHERE key = ? AND value = ?", (value, key, expected)
+                )
+        if not written.rowcount:
+            raise Conflict(f"{key} no longer holds what was expected")
+
+    async def delete(self, key: str) -> None:
+        try:
+            with self._opened() as store:
+                store.execute("DELETE FROM pairs WHERE key = ?", (key,))
+        except CorruptValue:
+            for suffix in ("", "-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{self._path}{suffix}")
+
+    async def keys(self, prefix: str) -> list[str]:
+        with self._opened() as store:
+            rows = store.execute(
+                "SELECT key FROM pairs WHERE substr(key, 1, ?) = ? ORDER BY key", (len(prefix), prefix)
+            ).fetchall()
+        return [key for (key,) in rows]
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        store = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+        try:
+            store.execute("PRAGMA synchronous = NORMAL")
+            if not store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'pairs'").fetchone():
+                store.execute("PRAGMA journal_mode = WAL")
+                store.execute("CREATE TABLE IF NOT EXISTS pairs (key TEXT PRIMARY KEY, value BLOB NOT NULL)")
+            yield store
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) in DAMAGED:
+                raise CorruptValue(f"the state store {self._path} is damaged: {error}") from error
+            raise
+        finally:
+            store.close()

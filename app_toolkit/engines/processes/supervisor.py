@@ -1,0 +1,321 @@
+"""The first process of an instance: starts all others, and ends all of them when it ends.
+
+It has one thread, no event loop and no user code, so little can make it fail. It keeps the socket on which clients
+connect and the one of the controller, so both wait in the backlog while a proxy or the controller is replaced. Every
+process of the instance is its child, also a replica that a template has forked (`fork.py`).
+"""
+
+import gc
+import os
+import signal
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from app_toolkit.engines.processes import child, controller, template
+from app_toolkit.engines.processes.fork import adopt_orphans, fork
+from app_toolkit.engines.processes.output import begin_output
+from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.wire import Request, Server, listen
+from app_toolkit.errors import ControlError
+from app_toolkit.transport.sockets import close_in_children
+from app_toolkit.userapp.ending import descendants
+
+ROLES: dict[str, Callable[[ProcessServices, str, socket.socket], None]] = {
+    "replica": child.run_replica,
+    "proxy": child.run_proxy,
+    "template": template.run,
+}
+"""What the processes do that the controller starts."""
+
+RESTART_S = 1.0
+"""Seconds between two starts of a controller that ends at once."""
+
+ORPHAN_S = 1.0
+"""Seconds after the end of a process until the processes are killed that it has left behind."""
+
+KEPT = 1_000
+"""The number of ended processes whose ends are known."""
+
+ENDING_S = 10.0
+"""Seconds that killed processes may take to end. The kernel may wait for a disk or a device."""
+
+SAME_S = 0.1
+"""Seconds within which two signals count as one: programs such as `timeout` signal a process and its group."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask the instance to shut down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    pid: int
+    role: str
+    template: str = ""
+    """The template that has forked it; empty: the supervisor has."""
+
+
+class Supervisor:
+    """Starts and ends the processes of one instance."""
+
+    def __init__(
+        self,
+        services: ProcessServices,
+        run_controller: Callable[[ProcessServices, socket.socket], None] = controller.run,
+    ) -> None:
+        """`run_controller`: what the process of the controller does."""
+        self._services = services
+        self._run_controller = run_controller
+        self._children: dict[str, Child] = {}
+        self._ends: OrderedDict[str, str] = OrderedDict()
+        """Why processes have ended, by name: at most `KEPT`."""
+        self._waiting: dict[str, list[Request]] = {}
+        """The callers that wait for the end of a process: at most one of each controller."""
+        self._command: int | None = None
+        self._controller = 0
+        self._controller_started_at = 0.0
+        self._controller_starts_at: float | None = None
+        self._orphans_at: float | None = None
+        self._asked = False
+        self._signalled_at = -SAME_S
+        self._code: int | None = None
+        """The exit code of the instance; None: it goes on."""
+
+    def run(self, command: int | None = None, owner: socket.socket | None = None) -> int:
+        """Run the instance until its end, and return the exit code.
+
+        Parameters:
+            command: A child, such as the command that deploys an app. The instance ends with it, and signals are
+                passed on to it. None: signals shut the instance down.
+            owner: The other end receives `STARTED`, and the instance ends when it is closed. None: it has no owner.
+        """
+        self._command = command
+        adopt_orphans()
+        self._controller_listener = listen(self._services.path_of(CONTROLLER))
+        server = Server(self._new_listener(SUPERVISOR), self._receive)
+        self._wake_up_by_signals(server)
+        if owner is not None:
+            close_in_children(owner)
+            owner.send(STARTED)
+            server.watch(owner, partial(self._end, 0))
+        gc.collect()
+        gc.freeze()  # otherwise the garbage collection of a child copies the pages that it shares with this process
+        self._start_controller()
+        while self._code is None:
+            server.run_once(self._act_on_time())
+        self._kill_all()
+        self._services.folder.end()
+        return self._code
+
+    # Signals
+
+    def _wake_up_by_signals(self, server: Server) -> None:
+        woken, waking = socket.socketpair()
+        for end in (woken, waking):
+            end.setblocking(False)
+            close_in_children(end)
+        signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
+        self._waking = waking  # otherwise it would be closed
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+                signal.signal(number, self._shut_down)
+
+        def wake() -> None:
+            woken.recv(4096)
+            self._reap()
+
+        server.watch(woken, wake)
+
+    def _shut_down(self, number: int, frame: object) -> None:
+        now = time.monotonic()
+        if now - self._signalled_at < SAME_S:
+            return
+        self._signalled_at = now
+        if self._command is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._command, number)
+        elif self._asked:  # a second signal: do not wait for the drain
+            self._end(128 + number)
+        else:
+            self._asked = True
+            if self._controller:
+                os.kill(self._controller, signal.SIGTERM)
+
+    # Orders
+
+    def _receive(self, request: Request) -> None:
+        match request.method:
+            case "start":
+                request.perform(self._start)
+            case "register":
+                request.perform(partial(self._register, request.pid))
+            case "running":
+                request.answer({name: (running.role, running.template) for name, running in self._children.items()})
+            case "ended":
+                self._wait_for_end(request)
+            case "kill":
+                request.perform(self._kill)
+            case _:
+                request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
+
+    def _start(self, role: str, name: str) -> None:
+        """Start a process, unless it runs already."""
+        if name in self._children:
+            return
+        listener = self._new_listener(name)
+        try:
+            run = partial(self._run_child, ROLES[role], role, name, listener)
+            self._children[name] = Child(fork(run, f"at-{role}"), role)
+        finally:
+            listener.close()
+
+    def _run_child(
+        self, run: Callable[[ProcessServices, str, socket.socket], None], role: str, name: str, listener: socket.socket
+    ) -> None:
+        self._close_inherited(keeps_clients=role == "proxy")
+        begin_output(role)
+        run(self._services, name, listener)
+
+    def _register(self, pid: int, name: str, template: str) -> None:
+        """Take over a process that a template has forked. Raises `ControlError` if one of this name runs already."""
+        if name in self._children:
+            raise ControlError(f"a process {name!r} runs already")
+        self._children[name] = Child(pid, "replica", template)
+
+    def _wait_for_end(self, request: Request) -> None:
+        """Answer with a sentence that says why a process has ended, once it has."""
+        (name,) = request.args
+        if name in self._children:
+            self._waiting.setdefault(name, []).append(request)
+        else:
+            request.answer(self._ends.get(name, "the process ended"))
+
+    def _kill(self, name: str) -> None:
+        running = self._children.get(name)
+        if running is not None:
+            os.kill(running.pid, signal.SIGKILL)
+
+    # Ends of processes
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            self._note_end(pid, os.waitstatus_to_exitcode(status))
+
+    def _note_end(self, pid: int, code: int) -> None:
+        if pid == self._command:
+            self._end(code if code >= 0 else 128 - code)
+        elif pid == self._controller:
+            self._controller = 0
+            if code == 0:
+                self._end(0)
+            else:
+                self._write(f"{CONTROLLER}: {sentence(code)}; another one starts\n")
+                soon = self._controller_started_at + RESTART_S
+                self._controller_starts_at = max(time.monotonic(), soon)
+        name = next((name for name, running in self._children.items() if running.pid == pid), None)
+        if name is None:
+            return
+        del self._children[name]
+        self._ends[name] = why = sentence(code)
+        if len(self._ends) > KEPT:
+            self._ends.popitem(last=False)
+        with suppress(FileNotFoundError):
+            os.unlink(self._services.path_of(name))
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)  # what user code has started
+        self._orphans_at = time.monotonic() + ORPHAN_S
+        for request in self._waiting.pop(name, ()):
+            request.answer(why)
+
+    def _end(self, code: int) -> None:
+        if self._code is None:
+            self._code = code
+
+    def _kill_all(self) -> None:
+        """Kill every process that descends from this one, and wait for their ends."""
+        deadline = time.monotonic() + ENDING_S
+        while time.monotonic() < deadline:
+            for process in descendants(os.getpid()):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(0.005)
+
+    # Time
+
+    def _act_on_time(self) -> float | None:
+        """Do what is due. Return the seconds until something else is; None: nothing will be."""
+        now = time.monotonic()
+        if self._controller_starts_at is not None and self._controller_starts_at <= now:
+            self._start_controller()
+        if self._orphans_at is not None and self._orphans_at <= now:
+            self._orphans_at = None
+            self._kill_orphans()
+        due = [at for at in (self._controller_starts_at, self._orphans_at) if at is not None]
+        return max(min(due) - now, 0.0) if due else None
+
+    def _start_controller(self) -> None:
+        self._controller_starts_at = None
+        self._controller_started_at = time.monotonic()
+
+        def run() -> None:
+            listener = self._controller_listener
+            self._close_inherited(keeps_clients=False)
+            begin_output("controller")
+            self._run_controller(self._services, listener)
+
+        self._controller = fork(run, "at-controller")
+        if self._asked:
+            os.kill(self._controller, signal.SIGTERM)
+
+    def _kill_orphans(self) -> None:
+        """Kill the children that a process of user code has left when it ended."""
+        expected = {self._command, self._controller, *(running.pid for running in self._children.values())}
+        for process in descendants(os.getpid()):
+            with suppress(Exception):
+                if process.ppid() == os.getpid() and process.pid not in expected:
+                    process.kill()
+
+    # Files
+
+    def _new_listener(self, name: str) -> socket.socket:
+        listener = listen(self._services.path_of(name))
+        if name == SUPERVISOR:
+            close_in_children(listener)
+        return listener
+
+    def _close_inherited(self, *, keeps_clients: bool) -> None:
+        """In a child: close the sockets that only this process and one kind of child use."""
+        if not keeps_clients and self._services.clients is not None:
+            self._services.clients.close()
+            self._services.clients = None
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # the terminal was closed
+            os.write(2, text.encode())
+
+
+def sentence(code: int) -> str:
+    """Return why a process ended, as a sentence. `code`: its exit code, or the negative number of a signal."""
+    if code >= 0:
+        return f"the process ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"the process ended: {name} ended it"

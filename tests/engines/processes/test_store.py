@@ -1,0 +1,22 @@
+"""The state store in a damaged file. The contract of all stores is in `tests/engines/test_contract.py`."""
+
+from pathlib import Path
+
+import pytest
+
+from app_toolkit.engines.processes.store import SQLiteStore
+from app_toolkit.errors import CorruptValue
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_damaged_file_is_an_error_until_something_is_deleted(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "store.db")
+    await store.compare_and_set("key", None, b"value")
+    (tmp_path / "store.db").write_bytes(b"damaged" * 1_000)
+    with pytest.raises(CorruptValue, match=r"the state store .*store\.db is damaged: file is not a database"):
+        await store.get("key")
+    await store.delete("key")
+    assert await store.get("key") is None
+    await store.compare_and_set("key", None, b"another value")
+    assert await store.get("key") == b"another value"

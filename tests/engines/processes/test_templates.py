@@ -1,0 +1,149 @@
+"""Which replicas are forked from a template, and which import their app themselves."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app_toolkit.engines.processes.launcher import LocalProcesses
+from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
+from app_toolkit.host import orders
+from app_toolkit.host.launcher import Process, Unreachable
+from app_toolkit.host.store import new_secret
+from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.types import ReplicaId
+from tests.engines.contract.launched import start as contract_start
+from tests.engines.supervised import supervised
+from tests.patience import AGAIN_S, PATIENCE_S, until
+
+pytestmark = pytest.mark.anyio
+
+APP = """
+import asyncio, os, random, threading, time
+from fastapi import FastAPI
+
+app = FastAPI()
+imported = os.getpid()
+{code}
+
+@app.get("/about")
+async def about() -> dict[str, object]:
+    return {{"imported": imported, "here": os.getpid(), "random": random.random(), "cwd": os.getcwd()}}
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[str]:
+    session = f"processes-templates-{os.getpid()}"
+    with supervised(session):
+        yield session
+
+
+@pytest.fixture
+async def services(session: str) -> AsyncIterator[ProcessServices]:
+    services = ProcessServices(session)
+    yield services
+    await services.aclose()
+    services.folder.close()
+
+
+class Replica:
+    """One replica of an app whose import runs some code."""
+
+    def __init__(self, processes: LocalProcesses, folder: Path, number: int, code: str = "") -> None:
+        (folder / "served.py").write_text(APP.format(code=code))
+        action = contract_start(ReplicaId(f"{folder.name}.app-1-{number}"), folder)
+        assert isinstance(action.spec, ReplicaSpec)
+        self._spec = replace(action.spec, target="served:app", app_dir=str(folder))
+        self._action = replace(action, spec=self._spec)
+        self._processes = processes
+        self.process: Process
+
+    async def about(self) -> dict[str, Any]:
+        """Start, and return what the app responds."""
+        self.process = await self._processes.start(self._action)
+        order = orders.Start(self._spec, self._action.replica_set, self._action.template_hash, new_secret())
+        location = await self.process.order(order)
+        transport = httpx.AsyncHTTPTransport(uds=location.address.removeprefix("unix:"), verify=False)
+        async with httpx.AsyncClient(transport=transport, timeout=PATIENCE_S) as client:
+            found: dict[str, Any] = (await client.get("http://replica/about")).raise_for_status().json()
+        return found
+
+    async def end(self) -> None:
+        await self.process.kill()
+        await self.process.ended()
+
+
+async def templates(services: ProcessServices) -> set[str]:
+    running: Mapping[str, tuple[str, str]] = await services.peer(SUPERVISOR).call("running")
+    return {name for name, (role, _) in running.items() if role == "template"}
+
+
+async def test_replicas_share_an_import_and_have_random_numbers_of_their_own(
+    services: ProcessServices, tmp_path: Path
+) -> None:
+    processes = LocalProcesses(services)
+    replicas = [Replica(processes, tmp_path, number) for number in (1, 2)]
+    one, other = [await replica.about() for replica in replicas]
+    assert one["imported"] == other["imported"]
+    assert len({one["imported"], one["here"], other["here"]}) == 3
+    assert one["random"] != other["random"]
+    assert one["cwd"] == str(tmp_path)
+    for replica in replicas:
+        await replica.end()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("threading.Thread(target=time.sleep, args=(600,), name='poller', daemon=True).start()", "the threads poller"),
+        ("asyncio.get_running_loop()", None),
+        ("if threading.current_thread() is threading.main_thread(): os._exit(3)", None),
+    ],
+)
+async def test_a_replica_imports_its_app_itself_if_a_template_cannot(
+    services: ProcessServices, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: str, said: str | None
+) -> None:
+    processes = LocalProcesses(services)
+    before = await templates(services)
+    for number in (1, 2):
+        replica = Replica(processes, tmp_path, number, code)
+        found = await replica.about()
+        assert found["imported"] == found["here"]
+        await replica.end()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == (0 if said is None else 1)
+    assert all(said is not None and said in warning for warning in warnings)
+    assert await templates(services) == before
+
+
+async def test_a_replica_that_is_killed_while_its_template_imports_the_app_ends_both(
+    services: ProcessServices, tmp_path: Path
+) -> None:
+    processes = LocalProcesses(services)
+    before = await templates(services)
+    importing = tmp_path / "importing"
+    replica = Replica(processes, tmp_path, 1, f"open({str(importing)!r}, 'w').close(); time.sleep(600)")
+    starts = asyncio.create_task(replica.about())
+    await until(importing.exists)
+    await replica.process.kill()
+    assert (await replica.process.ended()).why == "it was killed while it started"
+    with pytest.raises(Unreachable):
+        await starts
+    async with asyncio.timeout(PATIENCE_S):
+        while await templates(services) != before:  # noqa: ASYNC110 - the supervisor reaps it
+            await asyncio.sleep(AGAIN_S)
+
+
+async def test_a_second_order_to_start_finds_the_replica(services: ProcessServices, tmp_path: Path) -> None:
+    replica = Replica(LocalProcesses(services), tmp_path, 1)
+    found = await replica.about()
+    again = Replica(LocalProcesses(services), tmp_path, 1)
+    assert (await again.about())["here"] == found["here"]
+    await replica.end()
