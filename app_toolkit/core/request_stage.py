@@ -1,6 +1,5 @@
 """The stage of a request at a replica: what has become of its response."""
 
-from collections.abc import Mapping
 from enum import IntEnum, auto
 
 
@@ -46,25 +45,9 @@ class Event(IntEnum):
     """The deadline has passed, or the body arrives too slowly."""
 
 
-TRANSITIONS: Mapping[tuple[Stage, Event], Stage] = {
-    (Stage.ARRIVED, Event.ADMITTED): Stage.RUNNING,
-    (Stage.ARRIVED, Event.STARTED): Stage.RESPONDING,  # of the replica itself: a refusal, or a place in its wait queue
-    (Stage.RUNNING, Event.HEAD_KEPT): Stage.HELD,
-    (Stage.RUNNING, Event.STARTED): Stage.RESPONDING,
-    (Stage.RUNNING, Event.ENDED): Stage.COMPLETE,  # a WebSocket that the app refuses
-    (Stage.RUNNING, Event.FAILED): Stage.REPLACED,
-    (Stage.HELD, Event.HEAD_DROPPED): Stage.RUNNING,
-    (Stage.HELD, Event.STARTED): Stage.RESPONDING,
-    (Stage.HELD, Event.FAILED): Stage.REPLACED,
-    (Stage.RESPONDING, Event.UNSENT): Stage.HELD,
-    (Stage.RESPONDING, Event.ENDED): Stage.COMPLETE,
-    (Stage.RESPONDING, Event.FAILED): Stage.CUT,
-    (Stage.REPLACED, Event.ENDED): Stage.COMPLETE,
-    (Stage.REPLACED, Event.FAILED): Stage.CUT,
-    (Stage.CUT, Event.ENDED): Stage.COMPLETE,
-    (Stage.CUT, Event.FAILED): Stage.CUT,
-    (Stage.COMPLETE, Event.ENDED): Stage.COMPLETE,  # the server decides about a second close of a WebSocket
-}
+# An attribute of an enum class takes longer to read than a name of a module.
+ARRIVED, RUNNING, HELD, RESPONDING, REPLACED, CUT, COMPLETE = Stage
+ADMITTED, HEAD_KEPT, HEAD_DROPPED, STARTED, UNSENT, ENDED, FAILED = Event
 
 
 class IllegalEvent(AssertionError):
@@ -74,9 +57,31 @@ class IllegalEvent(AssertionError):
         super().__init__(f"a request that is {stage.name} cannot be {event.name}")
 
 
-def after(stage: Stage, event: Event) -> Stage:
-    """Return the stage that follows. Raise `IllegalEvent` if the transition is not listed."""
-    try:
-        return TRANSITIONS[stage, event]
-    except KeyError:
-        raise IllegalEvent(stage, event) from None
+class Transitions(dict[tuple[Stage, Event], Stage]):
+    """By stage and event: the stage that follows. Any other event raises `IllegalEvent`."""
+
+    def __missing__(self, key: tuple[Stage, Event]) -> Stage:
+        raise IllegalEvent(*key)
+
+
+TRANSITIONS = Transitions(
+    {
+        (ARRIVED, ADMITTED): RUNNING,
+        (ARRIVED, STARTED): RESPONDING,  # the replica itself responds, such as with a refusal
+        (RUNNING, HEAD_KEPT): HELD,
+        (RUNNING, STARTED): RESPONDING,
+        (RUNNING, ENDED): COMPLETE,  # a WebSocket that the app refuses
+        (RUNNING, FAILED): REPLACED,
+        (HELD, HEAD_DROPPED): RUNNING,
+        (HELD, STARTED): RESPONDING,
+        (HELD, FAILED): REPLACED,
+        (RESPONDING, UNSENT): HELD,
+        (RESPONDING, ENDED): COMPLETE,
+        (RESPONDING, FAILED): CUT,
+        (REPLACED, ENDED): COMPLETE,
+        (REPLACED, FAILED): CUT,
+        (CUT, ENDED): COMPLETE,
+        (CUT, FAILED): CUT,
+        (COMPLETE, ENDED): COMPLETE,  # the server decides about a second close of a WebSocket
+    }
+)

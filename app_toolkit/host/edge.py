@@ -11,8 +11,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.errors import ReplicaGone, ResponseUnreadable
-from app_toolkit.proxy.upstream import PooledUpstreams
+from app_toolkit.proxy.upstream import PooledUpstreams, body_of, has_no_chunks
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.http.connection import CallerConnection
 from app_toolkit.replica.http.head import CHUNKED, REASONS, CheckedHead
@@ -91,44 +92,47 @@ class NearUpstream:
         self._request: HopRequest | None = None
         #: Whether the body of the request arrives in chunks.
         self._chunked = False
-        self._decode = False
         self._paused = False
         self._reusable = True
 
     # For the exchange
 
-    def begin(self, exchange: Exchange, *, head_only: bool, decode: bool) -> None:
-        """Prepare for one request, as `PooledConnection.begin` does. What is written first is its head."""
-        self._exchange = exchange
-        self._decode = decode
+    def begin(self, exchange: Exchange, head: bytes, body: Sequence[bytes], *, framed: bool) -> None:
+        """Let the replica serve the request.
 
-    def write_all(self, pieces: Sequence[bytes]) -> None:
-        if self._request is None:
-            head, *pieces = pieces
-            self._begin(head)
-        request = self._request
-        assert request is not None
-        for piece in pieces:
-            data = piece[piece.index(b"\r\n") + 2 : -2] if self._chunked else piece
-            if data:
-                request.take(data)
-        exchange = self._exchange
-        if exchange is not None and exchange.request.complete and (pieces or not exchange.holding):
-            request.body_ended()
-
-    def _begin(self, head: bytes) -> None:
-        """Let the replica serve the request with this head."""
+        Parameters:
+            exchange: Gets the response.
+            head: The head of the request, as a connection would carry it.
+            body: The pieces of the body that have arrived.
+            framed: Whether the exchange gets the chunks of the response with their framing.
+        """
         near = self._near
         first, *lines = head[:-4].split(b"\r\n")
         method, target, _ = first.split(b" ")
         fields = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         scope = new_scope(method, target, "1.1", fields, near.app_state, near.asgi_version)
+        self._exchange = exchange
         self._chunked = CHUNKED in fields
-        request = self._request = HopRequest(
-            self, near.replica, scope, keep_alive=True, expects=EXPECTS in fields, framed=not self._decode
-        )
+        request = HopRequest(self, near.replica, scope, keep_alive=True, expects=EXPECTS in fields, framed=framed)
+        self._request = request
         near.live.add(self)
         request.begin(asyncio.get_running_loop(), near.context, near.tasks)
+        self._take(request, body)
+        if exchange.request.complete and (body or not exchange.holding):
+            request.body_ended()
+
+    def write_all(self, pieces: Sequence[bytes]) -> None:
+        request, exchange = self._request, self._exchange
+        if request is not None:
+            self._take(request, pieces)
+            if exchange is not None and exchange.request.complete:
+                request.body_ended()
+
+    def _take(self, request: HopRequest, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            data = piece[piece.index(b"\r\n") + 2 : -2] if self._chunked else piece
+            if data:
+                request.take(data)
 
     def pass_on(self, data: bytes) -> None:
         raise NotImplementedError("a WebSocket has a connection")
@@ -225,12 +229,16 @@ class NearUpstream:
         self._near.context.copy().run(event, *values)
 
 
-class EdgeUpstreams(PooledUpstreams):
+class EdgeUpstreams:
     """The ways to the replicas of this process, and the pooled connections to all others."""
 
     def __init__(self, pool: Pool, token: bytes, redeem: bytes) -> None:
-        super().__init__(pool, token, redeem)
+        """The parameters are those of `PooledUpstreams`."""
+        self._pool = pool
+        self._pooled = PooledUpstreams(pool, token, redeem)
         self._replicas: dict[Address, NearReplica] = {}
+        self.dial = self._pooled.dial
+        self.distrust = self._pooled.distrust
 
     def add(self, near: NearReplica) -> None:
         """Reach a replica without a connection from now on. Requests on connections may end there."""
@@ -246,6 +254,13 @@ class EdgeUpstreams(PooledUpstreams):
         near = self._replicas.get(address)
         return self._pool.take(address) if near is None else NearUpstream(near)
 
+    def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
+        if isinstance(upstream, NearUpstream):
+            head, body = self._pooled.head(exchange, terms), body_of(exchange, terms)
+            upstream.begin(exchange, head, body, framed=not has_no_chunks(exchange, terms))
+        else:
+            self._pooled.send(upstream, exchange, terms)
+
     def give_back(self, upstream: Any) -> None:
         if not isinstance(upstream, NearUpstream):  # which serves one request
-            super().give_back(upstream)
+            self._pooled.give_back(upstream)

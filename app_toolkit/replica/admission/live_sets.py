@@ -101,7 +101,9 @@ class LiveSets:
 
     def leave(self, request: Live) -> None:
         """Remove a request whose coroutine has ended."""
-        self.leave_slot(request)
+        if request in self.ongoing:
+            self.leave_slot(request)
+        self.streams.discard(request)
         self.running.discard(request)
         self.websockets.discard(request)
         if self._drained is not None and not self._runs:

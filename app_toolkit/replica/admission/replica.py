@@ -83,7 +83,8 @@ class Replica:
       It is either cancelled or, if it waits for a message, receives the disconnect, never both. A handler whose
       deadline has passed is always cancelled.
 
-    As an ASGI app, it serves requests of the server. `serve` does the same for a caller in this process. Only
+    `answer` serves a request over the hop. As an ASGI app, the replica serves requests of a server: WebSockets over the
+    hop. `serve` does the same for a caller in this process. Only
     `statistics` and the attributes are safe in other threads: everything else runs on the event loop that serves the
     app.
     """

@@ -15,7 +15,19 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from app_toolkit.core.cors import response_fields
 from app_toolkit.core.disconnect import stops
-from app_toolkit.core.request_stage import Event, Stage, after
+from app_toolkit.core.request_stage import (
+    ADMITTED,
+    ARRIVED,
+    COMPLETE,
+    CUT,
+    ENDED,
+    FAILED,
+    HEAD_DROPPED,
+    HEAD_KEPT,
+    HELD,
+    REPLACED,
+    TRANSITIONS,
+)
 from app_toolkit.core.uploads import PROMPT, Period, measured
 from app_toolkit.errors import DeadlineExceeded, RequestError, RequestTimeout
 from app_toolkit.observability import tracing
@@ -54,7 +66,7 @@ class ReplicaRequest(ABC):
     """
 
     # Class attributes are the defaults, because few requests change them.
-    stage = Stage.ARRIVED
+    stage = ARRIVED
     request_id: str | None = None
     deadline: float | None = None
     """The time on `time.monotonic()` at which the request is cancelled; checked at every sweep. None: no deadline."""
@@ -173,18 +185,19 @@ class ReplicaRequest(ABC):
                     raise
                 await self._failed(error, name)
             else:
-                await self._until_error_sent()
+                if self._error_sent is not None:
+                    await self._until_error_sent()
         except BaseException as error:
             if not self._leave(error):
                 raise
         else:
             self._leave(None)
-        if responds and self.stage is Stage.CUT:
+        if responds and self.stage is CUT:
             raise Reported
 
     def _enter(self) -> None:
         """Begin to hold a slot, in the context of the task."""
-        self.stage = after(self.stage, Event.ADMITTED)
+        self.stage = TRANSITIONS[self.stage, ADMITTED]
         ours = extension(self.scope)
         self.request_id = ours.get("request_id")
         REQUEST_ID.set(self.request_id)
@@ -230,13 +243,13 @@ class ReplicaRequest(ABC):
     def _broke_off(self, error: BaseException | None) -> bool:
         """Whether the request was aborted. A coroutine that is discarded does not count: no event loop runs it."""
         if error is None:
-            return self.gone and self.stage is not Stage.COMPLETE
+            return self.gone and self.stage is not COMPLETE
         return not isinstance(error, GeneratorExit)
 
     async def _until_error_sent(self) -> None:
         """Wait until the error that replaces the response has been sent, if there is one."""
         if self._error_sent is not None:
-            self.stage = after(self.stage, Event.ENDED)  # nothing is left to cancel
+            self.stage = TRANSITIONS[self.stage, ENDED]  # nothing is left to cancel
             await self._error_sent.wait()
 
     async def _failed(self, error: BaseException, name: str) -> None:
@@ -254,20 +267,15 @@ class ReplicaRequest(ABC):
         if not self.stage.begun:
             self._drop_head()
             await self.respond(500, [TEXT], SERVER_ERROR)
-        elif self._is_http and self.stage is not Stage.COMPLETE:
+        elif self._is_http and self.stage is not COMPLETE:
             raise Reported from error
 
     # The response
 
-    def _keep(self, head: CheckedHead) -> None:
-        """Keep a head until the first bytes of its body."""
-        self.stage = after(self.stage, Event.HEAD_KEPT)
-        self._head = head
-
     def _drop_head(self) -> None:
         """Discard the head that was kept, because another response follows."""
-        if self.stage is Stage.HELD:
-            self.stage = after(self.stage, Event.HEAD_DROPPED)
+        if self.stage is HELD:
+            self.stage = TRANSITIONS[self.stage, HEAD_DROPPED]
             self._head = None
 
     def _begins_body(self, size: int, more: bool) -> bool:
@@ -278,8 +286,13 @@ class ReplicaRequest(ABC):
             raise RuntimeError(f"the app sends {size} bytes of a body, and has announced {length}")
         return size > 0 or not more
 
-    def _is_kept(self, head: CheckedHead) -> bool:
-        return bool(head.length) and self.scope["method"] != "HEAD"
+    def _keep(self, head: CheckedHead) -> bool:
+        """Keep a head until the first bytes of its body. Return False if there are none."""
+        if self._is_http and (not head.length or self.scope["method"] == "HEAD"):
+            return False
+        self.stage = TRANSITIONS[self.stage, HEAD_KEPT]
+        self._head = head
+        return True
 
     def _stream_fields(self, head: CheckedHead) -> tuple[Header, ...]:
         """Make a response an open stream if it is a stream. Return the field from which the caller learns that."""
@@ -293,11 +306,6 @@ class ReplicaRequest(ABC):
             return ((hop.STREAM, hop.KEPT),)
         return ((hop.STREAM, hop.LASTING if lasting else hop.OPEN),)
 
-    def _is_turn_over(self) -> bool:
-        """Count a part of the body. Return whether its sender must yield to the event loop."""
-        self._chunks += 1
-        return self._chunks % CHUNKS_PER_TURN == 0
-
     def _complete(self) -> None:
         """Release the slot, because the app has sent the last part of its response."""
         self._live.leave_slot(self)
@@ -309,7 +317,7 @@ class ReplicaRequest(ABC):
         """Name the part of the request that has not ended, for a log."""
         scope = self.scope
         name = f"{scope.get('method', 'WebSocket')} {scope['path']!r} (request {self.request_id})"
-        return f"the background tasks of {name}" if self.stage is Stage.COMPLETE and self._is_http else name
+        return f"the background tasks of {name}" if self.stage is COMPLETE and self._is_http else name
 
     # Sweeps
 
@@ -334,13 +342,13 @@ class ReplicaRequest(ABC):
 
     def _withholds_disconnect(self) -> bool:
         # The rest of a body that is not complete never arrives, so an app that waits for it must get the disconnect.
-        if self.stage is Stage.COMPLETE or wish_of(self.scope, self._live.on_disconnect) != "continue":
+        if self.stage is COMPLETE or wish_of(self.scope, self._live.on_disconnect) != "continue":
             return False
         return self.body_read or not any(name in FRAMING for name, _ in self.scope["headers"])
 
     def _hung_up(self) -> None:
         """Cancel the handler of a client that has disconnected."""
-        if self._ending is None and self.stage is not Stage.COMPLETE and not self.reading and self._stops():
+        if self._ending is None and self.stage is not COMPLETE and not self.reading and self._stops():
             self._end(self._stop())
 
     # Slow bodies
@@ -377,18 +385,18 @@ class ReplicaRequest(ABC):
     # Deadline
 
     def _expired(self) -> None:
-        if self.stage is not Stage.COMPLETE and self._is_http:
+        if self.stage is not COMPLETE and self._is_http:
             self._end(self._expire())
 
     async def _expire(self) -> None:
-        if self.stage is Stage.COMPLETE:  # the response was completed just after the deadline
+        if self.stage is COMPLETE:  # the response was completed just after the deadline
             return
         await self._replace_response(DeadlineExceeded("the deadline of this request passed while its handler ran"))
 
     async def _replace_response(self, error: RequestError) -> None:
         """Send an error instead of the response, or cut off the response that has begun. Cancel the handler."""
-        self.stage = after(self.stage, Event.FAILED)
-        if self.stage is Stage.REPLACED:
+        self.stage = TRANSITIONS[self.stage, FAILED]
+        if self.stage is REPLACED:
             self._error_sent = asyncio.Event()
             body = json.dumps(error.document(self.request_id or "")).encode()
             try:
@@ -414,7 +422,7 @@ class ReplicaRequest(ABC):
         while self._task in limiter.statistics().borrowers:  # noqa: ASYNC110 - a thread does not report its end
             await asyncio.sleep(THREAD_S)
         task = self._task
-        if task is not None and not (self.stage is Stage.COMPLETE or self._cancelled or task.cancelling()):
+        if task is not None and not (self.stage is COMPLETE or self._cancelled or task.cancelling()):
             self._cancelled = True
             task.cancel()
 

@@ -3,22 +3,18 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextvars import ContextVar
 from typing import Any
 
-from app_toolkit.core.request_stage import Event, Stage, after
+from app_toolkit.core.request_stage import CUT, ENDED, HELD, REPLACED, RESPONDING, RUNNING, STARTED, TRANSITIONS, UNSENT
 from app_toolkit.observability.context import DEADLINE, READ_STREAMS, REQUEST_ID, SHARD_KEY, TRACE
 from app_toolkit.replica.admission.client import ClientMessages
 from app_toolkit.replica.admission.live_sets import LiveSets
-from app_toolkit.replica.admission.request import ReplicaRequest
+from app_toolkit.replica.admission.request import CHUNKS_PER_TURN, ReplicaRequest
 from app_toolkit.replica.http.head import BODYLESS, checked, checked_head, for_caller
 from app_toolkit.transport.frames import why_not_closed_with
-from app_toolkit.types import ASGIApp, Header, Message, Receive, Scope, Send
+from app_toolkit.types import Header, Message, Receive, Scope, Send
 
 logger = logging.getLogger("app_toolkit.replica")
-
-VARIABLES: tuple[ContextVar[Any], ...] = (REQUEST_ID, READ_STREAMS, TRACE, SHARD_KEY, DEADLINE)
-"""The variables that a request sets in the context of its task."""
 
 BODIES = frozenset({"http.response.body", "websocket.http.response.body"})
 HEADS = frozenset({"http.response.start", "websocket.http.response.start"})
@@ -33,6 +29,8 @@ class ServerRequest(ReplicaRequest):
     the body.
     """
 
+    _outer: tuple[Any, ...]
+    """The variables of the task before the request."""
     _message: Message
     """The head that the app has sent, with checked fields."""
     _client: ClientMessages | None = None
@@ -47,17 +45,21 @@ class ServerRequest(ReplicaRequest):
         self._receive = receive
         self._deliver = send
 
-    async def run(self, app: ASGIApp, name: str, *, slow: bool = False, responds: bool = False) -> None:
-        outer = [variable.get() for variable in VARIABLES]
-        try:
-            await super().run(app, name, slow=slow, responds=responds)
-        finally:
-            if self._watcher is not None:
-                self._watcher.cancel()
-            # Not `reset(token)`: a coroutine that is discarded is closed in another context.
-            for variable, value in zip(VARIABLES, outer, strict=True):
-                if variable.get() is not value:
-                    variable.set(value)
+    def _enter(self) -> None:
+        self._outer = REQUEST_ID.get(), READ_STREAMS.get(), TRACE.get(), SHARD_KEY.get(), DEADLINE.get()
+        super()._enter()
+
+    def _leave(self, error: BaseException | None) -> bool:
+        # Not `reset(token)`: a coroutine that is discarded is closed in another context.
+        request_id, read_streams, trace, shard_key, deadline = self._outer
+        REQUEST_ID.set(request_id)
+        READ_STREAMS.set(read_streams)
+        TRACE.set(trace)
+        SHARD_KEY.set(shard_key)
+        DEADLINE.set(deadline)
+        if self._watcher is not None:
+            self._watcher.cancel()
+        return super()._leave(error)
 
     # From the client
 
@@ -125,73 +127,76 @@ class ServerRequest(ReplicaRequest):
     async def send(self, message: Message) -> None:
         kind, stage = message["type"], self.stage
         is_body = kind in BODIES
-        if stage is Stage.REPLACED or stage is Stage.CUT:
-            if is_body:
-                await self._sent_part(message.get("more_body", False))
+        if stage is REPLACED or stage is CUT:
+            if is_body and self._sent_part(message.get("more_body", False)):
+                await asyncio.sleep(0)
             return
-        if kind in HEADS and not stage.begun:
-            await self._begin(message)
+        if stage < RESPONDING and kind in HEADS:
+            if not self._begin(message):
+                await self._deliver(self._message)
             return
         if kind == "websocket.accept":
-            await self._accept(message)
-            return
-        if stage is Stage.HELD:
+            message = self._accepted(message)
+        elif stage is HELD:
             if is_body and not self._begins_body(len(message.get("body", b"")), message.get("more_body", False)):
                 await asyncio.sleep(0)  # a response with an empty body must not block the event loop
                 return
             await self._send_kept_head()
+            if self.stage is CUT:  # meanwhile
+                await self.send(message)
+                return
         elif kind == "websocket.close":  # also uvicorn's own 403, if that is the first message
             if stage.begun:
                 message = self._closable(message)
-            self.stage = after(stage, Event.ENDED)
+            self.stage = TRANSITIONS[stage, ENDED]
         if self._bodyless and is_body:
             message = {**message, "body": b""}
         await self._deliver(message)
-        if kind == "http.response.body":
-            await self._sent_part(message.get("more_body", False))
+        if kind == "http.response.body" and self._sent_part(message.get("more_body", False)):
+            await asyncio.sleep(0)
 
-    async def _begin(self, message: Message) -> None:
-        if self.stage is Stage.HELD:
+    def _begin(self, message: Message) -> bool:
+        """Begin the response with a head. Return whether it is kept."""
+        if self.stage is HELD:
             raise RuntimeError("the app sends a second head")
-        kind, status, headers = message["type"], message["status"], message.get("headers", ())
-        head = checked_head(status, headers)
+        head = checked_head(message["status"], message.get("headers", ()))
         fields = for_caller(head.fields) if head.closes and self.from_caller else list(head.fields)
         # A copy: the app may use its own again.
         self._message = {**message, "headers": fields}
-        if kind == "websocket.http.response.start" or self._is_kept(head):
-            self._keep(head)
-            return
+        if self._keep(head):
+            return True
         self._bodyless = head.bodyless
         fields += self._stream_fields(head)
-        self.stage = after(self.stage, Event.STARTED)
-        await self._deliver(self._message)
+        self.stage = TRANSITIONS[self.stage, STARTED]
+        return False
 
     async def _send_kept_head(self) -> None:
         head, self._head = self._head, None
-        self.stage = after(self.stage, Event.STARTED)
+        self.stage = TRANSITIONS[self.stage, STARTED]
         try:
             await self._deliver(self._message)
         except BaseException:  # the sender may be cancelled while it waits, and may try again
-            if self.stage is Stage.RESPONDING:
-                self.stage = after(self.stage, Event.UNSENT)
+            if self.stage is RESPONDING:
+                self.stage = TRANSITIONS[self.stage, UNSENT]
                 self._head = head
             raise
 
-    async def _accept(self, message: Message) -> None:
+    def _accepted(self, message: Message) -> Message:
         fields, _ = checked(None, message.get("headers", ()))
         if self.from_caller:
             fields = for_caller(fields)
-        if self.stage is Stage.RUNNING:
-            self.stage = after(self.stage, Event.STARTED)
-        await self._deliver({**message, "headers": fields})
+        if self.stage is RUNNING:
+            self.stage = TRANSITIONS[self.stage, STARTED]
+        return {**message, "headers": fields}
 
-    async def _sent_part(self, more: bool) -> None:
-        """Note a part of the body that was sent or dropped."""
-        if not more:
-            self.stage = after(self.stage, Event.ENDED)
-            self._complete()
-        elif self._is_turn_over():
-            await asyncio.sleep(0)
+    def _sent_part(self, more: bool) -> bool:
+        """Note a part of the body that was sent or dropped. Return whether the app must yield to the event loop."""
+        if more:
+            self._chunks += 1
+            return self._chunks % CHUNKS_PER_TURN == 0
+        self.stage = TRANSITIONS[self.stage, ENDED]
+        self._complete()
+        return False
 
     def _closable(self, close: Message) -> Message:
         """Return the message, or one with code 1011 if a frame cannot carry the code or the reason."""
@@ -207,11 +212,11 @@ class ServerRequest(ReplicaRequest):
     async def respond(self, status: int, fields: Sequence[Header], body: bytes) -> None:
         # A WebSocket that is not accepted is answered through its denial extension, which has the same two messages.
         prefix = "http.response" if self._is_http else "websocket.http.response"
-        if self.stage is not Stage.REPLACED:
-            self.stage = after(self.stage, Event.STARTED)
+        if self.stage is not REPLACED:
+            self.stage = TRANSITIONS[self.stage, STARTED]
         headers = list(fields) if status in BODYLESS else [*fields, (b"content-length", b"%d" % len(body))]
         await self._deliver({"type": f"{prefix}.start", "status": status, "headers": headers})
         await self._deliver({"type": f"{prefix}.body", "body": body})
-        if self.stage is Stage.RESPONDING:
-            self.stage = after(self.stage, Event.ENDED)
+        if self.stage is RESPONDING:
+            self.stage = TRANSITIONS[self.stage, ENDED]
             self._complete()

@@ -7,8 +7,8 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
-from app_toolkit.core.request_stage import Event, Stage, after
-from app_toolkit.replica.admission.request import SERVER_ERROR, TEXT, ReplicaRequest, Reported
+from app_toolkit.core.request_stage import COMPLETE, CUT, ENDED, HELD, REPLACED, RESPONDING, STARTED, TRANSITIONS
+from app_toolkit.replica.admission.request import CHUNKS_PER_TURN, SERVER_ERROR, TEXT, ReplicaRequest, Reported
 from app_toolkit.replica.http.head import BODYLESS, CheckedHead, checked_head, for_caller
 from app_toolkit.types import Header, Message, Scope
 
@@ -78,7 +78,7 @@ class HopRequest(ReplicaRequest):
     received = reading = 0
     watched = False
     """Whether a disconnect ends the handler at once."""
-    _told = False
+    _notified = False
     """Whether the app has received the disconnect, or was cancelled because of it."""
     _arrived = False
     """Whether there is something that the app has not received."""
@@ -135,7 +135,7 @@ class HopRequest(ReplicaRequest):
     @property
     def over(self) -> bool:
         """Whether the response is complete, so that a disconnect does not matter any more."""
-        return self.stage is Stage.COMPLETE or (self.stage is Stage.REPLACED and self.whole)
+        return self.stage is COMPLETE or (self.stage is REPLACED and self.whole)
 
     # From the caller
 
@@ -155,7 +155,8 @@ class HopRequest(ReplicaRequest):
         """Note that all of the request's body has arrived."""
         self._more_body = False
         self._arrived = True
-        self._wake()
+        if self._changed is not None:
+            self._changed.set()
 
     def disconnect(self) -> None:
         """Note that the caller is gone: a response that is not complete cannot be sent any more."""
@@ -169,8 +170,8 @@ class HopRequest(ReplicaRequest):
             self.watched = True
             self._limit = HIGH_WATER + READ_AHEAD
             self._resume_body()
-        if self.gone and not self._told:
-            self._told = True
+        if self.gone and not self._notified:
+            self._notified = True
             self._hung_up()
 
     def _wake(self) -> None:
@@ -198,7 +199,7 @@ class HopRequest(ReplicaRequest):
         finally:
             self.reading -= 1
         if self.gone or self.over:
-            self._told = True
+            self._notified = True
             return {"type": "http.disconnect"}
         self._arrived = False
         self.body_read = not self._more_body
@@ -224,35 +225,34 @@ class HopRequest(ReplicaRequest):
         Return whether it was sent, or was dropped because nobody gets it.
         """
         kind, stage = message["type"], self.stage
-        if stage is Stage.REPLACED or stage is Stage.CUT:
+        if kind == "http.response.body" and (stage is RESPONDING or stage is HELD):
+            return self._put_body(message.get("body", b""), message.get("more_body", False))
+        if stage is REPLACED or stage is CUT:
             if kind == "http.response.body":
                 self._sent_part(message.get("more_body", False))
             return True
-        if kind == "http.response.body" and (stage is Stage.RESPONDING or stage is Stage.HELD):
-            return self._put_body(message.get("body", b""), message.get("more_body", False))
-        if kind == "http.response.start" and stage < Stage.RESPONDING:
+        if kind == "http.response.start" and stage < RESPONDING:
             return self._put_head(message)
         if self.gone:
             return True
-        if stage is Stage.COMPLETE:
+        if stage is COMPLETE:
             raise RuntimeError(f"the app sent {kind!r} after its response")
-        if stage < Stage.HELD:
+        if stage < HELD:
             raise RuntimeError(f"the app sent {kind!r}, and not 'http.response.start', first")
         raise RuntimeError(f"the app sent {kind!r} after a head")
 
     def _put_head(self, message: Message) -> bool:
-        if self.stage is Stage.HELD:
+        if self.stage is HELD:
             raise RuntimeError("the app sends a second head")
         head = checked_head(message["status"], message.get("headers", ()))
         if head.closes and self.from_caller:
             head = CheckedHead(head.status, for_caller(head.fields), head.length)
-        if self._is_kept(head):
-            self._keep(head)
+        if self._keep(head):
             return True
         if not (self.gone or self._writable.is_set()):
             return False
         more = self._stream_fields(head)
-        self.stage = after(self.stage, Event.STARTED)
+        self.stage = TRANSITIONS[self.stage, STARTED]
         if not self.gone:
             self._write_head(head, more)
         return True
@@ -266,7 +266,7 @@ class HopRequest(ReplicaRequest):
             return False
         if head is not None:
             self._head = None
-            self.stage = after(self.stage, Event.STARTED)
+            self.stage = TRANSITIONS[self.stage, STARTED]
             if not self.gone:
                 self._write_head(head, (), body)
         elif not self.gone:
@@ -275,21 +275,25 @@ class HopRequest(ReplicaRequest):
             if self._left:
                 raise RuntimeError("the body is shorter than its content-length")
             self.whole = True
-        self._sent_part(more)
+        if more and not self.whole:
+            self._chunks += 1
+            self._yields = self._chunks % CHUNKS_PER_TURN == 0
+        else:
+            self._sent_part(more)
         return True
 
     def _sent_part(self, more: bool) -> None:
         """Note a part of the body that was sent or dropped."""
         if not more:
-            self.stage = after(self.stage, Event.ENDED)
+            self.stage = TRANSITIONS[self.stage, ENDED]
         if self.whole and not self.gone:
             if not (more or self.keep_alive):
                 self._caller.hang_up()
             self._caller.response_sent(self)
-        if not more:
-            self._complete()
-        elif self._is_turn_over():
+        if more:
             self._yields = True
+        else:
+            self._complete()
 
     def _write_head(self, head: CheckedHead, more: Sequence[Header], body: Any = b"") -> None:
         """Write the head, and the first bytes of the body if it announces their length."""
@@ -312,9 +316,10 @@ class HopRequest(ReplicaRequest):
             return
         if self._chunked:
             if self._framed:
-                framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-                self._caller.write(framed if more else framed + b"0\r\n\r\n")
-            elif body:
+                body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+                if not more:
+                    body += b"0\r\n\r\n"
+            if body:
                 self._caller.write(body)
             return
         if len(body) > self._left:
@@ -334,8 +339,8 @@ class HopRequest(ReplicaRequest):
         """Write a complete response, unless that has to wait. Return whether it was written, or nobody gets it."""
         if not (self.gone or self._writable.is_set()):
             return False
-        if self.stage is not Stage.REPLACED and self.stage is not Stage.COMPLETE:
-            self.stage = after(after(self.stage, Event.STARTED), Event.ENDED)
+        if self.stage is not REPLACED and self.stage is not COMPLETE:
+            self.stage = TRANSITIONS[TRANSITIONS[self.stage, STARTED], ENDED]
         if not self.gone:
             if status not in BODYLESS:
                 fields = [*fields, (b"content-length", b"%d" % len(body))]
@@ -343,7 +348,7 @@ class HopRequest(ReplicaRequest):
             if not self.keep_alive:
                 self._caller.hang_up()
             self._caller.response_sent(self)
-        if self.stage is Stage.COMPLETE:
+        if self.stage is COMPLETE:
             self._complete()
         self._wake()
         return True
@@ -360,7 +365,7 @@ class HopRequest(ReplicaRequest):
         if error is not None and not isinstance(error, Reported):
             logger.error("a request failed outside of the app", exc_info=error)
         if not (self.gone or (self.whole and (self.keep_alive or self.over))):
-            if error is None and self.stage <= Stage.RESPONDING:
+            if error is None and self.stage <= RESPONDING:
                 logger.error("the app returned before its response was complete")
             begun = self.stage.begun
             if not begun:
