@@ -25,9 +25,9 @@ from app_toolkit.engines.local_calls import CALLER
 from app_toolkit.errors import ReplicaGone, RequestError
 from app_toolkit.observability import tracing
 from app_toolkit.observability.context import REPLICA, ReplicaContext
-from app_toolkit.replica.admission.admitted_request import BODYLESS
 from app_toolkit.replica.admission.client import HANG_UPS, ClientMessages
 from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.replica.http.head import BODYLESS
 from app_toolkit.transport import hop
 from app_toolkit.transport.hop import INTERNAL_PREFIX
 from app_toolkit.transport.pool import Extent, ResponseHead

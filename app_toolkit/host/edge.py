@@ -11,18 +11,19 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from app_toolkit.dispatch.exchange import Exchange
+from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.errors import ReplicaGone, ResponseUnreadable
-from app_toolkit.proxy.upstream import PooledUpstreams
+from app_toolkit.proxy.upstream import PooledUpstreams, body_of, has_no_chunks
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.http.connection import CallerConnection
-from app_toolkit.replica.http.transaction import REASONS, Transaction, new_scope
+from app_toolkit.replica.http.head import CHUNKED, REASONS, CheckedHead
+from app_toolkit.replica.http.hop_request import HopRequest, new_scope
 from app_toolkit.transport.pool import Pool, ResponseHead, read_fields
 from app_toolkit.transport.sockets import close_in_children, send_ahead
 from app_toolkit.types import Address, Header
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-CHUNKED = (b"transfer-encoding", b"chunked")
 EXPECTS = (b"expect", b"100-continue")
 
 
@@ -88,46 +89,50 @@ class NearUpstream:
         self.writable.set()
         #: None: the exchange has got the end of the response, or has ended the attempt.
         self._exchange: Exchange | None = None
-        self._transaction: Transaction | None = None
+        self._request: HopRequest | None = None
         #: Whether the body of the request arrives in chunks.
         self._chunked = False
-        self._decode = False
         self._paused = False
         self._reusable = True
 
     # For the exchange
 
-    def begin(self, exchange: Exchange, *, head_only: bool, decode: bool) -> None:
-        """Prepare for one request, as `PooledConnection.begin` does. What is written first is its head."""
-        self._exchange = exchange
-        self._decode = decode
+    def begin(self, exchange: Exchange, head: bytes, body: Sequence[bytes], *, framed: bool) -> None:
+        """Let the replica serve the request.
 
-    def write_all(self, pieces: Sequence[bytes]) -> None:
-        if self._transaction is None:
-            head, *pieces = pieces
-            self._begin(head)
-        transaction = self._transaction
-        assert transaction is not None
-        for piece in pieces:
-            data = piece[piece.index(b"\r\n") + 2 : -2] if self._chunked else piece
-            if data:
-                transaction.take(data)
-        exchange = self._exchange
-        if exchange is not None and exchange.request.complete and (pieces or not exchange.holding):
-            transaction.body_ended()
-
-    def _begin(self, head: bytes) -> None:
-        """Let the replica serve the request with this head."""
+        Parameters:
+            exchange: Gets the response.
+            head: The head of the request, as a connection would carry it.
+            body: The pieces of the body that have arrived.
+            framed: Whether the exchange gets the chunks of the response with their framing.
+        """
         near = self._near
         first, *lines = head[:-4].split(b"\r\n")
         method, target, _ = first.split(b" ")
         fields = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         scope = new_scope(method, target, "1.1", fields, near.app_state, near.asgi_version)
+        self._exchange = exchange
         self._chunked = CHUNKED in fields
-        transaction = self._transaction = Transaction(self, scope, keep_alive=True, expects=EXPECTS in fields)
-        transaction.framed = not self._decode
+        request = HopRequest(self, near.replica, scope, keep_alive=True, expects=EXPECTS in fields, framed=framed)
+        self._request = request
         near.live.add(self)
-        transaction.begin(near.replica, asyncio.get_running_loop(), near.context, near.tasks)
+        request.begin(asyncio.get_running_loop(), near.context, near.tasks)
+        self._take(request, body)
+        if exchange.request.complete and (body or not exchange.holding):
+            request.body_ended()
+
+    def write_all(self, pieces: Sequence[bytes]) -> None:
+        request, exchange = self._request, self._exchange
+        if request is not None:
+            self._take(request, pieces)
+            if exchange is not None and exchange.request.complete:
+                request.body_ended()
+
+    def _take(self, request: HopRequest, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            data = piece[piece.index(b"\r\n") + 2 : -2] if self._chunked else piece
+            if data:
+                request.take(data)
 
     def pass_on(self, data: bytes) -> None:
         raise NotImplementedError("a WebSocket has a connection")
@@ -151,7 +156,7 @@ class NearUpstream:
         if exchange is not None:
             self._tell(exchange.lost, error)
 
-    # For the transaction
+    # For the request
 
     def pause_body(self) -> None:
         self._pause_body(True)
@@ -169,58 +174,71 @@ class NearUpstream:
         if self._exchange is not None:
             self._tell(self._exchange.informed, ResponseHead(100, REASONS[100], [], "none", None, True))
 
-    def start(self, status: int, fields: list[Header], whole: bool) -> None:
+    def start(self, head: CheckedHead, more: Sequence[Header], body: Any, *, head_only: bool, whole: bool) -> None:
         exchange = self._exchange
         if exchange is None:
             return
-        if sum(name == b"content-length" for name, _ in fields) > 1:
+        if sum(name == b"content-length" for name, _ in head.fields) > 1:
             self.lose(ResponseUnreadable(f"{self._near.address}: a response has two content-lengths"))
             return
-        head = read_fields(status, REASONS.get(status) or b"HTTP/1.1 %d " % status, fields, whole)
-        if whole:
-            head.extent = "none"
-        self._reusable = head.reusable
-        self._tell(exchange.response_started, head)
+        fields = [*head.fields, *more]
+        if head.unframed and not head_only:
+            fields.append(CHUNKED)
+        status = head.status
+        response = read_fields(status, REASONS.get(status) or b"HTTP/1.1 %d " % status, fields, whole)
+        if whole and not body:
+            response.extent = "none"
+        self._reusable = response.reusable
+        self._tell(self._begin_response, exchange, response, body)
+
+    def _begin_response(self, exchange: Exchange, response: ResponseHead, body: Any) -> None:
+        exchange.response_started(response)
+        if body and self._exchange is not None:
+            exchange.received(body if type(body) is bytes else bytes(body))  # the app may use a mutable buffer again
 
     def write(self, data: Any) -> None:
         if self._exchange is not None:  # the app may use a mutable buffer again
             self._tell(self._exchange.received, data if type(data) is bytes else bytes(data))
 
-    def response_sent(self, transaction: Transaction) -> None:
+    def response_sent(self, request: HopRequest) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             self._tell(exchange.ended, self._reusable)
 
     def hang_up(self) -> None:
-        transaction = self._transaction
-        if transaction is not None and transaction.whole:
+        request = self._request
+        if request is not None and request.whole:
             self._reusable = False
-            self.response_sent(transaction)
+            self.response_sent(request)
         else:
             self.lose(ReplicaGone(f"the app at {self._near.address} ended before its response did"))
 
-    def ended(self, transaction: Transaction, task: "asyncio.Task[None]") -> None:
+    def ended(self, request: HopRequest, task: "asyncio.Task[None]") -> None:
         self._near.tasks.discard(task)
         self._near.live.discard(self)
-        self._transaction = None  # which refers to this object
+        self._request = None  # which refers to this object
 
     def _disconnect(self) -> None:
         """Let the app see a disconnect of its client, and wait for nothing."""
-        if self._transaction is not None:
-            self._transaction.disconnect()
+        if self._request is not None:
+            self._request.disconnect()
         self.writable.set()
 
-    def _tell(self, event: Callable[..., None], value: Any) -> None:
+    def _tell(self, event: Callable[..., None], *values: Any) -> None:
         """Tell the exchange of an event. What it begins and logs does not belong to the request of the app."""
-        self._near.context.copy().run(event, value)
+        self._near.context.copy().run(event, *values)
 
 
-class EdgeUpstreams(PooledUpstreams):
+class EdgeUpstreams:
     """The ways to the replicas of this process, and the pooled connections to all others."""
 
     def __init__(self, pool: Pool, token: bytes, redeem: bytes) -> None:
-        super().__init__(pool, token, redeem)
+        """The parameters are those of `PooledUpstreams`."""
+        self._pool = pool
+        self._pooled = PooledUpstreams(pool, token, redeem)
         self._replicas: dict[Address, NearReplica] = {}
+        self.dial = self._pooled.dial
+        self.distrust = self._pooled.distrust
 
     def add(self, near: NearReplica) -> None:
         """Reach a replica without a connection from now on. Requests on connections may end there."""
@@ -236,6 +254,13 @@ class EdgeUpstreams(PooledUpstreams):
         near = self._replicas.get(address)
         return self._pool.take(address) if near is None else NearUpstream(near)
 
+    def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
+        if isinstance(upstream, NearUpstream):
+            head, body = self._pooled.head(exchange, terms), body_of(exchange, terms)
+            upstream.begin(exchange, head, body, framed=not has_no_chunks(exchange, terms))
+        else:
+            self._pooled.send(upstream, exchange, terms)
+
     def give_back(self, upstream: Any) -> None:
         if not isinstance(upstream, NearUpstream):  # which serves one request
-            super().give_back(upstream)
+            self._pooled.give_back(upstream)

@@ -27,6 +27,7 @@ from app_toolkit.dispatch.live_revisions import choose_revision
 from app_toolkit.dispatch.outbound import Outbound
 from app_toolkit.dispatch.registry import Registry
 from app_toolkit.dispatch.request import ClientRequest
+from app_toolkit.dispatch.upstream import Upstreams
 from app_toolkit.interfaces import Join
 from app_toolkit.observability import tracing
 from app_toolkit.observability.access import AccessLog
@@ -76,7 +77,7 @@ class ProxyState:
         node: NodeId = NodeId(""),
         access: AccessLog | None = None,
         clock: Callable[[], float] = time.monotonic,
-        new_upstreams: Callable[[Pool, bytes, bytes], PooledUpstreams] = PooledUpstreams,
+        new_upstreams: Callable[[Pool, bytes, bytes], Upstreams] = PooledUpstreams,
         outbound: Outbound[Any] | None = None,
     ) -> None:
         if not secret or b" " in secret:

@@ -1,6 +1,6 @@
 """The upstreams of a proxy: pooled connections, on which requests are framed for replicas."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from app_toolkit.dispatch.exchange import Exchange
@@ -39,19 +39,29 @@ class PooledUpstreams:
         self._pool.give_back(upstream)
 
     def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
+        head_only = exchange.request.method == b"HEAD"
+        upstream.begin(exchange, head_only=head_only, decode=has_no_chunks(exchange, terms))
+        upstream.write_all((self.head(exchange, terms), *body_of(exchange, terms)))
+
+    def head(self, exchange: Exchange, terms: Terms) -> bytes:
+        """Return the head that the replica gets."""
         request = exchange.request
         assert isinstance(request, Request), "a proxy parses the requests of its clients"
         assert request.id is not None
-        decode = request.version == "1.0" or terms.mirrored
-        upstream.begin(exchange, head_only=request.method == b"HEAD", decode=decode)
         version, peers = request.version.encode(), exchange.downstream.peers
         identity = hop.encode(self._token, request.id, version, peers, terms.timeout_ms)
         if terms.redeems:
             identity += self._redeem
         if terms.slow_body:
             identity += SLOW_BODY
-        head = request.head(identity, terms.replaced, mirrored=terms.mirrored)
-        if exchange.holding and not terms.mirrored:
-            upstream.write_all((head,))
-        else:
-            upstream.write_all((head, *request.body.take()))
+        return request.head(identity, terms.replaced, mirrored=terms.mirrored)
+
+
+def has_no_chunks(exchange: Exchange, terms: Terms) -> bool:
+    """Return whether the exchange takes the body of the response without its framing."""
+    return exchange.request.version == "1.0" or terms.mirrored
+
+
+def body_of(exchange: Exchange, terms: Terms) -> Sequence[Any]:
+    """Return the part of the body that is sent with the head."""
+    return () if exchange.holding and not terms.mirrored else exchange.request.body.take()

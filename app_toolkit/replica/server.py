@@ -35,7 +35,8 @@ from app_toolkit.observability.metrics import (
 from app_toolkit.observability.slow_start import reported_if_slow
 from app_toolkit.observability.tracebacks import shortened
 from app_toolkit.observability.watchdog import Watchdog, new_loop
-from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics, Reported
+from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
+from app_toolkit.replica.admission.request import Reported
 from app_toolkit.replica.http.arrival import UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.replica.http.connection import CallerConnection
 from app_toolkit.replica.http.reach import ask

@@ -74,7 +74,7 @@ class Held:
 
 
 async def test_slow_bodies_hold_half_of_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app_toolkit.replica.admission.admitted_request.PROMPT", MinimumRate(64 * 1024, 0.5))
+    monkeypatch.setattr("app_toolkit.replica.admission.request.PROMPT", MinimumRate(64 * 1024, 0.5))
     app = FastAPI()
     rest = asyncio.Event()
 

@@ -77,7 +77,7 @@ class Visit:
     async def watched(self) -> None:
         """Wait until the replica watches for the disconnect of the client."""
         live = self.talking.replica.live
-        await until(lambda: any(each.watcher is not None for each in (*live.ongoing, *live.websockets)))
+        await until(lambda: any(each.watched for each in (*live.ongoing, *live.websockets)))
 
     async def still(self, *notes: str) -> None:
         """Check that nothing is noted in a time in which a disconnect would be noticed."""

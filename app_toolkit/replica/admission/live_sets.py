@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Protocol
@@ -22,7 +21,7 @@ class Live(Protocol):
 
     request_id: str | None
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Check the deadline and the client; called at every sweep. `now`: `time.monotonic()`."""
         ...
 
@@ -58,13 +57,11 @@ class LiveSets:
         self.freed: Callable[[], None]
         self._drained: asyncio.Event | None = None
         self._sweeping = False
-        #: The event loop of this object, as of the first sweep. It may be closed while this object still exists.
-        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
         # Not the context of a request, because the sweeps would keep it alive.
         self._context = Context()
 
-    def enter(self, request: Live, kind: str) -> asyncio.Task[object] | None:
-        """Add a request that was admitted. Return the task that serves it. `kind`: the type of its ASGI scope."""
+    def enter(self, request: Live, kind: str) -> None:
+        """Add a request that was admitted. `kind`: the type of its ASGI scope."""
         if not self._sweeping:
             self._sweep_later()
         if kind == "http":
@@ -72,7 +69,6 @@ class LiveSets:
             self.ongoing.add(request)
         else:
             self.websockets.add(request)
-        return asyncio.current_task(self._loop() if self._loop is not None else None)
 
     @property
     def admits_slow_body(self) -> bool:
@@ -105,7 +101,9 @@ class LiveSets:
 
     def leave(self, request: Live) -> None:
         """Remove a request whose coroutine has ended."""
-        self.leave_slot(request)
+        if request in self.ongoing:
+            self.leave_slot(request)
+        self.streams.discard(request)
         self.running.discard(request)
         self.websockets.discard(request)
         if self._drained is not None and not self._runs:
@@ -133,7 +131,6 @@ class LiveSets:
     def _sweep_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._sweeping = True
-        self._loop = weakref.ref(loop)
         notice_generators()
         loop.call_later(SWEEP_S, self._sweep, context=self._context)
 
@@ -142,6 +139,6 @@ class LiveSets:
         self._sweeping = False
         now = time.monotonic()
         for request in (*self.ongoing, *self.streams, *self.websockets):
-            request.look(now)
+            request.check(now)
         if self._runs:
             self._sweep_later()

@@ -6,15 +6,13 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Protocol
 
-from uvicorn.protocols.utils import ClientDisconnected
-
 from app_toolkit.config.models import CorsSettings
 from app_toolkit.core.uploads import most_slow_bodies
 from app_toolkit.errors import ReplicaBusy
 from app_toolkit.interfaces import ReloadableOptions
-from app_toolkit.observability.context import REQUEST_ID
-from app_toolkit.replica.admission.admitted_request import AdmittedRequest, Put, respond
 from app_toolkit.replica.admission.live_sets import LiveSets
+from app_toolkit.replica.admission.request import ReplicaRequest
+from app_toolkit.replica.admission.server_request import ServerRequest
 from app_toolkit.replica.admission.wait_queue import WaitQueue, serve_position
 from app_toolkit.replica.objects.batching import buffered
 from app_toolkit.transport import hop
@@ -26,17 +24,11 @@ logger = logging.getLogger("app_toolkit.replica")
 
 WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
-TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
-SERVER_ERROR = b"Internal Server Error"
 NOTHING: Mapping[bytes, bytes] = {}
 MOST_IDS = 1_000
 """Maximum number of requests that are named to the controller if the event loop does not respond."""
 MOST_LOGGED = 20
 """Maximum number of requests that a drain names in the log if they have not ended."""
-
-
-class Reported(Exception):
-    """The app failed and that is logged. The server only has to close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,8 @@ class Replica:
       It is either cancelled or, if it waits for a message, receives the disconnect, never both. A handler whose
       deadline has passed is always cancelled.
 
-    As an ASGI app, it serves requests of the server. `serve` does the same for a caller in this process. Only
+    `answer` serves a request over the hop. As an ASGI app, the replica serves requests of a server: WebSockets over the
+    hop. `serve` does the same for a caller in this process. Only
     `statistics` and the attributes are safe in other threads: everything else runs on the event loop that serves the
     app.
     """
@@ -149,26 +142,27 @@ class Replica:
 
     # Over a connection
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, put: Put | None = None) -> None:
-        """Serve one request of uvicorn. A refusal and a failure of the app become responses.
-
-        `put`: sends a message at once, and returns False if that has to wait, as `send` would.
-        """
-        kind = scope["type"]
-        if kind not in ("http", "websocket"):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request of uvicorn. A refusal and a failure of the app become responses."""
+        if scope["type"] in ("http", "websocket"):
+            await self.answer(ServerRequest(scope, self.live, receive, send))
+        else:
             await self.app(scope, receive, send)
-            return
+
+    async def answer(self, request: ReplicaRequest) -> None:
+        """Serve one request over a connection. A refusal and a failure of the app become responses."""
+        scope = request.scope
+        kind = scope["type"]
         origin = self._origin(scope)
         if origin is not None and not isinstance(origin, Hop):
-            await _refuse(kind, origin, send)
+            await _refuse(request, origin)
             return
         internal = self._rewrite(scope, origin)
         if hop.PROBE in internal and kind == "http":
-            await send({"type": "http.response.start", "status": 204, "headers": []})
-            await send({"type": "http.response.body"})
+            await request.respond(204, (), b"")
             return
         if hop.QUEUE in internal and kind == "http":
-            await self._join(internal[hop.QUEUE].decode(), receive, send)
+            await self._join(internal[hop.QUEUE].decode(), request)
             return
         caller = internal.get(hop.REDEEM)
         slow, key = hop.SLOW_BODY in internal, internal.get(hop.AFFINITY)
@@ -178,50 +172,22 @@ class Replica:
             refusal = await self._enter(kind, caller.decode(), slow=slow, key=key)
         if refusal is not None:
             holdings = self._keys.holdings() if refusal == "moved" and self._keys is not None else None
-            await _refuse(kind, refusal, send, holdings)
+            await _refuse(request, refusal, holdings)
             return
-        if caller is not None and _has_gone(receive):  # while the request waited for its slot
+        if caller is not None and request.has_left:  # while the request waited for its slot
             self.wait_queue.freed()
             return
-        with AdmittedRequest(
-            self.live, scope, receive, send, put, held=hop.EXPECT in internal, from_caller=origin is not None
-        ) as request:
-            if slow:
-                self.live.slow_body(request)
-            if origin is not None and origin.timeout_ms is not None and kind == "http":
+        if origin is not None:
+            request.from_caller = True
+            if origin.timeout_ms is not None and kind == "http":
                 request.bound(origin.timeout_ms / 1_000)
-            try:
-                await request.serve(self.app)
-            except ClientDisconnected:
-                raise  # uvicorn raises this in `send` on a WebSocket that has closed, and expects it back
-            except (Exception, SystemExit, KeyboardInterrupt) as error:  # a handler must not end the replica
-                await self._fail(scope, request, error)
-        if request.cut is not None:
-            raise Reported from request.cut
+        await request.run(self.app, self.name, slow=slow, responds=True)
 
-    async def _fail(self, scope: Scope, request: AdmittedRequest, error: BaseException) -> None:
-        """Log what the app raised, and respond if it has not. Raises `Reported` if the response cannot be completed."""
-        # Starlette has sent a 500 and raises anyway. Other frameworks leave the response to the server.
-        kind = scope["type"]
-        logger.error(
-            "request %s failed in %s: %s %r",
-            REQUEST_ID.get(),
-            self.name,
-            scope.get("method", "WebSocket"),
-            scope["path"],
-            exc_info=error,
-        )
-        if not request.started:
-            request.take_back()
-            await respond(kind, 500, TEXT, SERVER_ERROR, request.send)
-        elif kind == "http" and not request.complete:
-            raise Reported from error
-
-    async def _join(self, caller: str, receive: Receive, send: Send) -> None:
+    async def _join(self, caller: str, request: ReplicaRequest) -> None:
         try:
-            await serve_position(self.wait_queue, caller, receive, send)
+            await serve_position(self.wait_queue, caller, request.receive, request.send)
         except ReplicaBusy:
-            await _refuse("http", "draining" if self.draining else "busy", send)
+            await _refuse(request, "draining" if self.draining else "busy")
 
     def _origin(self, scope: Scope) -> Hop | Refusal | None:
         """Return the hop of a request, or why it is refused. None: the request has no hop field and is trusted."""
@@ -285,10 +251,10 @@ class Replica:
         refusal = self._refusal(kind) if caller is None else await self._enter(kind, caller)
         if refusal is not None:
             return refusal
-        with AdmittedRequest(self.live, scope, receive, send) as request:
-            if timeout is not None:
-                request.bound(timeout)
-            await request.serve(self.app)
+        request = ServerRequest(scope, self.live, receive, send)
+        if timeout is not None:
+            request.bound(timeout)
+        await request.run(self.app, self.name)
         return None
 
     # For both
@@ -388,21 +354,13 @@ class Replica:
         return f"<Replica {self.name} [{counts}]>"
 
 
-def _has_gone(receive: Receive) -> bool:
-    """Return whether the caller has disconnected, without waiting for a message.
-
-    Both protocols of a replica keep that in the object whose method `receive` is.
-    """
-    return getattr(getattr(receive, "__self__", None), "disconnected", False) is True
-
-
 def _internal(headers: list[Header]) -> dict[bytes, bytes]:
     """Return the caller's own internal fields, which follow the hop field."""
     return dict(takewhile(lambda field: field[0].startswith(hop.INTERNAL_PREFIX), islice(headers, 1, None)))
 
 
-async def _refuse(kind: str, refusal: Refusal, send: Send, holdings: bytes | None = None) -> None:
+async def _refuse(request: ReplicaRequest, refusal: Refusal, holdings: bytes | None = None) -> None:
     fields = [(hop.REFUSED, refusal.encode())]
     if holdings is not None:
         fields.append((hop.HOLDINGS, holdings))
-    await respond(kind, 503, fields, b"", send)
+    await request.respond(503, fields, b"")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextvars import copy_context
 from typing import Any, cast
 
@@ -12,8 +12,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
-from app_toolkit.replica.admission.replica import TEXT, Replica
-from app_toolkit.replica.http.transaction import REASONS, Transaction, new_scope
+from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.replica.admission.request import TEXT
+from app_toolkit.replica.http.head import CheckedHead, encode
+from app_toolkit.replica.http.hop_request import HopRequest, new_scope
 from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.types import Header
 
@@ -21,7 +23,8 @@ logger = logging.getLogger("app_toolkit.replica")
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 UNREADABLE = b"Invalid HTTP request received."
-STATUSES = {status: line + b"\r\n" for status, line in REASONS.items()}
+SMALL = 32 * 1024
+"""Bytes of a body that are written together with the head."""
 
 
 class CallerConnection(asyncio.Protocol):
@@ -48,14 +51,14 @@ class CallerConnection(asyncio.Protocol):
         self._headers: list[Header] = []
         self._expects = False
         #: The request whose body is being received.
-        self._arriving: Transaction | None = None
+        self._arriving: HopRequest | None = None
         self._is_handshake = False
         # Writing
         #: The request whose response is next on the connection, and the requests that wait behind it.
-        self._current: Transaction | None = None
-        self._queued: deque[Transaction] = deque()
+        self._current: HopRequest | None = None
+        self._queued: deque[HopRequest] = deque()
         #: All requests whose app has not returned, including those whose response is complete.
-        self._running: set[Transaction] = set()
+        self._running: set[HopRequest] = set()
         self.writable = asyncio.Event()
         self.writable.set()
         self.transport: CorkedTransport
@@ -94,8 +97,8 @@ class CallerConnection(asyncio.Protocol):
                 self._hand_over()
         except HttpParserError as error:
             logger.warning("closing a connection whose caller sent invalid HTTP: %s", error)
-            headers = [*TEXT, (b"content-length", b"%d" % len(UNREADABLE)), (b"connection", b"close")]
-            self.transport.write(head(400, headers) + UNREADABLE)
+            headers = [TEXT, (b"content-length", b"%d" % len(UNREADABLE)), (b"connection", b"close")]
+            self.transport.write(encode(400, headers) + b"\r\n" + UNREADABLE)
             self.transport.close()
 
     # For the server
@@ -143,11 +146,11 @@ class CallerConnection(asyncio.Protocol):
             self._client,
             self._scheme,
         )
-        transaction = self._arriving = Transaction(self, scope, keep_alive, self._expects)
+        request = self._arriving = HopRequest(self, self._replica, scope, keep_alive=keep_alive, expects=self._expects)
         if self._is_free:
-            self._begin(transaction)
+            self._begin(request)
         else:
-            self._queued.append(transaction)
+            self._queued.append(request)
             self.pause_body()
 
     def on_body(self, body: bytes) -> None:
@@ -159,7 +162,7 @@ class CallerConnection(asyncio.Protocol):
         if arrived is not None:
             arrived.body_ended()
 
-    # For a transaction
+    # For a request
 
     def pause_body(self) -> None:
         if not self._paused:
@@ -175,27 +178,32 @@ class CallerConnection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(CONTINUE)
 
-    def start(self, status: int, fields: list[Header], whole: bool) -> None:
-        self.transport.write(head(status, fields))
+    def start(self, head: CheckedHead, more: Sequence[Header], body: Any, *, head_only: bool, whole: bool) -> None:
+        lines = encode(head.status, head.fields) if head.unframed and head_only else head.lines
+        for name, value in more:
+            lines += b"%b: %b\r\n" % (name, value)
+        if len(body) <= SMALL:
+            self.transport.write(b"%b\r\n%b" % (lines, body))
+        else:
+            self.transport.write(lines + b"\r\n")
+            self.transport.write(body)
 
-    def response_sent(self, transaction: Transaction) -> None:
+    def response_sent(self, request: HopRequest) -> None:
         """Flush a response that was completely written, and begin the next request."""
-        if transaction.complete:
-            # Without this flush, a complete response would wait until the loop iteration has processed what arrived
-            # meanwhile.
-            self.transport.flush()
-        if transaction is self._current:
-            self._go_on(transaction)
+        # Without this flush, the response would wait until the loop iteration has processed what arrived meanwhile.
+        self.transport.flush()
+        if request is self._current:
+            self._go_on(request)
 
-    def ended(self, transaction: Transaction, task: "asyncio.Task[None]") -> None:
+    def ended(self, request: HopRequest, task: "asyncio.Task[None]") -> None:
         """Remove a request whose app has returned."""
         self._server_state.tasks.discard(task)
-        self._running.discard(transaction)
-        if transaction is self._current:
-            self._go_on(transaction)
+        self._running.discard(request)
+        if request is self._current:
+            self._go_on(request)
 
-    def _go_on(self, current: Transaction) -> None:
-        if current.complete or current not in self._running:
+    def _go_on(self, current: HopRequest) -> None:
+        if current.over or current not in self._running:
             self._current = None
             if self._queued and current.keep_alive:
                 self._begin(self._queued.popleft())
@@ -211,10 +219,10 @@ class CallerConnection(asyncio.Protocol):
         current = self._current
         return current is None or (current.whole and current.keep_alive)
 
-    def _begin(self, transaction: Transaction) -> None:
-        self._current = transaction
-        self._running.add(transaction)
-        transaction.begin(self._replica, self._loop, self._context, self._server_state.tasks)
+    def _begin(self, request: HopRequest) -> None:
+        self._current = request
+        self._running.add(request)
+        request.begin(self._loop, self._context, self._server_state.tasks)
 
     def _hand_over(self) -> None:
         """Hand the connection over to the WebSocket protocol."""
@@ -232,13 +240,5 @@ class CallerConnection(asyncio.Protocol):
 
     def _disconnect(self) -> None:
         """Mark the running requests as disconnected: their responses cannot be sent any more."""
-        for transaction in self._running:
-            transaction.disconnect()
-
-
-def head(status: int, fields: Iterable[Header]) -> bytes:
-    pieces = [STATUSES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-    for name, value in fields:
-        pieces += (name, b": ", value, b"\r\n")
-    pieces.append(b"\r\n")
-    return b"".join(pieces)
+        for request in self._running:
+            request.disconnect()

@@ -1,9 +1,12 @@
-"""Checks the head of an app's response. The app gets an error for an invalid one before anything was sent."""
+"""The head of a response. An app gets an error for an invalid one before anything was sent."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
 
+from app_toolkit.transport import hop
 from app_toolkit.types import Header
 
 NOT_IN_A_NAME = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
@@ -17,6 +20,99 @@ LONGEST_LENGTH = 18
 
 STATUSES = range(200, 600)
 """After a lower status, another response has to follow."""
+
+BODYLESS = (204, 304)
+"""Statuses whose response has no body, whatever the app sends."""
+
+REASONS = {int(status): b"HTTP/1.1 %d %b" % (status, status.phrase.encode()) for status in HTTPStatus}
+"""The status line of each status that has a phrase."""
+
+CHUNKED = (b"transfer-encoding", b"chunked")
+FRAMING = (b"content-length", b"transfer-encoding")
+
+MEMOIZED = 512
+"""Maximum number of checked heads that are kept."""
+
+LONGEST_MEMOIZED = 1_024
+"""Maximum number of bytes of such a head."""
+
+
+class CheckedHead:
+    """The head of a response that can be sent: its fields are valid, and their names are in lower case.
+
+    It may belong to several responses, so nothing changes it.
+    """
+
+    __slots__ = ("bodyless", "closes", "fields", "length", "lines", "status", "unframed")
+
+    def __init__(self, status: int, fields: Sequence[Header], length: int | None = None) -> None:
+        """`length`: the bytes of the body, as the fields announce them. None: they do not."""
+        self.status = status
+        self.fields = tuple(fields)
+        self.length = length
+        self.bodyless = status in BODYLESS
+        #: Whether the connection is closed after the response.
+        self.closes = any(
+            name == b"connection" and b"close" in [token.strip().lower() for token in value.split(b",")]
+            for name, value in fields
+        )
+        #: Whether a body needs a field that says that it is sent in chunks.
+        self.unframed = length is None and not self.bodyless and CHUNKED not in fields
+        #: The status line and the fields, as sent before a body, without the empty line at the end.
+        self.lines = encode(status, [*fields, CHUNKED] if self.unframed else fields)
+
+
+def for_caller(fields: Iterable[Header]) -> list[Header]:
+    """Return the fields with an internal field instead of `Connection: close`.
+
+    The app means the connection of the client, which the caller closes.
+    """
+    return [
+        (hop.CLOSES, b"1") if name == b"connection" and value.lower() == b"close" else (name, value)
+        for name, value in fields
+    ]
+
+
+_memoized: dict[Any, CheckedHead] = {}
+
+
+def checked_head(status: int, headers: Iterable[Header]) -> CheckedHead:
+    """Return the checked head of an app's response.
+
+    It has no internal fields that only a replica may send. A response that cannot have a body has no fields that
+    announce one. Raises `RuntimeError` for an invalid head, and `TypeError` for fields that are not bytes.
+    """
+    key = status, tuple(headers)
+    try:
+        head = _memoized.get(key)
+    except TypeError:  # a field that can change
+        return _checked_head(*key)
+    if head is None:
+        head = _checked_head(*key)
+        if len(head.lines) <= LONGEST_MEMOIZED:
+            if len(_memoized) >= MEMOIZED:
+                _memoized.clear()
+            _memoized[key] = head
+    return head
+
+
+def _checked_head(status: int, headers: Iterable[Header]) -> CheckedHead:
+    fields, length = checked(status, headers)
+    if status == 503:  # only `Replica` refuses requests: a 503 of user code is a response, and must not be retried
+        fields = [field for field in fields if not hop.is_internal(field[0])]
+    if status in BODYLESS:
+        # The next response on the connection begins directly after the head. uvicorn would expect the bytes of the
+        # length that a 304 may have.
+        fields, length = [field for field in fields if field[0] not in FRAMING], None
+    return CheckedHead(status, fields, length)
+
+
+def encode(status: int, fields: Iterable[Header]) -> bytes:
+    """Encode a head without the empty line at its end."""
+    pieces = [REASONS.get(status) or b"HTTP/1.1 %d " % status, b"\r\n"]
+    for name, value in fields:
+        pieces += (name, b": ", value, b"\r\n")
+    return b"".join(pieces)
 
 
 def checked(status: int | None, headers: Iterable[Header]) -> tuple[list[Header], int | None]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.observability.context import DEADLINE, TRACE
-from app_toolkit.replica.http.transaction import HIGH_WATER
+from app_toolkit.replica.http.hop_request import HIGH_WATER
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import PooledConnection, ResponseHead
 from app_toolkit.types import Address, Message, Receive, Scope, Send

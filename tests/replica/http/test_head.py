@@ -7,7 +7,7 @@ from httptools import HttpResponseParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app_toolkit.replica.http.head import checked
+from app_toolkit.replica.http.head import MEMOIZED, checked, checked_head
 
 
 class Reader:
@@ -115,3 +115,19 @@ def test_an_invalid_head_has_an_error_of_one_sentence(status: int, headers: Any,
 def test_fields_are_bytes(field: Any) -> None:
     with pytest.raises(TypeError):
         checked(200, [field])
+
+
+def test_a_memoized_head_is_that_of_its_fields() -> None:
+    for number in [*range(MEMOIZED + 1), *range(MEMOIZED + 1)]:
+        head = checked_head(200, [(b"X-Number", b"%d" % number)])
+        assert head.fields == ((b"x-number", b"%d" % number),)
+        assert head.lines == b"HTTP/1.1 200 OK\r\nx-number: %d\r\ntransfer-encoding: chunked\r\n" % number
+
+
+def test_a_field_that_changes_is_checked_again() -> None:
+    value = bytearray(b"1")
+    headers: Any = [(b"x", value)]
+    assert checked_head(200, headers).fields == ((b"x", b"1"),)
+    value[:] = b"\n"
+    with pytest.raises(RuntimeError, match="control character"):
+        checked_head(200, headers)
