@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from app_toolkit.dispatch.ingress_state import IngressState
 from app_toolkit.dispatch.request import ClientRequest
 from app_toolkit.dispatch.upstream import Upstreams
 from app_toolkit.errors import ReplicaGone, ReplicaLost, RequestError
+from app_toolkit.interfaces import Call
 from app_toolkit.observability.records import OK, Record, Records
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import ResponseHead
@@ -34,6 +35,11 @@ HELD = 1024 * 1024
 """Bytes of results that arrive before the caller has taken them. Then reading pauses (backpressure)."""
 
 HERE = hop.peers(None, None, "http")
+
+
+def preferred_by_key(call: Call) -> Preference:
+    """Return the preference of a call whose replica only its key decides."""
+    return keyed(call.affinity)
 
 
 class Caller:
@@ -117,7 +123,8 @@ class Caller:
         if self._ahead >= HELD and not self._paused and self.exchange is not None:
             self._paused = True
             self.exchange.client_paused(True)
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def fail(self, error: Exception) -> None:
         self._error = error
@@ -158,9 +165,16 @@ class CallExchange(Exchange):
     downstream: Caller
     request: CallRequest
 
+    plane: "CallPlane"
+
     def __init__(self, plane: "CallPlane", caller: Caller, request: CallRequest) -> None:
         super().__init__(plane, caller, request)
-        self.preference = keyed(request.call.affinity)
+        self.preference = plane.preference(request.call)
+
+    def _find_ingress(self) -> None:
+        """Assign the deployment that the handle calls. No routes are searched, and no body is limited."""
+        state = self._ingress_state = self.plane.state
+        self.dispatcher.assign(self.plane.deployment, state.budget)
 
     def taken(self, error: BaseException | None) -> None:
         """End the exchange, because the caller needs nothing more. `error`: the exception that the caller gets."""
@@ -238,16 +252,27 @@ class CallPlane:
         records: Records[Record],
         *filters: object,
         name: str | None = None,
+        preference: Callable[[Call], Preference] = preferred_by_key,
     ) -> None:
-        """`filters`: those of its event loop. `name`: of the deployment in records. None: that of the key."""
+        """Create the plane.
+
+        Parameters:
+            key: The deployment.
+            router: That of its replicas.
+            upstreams: The ways to its replicas.
+            records: Get the record of each call.
+            filters: Those of its event loop.
+            name: The deployment in records. None: that of the key.
+            preference: Returns the preference of a call.
+        """
         self.clock = time.monotonic
         self.filters = Filters(FaultInjection(), *filters)
         self.records = records
         self.upstreams = upstreams
         self.state = CallState(key, self.clock, name)
         self.unowned: IngressState = self.state
-        self._router = router
-        self._found = key, ""
+        self.deployment = router
+        self.preference = preference
 
     def mint_id(self) -> bytes:
         raise NotImplementedError("a call has an ID when it begins")
@@ -256,10 +281,10 @@ class CallPlane:
         return None
 
     def find(self, exchange: Exchange) -> tuple[ReplicaSetKey, str]:
-        return self._found
+        raise NotImplementedError("the deployment of a call is known")
 
     def router(self, ingress: ReplicaSetKey) -> IngressRouter:
-        return self._router
+        return self.deployment
 
     def ingress_state(self, ingress: ReplicaSetKey) -> IngressState:
         return self.state

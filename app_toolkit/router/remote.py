@@ -264,7 +264,14 @@ class RemoteDeploymentClient:
             data_plane.payloads,
             data_plane.mint_id,
         )
-        self.plane = CallPlane(key, self.router, self.upstreams, data_plane.records, data_plane.mirrored)
+        self.plane = CallPlane(
+            key,
+            self.router,
+            self.upstreams,
+            data_plane.records,
+            data_plane.mirrored,
+            preference=self.router.preference,
+        )
 
     def _is_idempotent(self, method: str) -> bool:
         """Return whether the method is marked as idempotent."""
@@ -300,7 +307,6 @@ class RemoteDeploymentClient:
         call = request.call
         request.pieces = calls.encode_call(call)
         request.held = self._data_plane.payloads is not None and calls.is_out_of_band(request.pieces)
-        exchange.preference = self.router.preference(call)
         exchange.begin()
 
 
