@@ -3,14 +3,19 @@
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
-from app_toolkit.engines.processes.services import ProcessServices
-from app_toolkit.engines.processes.wire import Request, Server
+from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.wire import Request, Server, call
+from app_toolkit.host.exit_report import report_exit
 from app_toolkit.host.orders import Lane, Order, serve
 from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
 from app_toolkit.types import ReplicaId
+
+REPORT_S = 1.0
+"""Seconds for which a call of `os._exit` waits until the supervisor knows of it."""
 
 THREADS: dict[Lane, int] = {"control": 8, "bulk": 2}
 """The threads of each lane. A start, a reconfiguration, a drain and a stop may block at the same time, while probes
@@ -19,7 +24,18 @@ instance send the next one when the last one is answered."""
 
 
 def run_replica(services: ProcessServices, name: str, listener: socket.socket) -> None:
-    obey(ReplicaProcess(ReplicaId(name), services), listener)
+    serve_replica(ReplicaProcess(ReplicaId(name), services), services, listener)
+
+
+def serve_replica(process: ReplicaProcess, services: ProcessServices, listener: socket.socket) -> None:
+    """Obey the orders to a replica, and let the supervisor know if user code ends the process."""
+
+    def report(sentence: str) -> None:
+        with suppress(OSError):
+            call(services.path_of(SUPERVISOR), "note_end", process.name, sentence, timeout_s=REPORT_S)
+
+    report_exit(report)
+    obey(process, listener)
 
 
 def run_proxy(services: ProcessServices, name: str, listener: socket.socket) -> None:

@@ -10,6 +10,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
+end = os._exit
+"""Ends a process. User code may replace `os._exit`, and a replica reports its calls (`host/exit_report.py`)."""
+
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
@@ -28,7 +31,7 @@ def end_with_parent(parent: int) -> None:
     """Let the kernel kill this process when the thread that is its parent ends. Exit if it has ended already."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(1)
+        end(1)
 
 
 def fork(run: Callable[[], None], name: str) -> int:
@@ -72,11 +75,11 @@ def fork_for(reaper: int, run: Callable[[], None], name: str) -> None:
     if between:
         os.waitpid(between, 0)
     elif os.fork():
-        os._exit(0)
+        end(0)
     else:
         while os.getppid() != reaper:
             if os.getppid() == 1:  # the ancestor has ended
-                os._exit(1)
+                end(1)
             time.sleep(PASSED_ON_S)
         _begin(name, reaper)
         _live(run)
@@ -104,7 +107,7 @@ def _live(run: Callable[[], None]) -> None:
         try:
             _flush()
         finally:
-            os._exit(code)
+            end(code)
 
 
 def _reseed() -> None:

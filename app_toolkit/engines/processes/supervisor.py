@@ -73,6 +73,8 @@ class Supervisor:
         self._children: dict[str, Child] = {}
         self._ends: OrderedDict[str, str] = OrderedDict()
         """Why processes have ended, by name: at most `KEPT`."""
+        self._announced: dict[str, str] = {}
+        """Why processes that still run will end."""
         self._waiting: dict[str, list[Request]] = {}
         """The callers that wait for the end of a process: at most one of each controller."""
         self._command: int | None = None
@@ -156,6 +158,8 @@ class Supervisor:
                 request.perform(partial(self._register, request.pid))
             case "running":
                 request.answer({name: (running.role, running.template) for name, running in self._children.items()})
+            case "note_end":
+                request.perform(self._announce_end)
             case "ended":
                 self._wait_for_end(request)
             case "kill":
@@ -186,6 +190,11 @@ class Supervisor:
         if name in self._children:
             raise ControlError(f"a process {name!r} runs already")
         self._children[name] = Child(pid, "replica", template)
+
+    def _announce_end(self, name: str, sentence: str) -> None:
+        """Note why a process will end, as it says itself."""
+        if name in self._children:
+            self._announced[name] = sentence
 
     def _wait_for_end(self, request: Request) -> None:
         """Answer with a sentence that says why a process has ended, once it has."""
@@ -227,7 +236,8 @@ class Supervisor:
         if name is None:
             return
         del self._children[name]
-        self._ends[name] = why = sentence(code)
+        announced = self._announced.pop(name, None)
+        self._ends[name] = why = announced if announced is not None and code >= 0 else sentence(code)
         if len(self._ends) > KEPT:
             self._ends.popitem(last=False)
         with suppress(FileNotFoundError):

@@ -9,7 +9,7 @@ import socket
 from dataclasses import replace
 from functools import partial
 
-from app_toolkit.engines.processes.child import obey
+from app_toolkit.engines.processes.child import serve_replica
 from app_toolkit.engines.processes.fork import fork_for
 from app_toolkit.engines.processes.inheritance import Inheritance
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
@@ -77,4 +77,5 @@ class Template:
         call(self._services.path_of(SUPERVISOR), "register", name, self._name)
         listener = listen(self._services.path_of(name))
         os.close(starting)
-        obey(ReplicaProcess(ReplicaId(name), self._services, self._prepared), listener)
+        process = ReplicaProcess(ReplicaId(name), self._services, self._prepared)
+        serve_replica(process, self._services, listener)

@@ -9,14 +9,13 @@ import atexit
 import contextlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError
@@ -28,6 +27,7 @@ from app_toolkit.engines.ray.output import LOG_FOLDER, PROXY
 from app_toolkit.engines.ray.payloads import RayPayloads
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import ControlError
+from app_toolkit.host.exit_report import report_exit
 from app_toolkit.host.orders import Order, serve
 from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
@@ -122,7 +122,7 @@ class _Replica(Actor):
         super().__init__(_RayReplica(name, RayServices()))
         # A replica runs the functions of atexit while it still answers an order. Ray's own would disconnect it.
         atexit.unregister(ray.shutdown)
-        _report_exit()
+        report_exit(_note_exit)
 
 
 class _Proxy(Actor):
@@ -231,20 +231,10 @@ class RayServices:
         return taken
 
 
-def _report_exit() -> None:
-    """Let `os._exit` say who calls it before it ends this process. Nobody else learns the exit code."""
-    end, pid = os._exit, os.getpid()
-
-    def end_process(status: int) -> NoReturn:
-        if os.getpid() == pid:  # not in a child process
-            caller = sys._getframe(1)
-            where = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
-            with contextlib.suppress(InvalidStateError):  # another thread has called it
-                ENDING.set_result(f"the process ended with exit code {status}: os._exit was called in {where}")
-            time.sleep(REPORT_S)
-        end(status)
-
-    os._exit = end_process
+def _note_exit(sentence: str) -> None:
+    with contextlib.suppress(InvalidStateError):  # another thread has called it
+        ENDING.set_result(sentence)
+    time.sleep(REPORT_S)
 
 
 def log_folder() -> Path:

@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_S, wait_until
 from tests.running import Run, runs
 
 APP = """
-import os, subprocess, sys
+import os, subprocess, sys, time
 from fastapi import APIRouter
 from app_toolkit import DeploymentConfig, Toolkit
 
@@ -31,6 +31,15 @@ async def pids() -> tuple[int, int]:
 @router.get("/child")
 async def child() -> int:
     return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
+@router.post("/exit")
+async def leave() -> None:
+    os._exit(3)
+
+@router.post("/signal/{number}")
+async def signal(number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(60)  # until the signal arrives
 
 app.include_router(router, deployment=DeploymentConfig(name="api", num_replicas=2))
 """
@@ -68,6 +77,10 @@ class Instance:
     def serves_metrics(self) -> bool:
         url = self.client.execute(GetStatus()).admin_url
         return url is not None and httpx.get(f"{url}/metrics", trust_env=False).status_code == 200
+
+    def last_error(self, deployment: str) -> str | None:
+        (application,) = self.client.execute(GetStatus()).applications
+        return next(each.last_error for each in application.deployments if each.name == deployment)
 
     def wait_until_healthy(self) -> None:
         wait_until(self.is_healthy)
@@ -151,6 +164,19 @@ def test_clients_wait_while_a_killed_proxy_is_replaced(instance: Instance) -> No
     proxy.wait(PATIENCE_S)
     with httpx.Client(base_url=instance.http.base_url, timeout=PATIENCE_S, trust_env=False) as client:
         assert client.get("/pids").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/exit", "the process ended with exit code 3: os._exit was called in api.py:"),
+        (f"/signal/{signal.SIGSEGV.value}", "the process ended: SIGSEGV ended it"),
+        (f"/signal/{signal.SIGKILL.value}", "the process ended: SIGKILL ended it"),
+    ],
+)
+def test_the_status_says_how_a_process_has_ended(instance: Instance, path: str, why: str) -> None:
+    assert instance.http.post(path).status_code == 502
+    wait_until(lambda: why in (instance.last_error("default/api") or ""))
 
 
 def test_what_a_replica_has_started_ends_with_it(instance: Instance) -> None:

@@ -1,0 +1,37 @@
+"""An instance whose state store is damaged."""
+
+import psutil
+import pytest
+
+from app_toolkit.client.commands import GetStatus
+from app_toolkit.client.remote import RemoteClient
+from app_toolkit.engines.processes.engine import ProcessEngine
+from app_toolkit.engines.processes.sessions import named
+from app_toolkit.errors import CorruptValue, InstanceEnded
+from tests.patience import wait_until
+
+
+def test_an_instance_with_a_damaged_store_says_so_and_can_be_shut_down() -> None:
+    before = set(named("auto"))
+    client = ProcessEngine().start(address=None, with_lease=False)
+    assert isinstance(client, RemoteClient)
+    (session,) = set(named("auto")) - before
+    services = ProcessEngine().connect(session).services
+    (supervisor,) = [process for process in psutil.Process().children() if session in process.cmdline()]
+    (controller,) = [process for process in supervisor.children() if process.name() == "at-controller"]
+    client.execute(GetStatus())
+    (services.folder.path / "store.db").write_bytes(b"damaged" * 1_000)
+    controller.kill()
+
+    def is_damaged() -> bool:
+        try:
+            client.execute(GetStatus())
+        except CorruptValue:
+            return True
+        return False
+
+    wait_until(is_damaged)
+    client.shutdown()
+    assert not supervisor.is_running()
+    with pytest.raises(InstanceEnded):
+        client.execute(GetStatus())
