@@ -49,7 +49,7 @@ from app_toolkit.observability.process import ProcessUse
 from app_toolkit.observability.pushing import LAST_S, MetricsPush, Push
 from app_toolkit.observability.secrets import add_secrets, redacted, redacting
 from app_toolkit.observability.slow import SlowRequests
-from app_toolkit.observability.snapshots import Snapshots
+from app_toolkit.observability.snapshots import Snapshots, UserMetrics
 from app_toolkit.observability.tracing import begin_tracing, end_tracing
 from app_toolkit.observability.user_metrics import UserRegistry
 from app_toolkit.proxy.hosted_proxy import HostedProxy
@@ -211,6 +211,8 @@ class ReplicaProcess(ControlledProcess):
         self._signals = Signals()
         self.server = ReplicaServer(self._signals)
         self._prepared = prepared
+        #: The metrics of user code when this process was forked. None: it prepares itself.
+        self._inherited: UserMetrics | None = None
 
     @property
     def live(self) -> ReloadableOptions | None:
@@ -221,6 +223,7 @@ class ReplicaProcess(ControlledProcess):
             self._prepared = prepare(spec, self.services)
         else:
             begin_logs(self.services.log_folder, context_of(spec), user_code=True)
+            self._inherited = UserRegistry().collect()
         begin_tracing(context_of(spec))
         return self._serve(self._prepared, self._prepared.spec(spec), secret)
 
@@ -263,7 +266,9 @@ class ReplicaProcess(ControlledProcess):
         replica_set = self.replica_set.name
         use = ProcessUse("replica", replica_set, self.name, self.server.lag_s)
         sources: list[Source] = [partial(self.server.samples, replica_set), _samples_of_calls]
-        return Snapshots("replica", replica_set, sources, [use.samples], UserRegistry().collect)
+        return Snapshots(
+            "replica", replica_set, sources, [use.samples], UserRegistry().collect, inherited=self._inherited
+        )
 
     def reconfigure(self, live: ReloadableOptions, timeout_s: float) -> None:
         add_secrets(live.secrets)

@@ -58,6 +58,7 @@ class Snapshots:
         user: Callable[[], UserMetrics] | None = None,
         state: Callable[[], Mapping[str, object]] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        inherited: UserMetrics | None = None,
     ) -> None:
         """Create the pushes of one process.
 
@@ -69,13 +70,15 @@ class Snapshots:
             user: Returns the metrics of user code as `UserMetrics`. None: there is no user code.
             state: Returns what only the controller knows: `revisions` and `processes`. None: it is another process.
             heartbeat_s: Seconds between two pushes if nothing changes.
+            inherited: The metrics of user code when the process was forked, whose counts are not its own. None: it
+                began without any.
         """
         self._identity = {"run": secrets.token_hex(8), "component": component, "replica_set": replica_set}
         self._sources, self._background = tuple(sources), tuple(background)
         self._user, self._state = user, state
         self._heartbeat_s = heartbeat_s
         self._number = 0
-        self._acknowledged: Numbers = {}
+        self._acknowledged: Numbers = {} if inherited is None else _split(inherited.samples, inherited.families)[1]
         #: The numbers after the push that is not acknowledged, and its differences. None: there is none.
         self._pending: tuple[Numbers, list[list[Any]]] | None = None
         self._gauges: list[list[Any]] = []

@@ -111,3 +111,15 @@ def test_a_metric_without_numbers_is_left_out_with_one_warning(
     assert [record.getMessage() for record in caplog.records] == [
         "the metric shelf of this app is left out: its values are no numbers"
     ]
+
+
+def test_a_forked_process_reports_only_what_it_counts_itself(registry: CollectorRegistry) -> None:
+    orders = Counter("orders", "Orders.", registry=registry)
+    orders.inc(5)  # in the process that imports the app
+    Gauge("depth", "Depth.", registry=registry).set(7)
+    collect = UserRegistry().collect
+    snapshots = Snapshots("replica", "shop/app", [], user=collect, inherited=collect())
+    orders.inc(2)
+    push = json.loads(snapshots.next(0.0) or b"")
+    assert push["counters"] == [["orders", [], [2.0]]]
+    assert push["gauges"] == [["depth", [], 7.0]]
