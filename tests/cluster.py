@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import ray
 
 from app_toolkit.client.commands import Delete, Deploy, GetStatus
 from app_toolkit.client.remote import RemoteClient
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
+from app_toolkit.config.settings import RUNTIME_DIR
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.starting import start_instance
@@ -149,9 +151,12 @@ def running() -> Iterator[Cluster]:
 @contextmanager
 def running_on_processes() -> Iterator[Cluster]:
     """The session's fixture `processes`, and nothing else, enters this."""
-    client = ProcessEngine().start(address=None)
-    assert isinstance(client, RemoteClient)
-    try:
-        yield Cluster(client)
-    finally:
-        client.shutdown()
+    with tempfile.TemporaryDirectory() as folder:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(RUNTIME_DIR, folder)  # commands of other tests must not find this instance
+            client = ProcessEngine().start(address=None)
+        assert isinstance(client, RemoteClient)
+        try:
+            yield Cluster(client)
+        finally:
+            client.shutdown()

@@ -134,6 +134,8 @@ class Templates:
         self._of_replicas: dict[str, str] = {}
         #: The templates that must not be forked.
         self._unfit: set[str] = set()
+        #: The ends of templates that are not used any more.
+        self._ends: set[asyncio.Task[None]] = set()
 
     async def start_replica(self, spec: ReplicaSpec) -> None:
         """Fork a replica from the template of its app, which is started if there is none.
@@ -188,7 +190,9 @@ class Templates:
 
     def _end_if_unused(self, template: str) -> None:
         if template not in self._of_replicas.values():
-            self._ending = asyncio.ensure_future(self._end(template))
+            task = asyncio.get_running_loop().create_task(self._end(template))
+            self._ends.add(task)
+            task.add_done_callback(self._ends.discard)
 
     async def _end(self, template: str) -> None:
         self._services.disconnect(template)

@@ -35,4 +35,10 @@ def running(address: str) -> "list[ProcessServices]":
     from app_toolkit.engines.processes.client import is_alive
     from app_toolkit.engines.processes.services import ProcessServices
 
-    return [services for services in map(ProcessServices, names) if is_alive(services)]
+    instances = []
+    for services in map(ProcessServices, names):
+        if is_alive(services):
+            instances.append(services)
+        else:
+            services.folder.close()  # so that another process can remove it
+    return instances

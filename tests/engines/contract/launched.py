@@ -192,6 +192,6 @@ class OnProcesses(Real):
     @classmethod
     @asynccontextmanager
     async def running(cls, ground: Ground) -> AsyncIterator["OnProcesses"]:
-        session = f"processes-contract-{os.getpid()}-{ground.folder.name}"
+        session = f"contract-{os.getpid()}-{ground.folder.name}"
         with supervised(session):
             yield cls(ground, session)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from app_toolkit.client.commands import GetStatus, Scale
+from app_toolkit.config.settings import RUNTIME_DIR
 from app_toolkit.engines.processes.engine import ProcessEngine
 from tests.docs.pages import page
 from tests.patience import PATIENCE_S, wait_until
@@ -91,7 +92,9 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     folder = tmp_path_factory.mktemp("app")
     (folder / "api.py").write_text(APP)
     with runs() as start:
-        instance = Instance(start(str(folder / "api.py"), "--engine", "processes", "--admin"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(RUNTIME_DIR, str(folder))  # commands of other tests must not find this instance
+            instance = Instance(start(str(folder / "api.py"), "--engine", "processes", "--admin"))
         yield instance
         instance.http.close()
 
@@ -188,7 +191,7 @@ def test_what_a_replica_has_started_ends_with_it(instance: Instance) -> None:
 
 def test_the_end_of_run_leaves_no_process_and_no_file_except_logs(tmp_path: Path) -> None:
     (tmp_path / "api.py").write_text(APP)
-    environment = {**os.environ, "APP_TOOLKIT_RUNTIME_DIR": str(tmp_path)}
+    environment = {**os.environ, RUNTIME_DIR: str(tmp_path)}
     with runs() as start:
         run = start(str(tmp_path / "api.py"), "--engine", "processes", env=environment)
         run.url()

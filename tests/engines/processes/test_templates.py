@@ -40,7 +40,7 @@ async def about() -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[str]:
-    session = f"processes-templates-{os.getpid()}"
+    session = f"templates-{os.getpid()}"
     with supervised(session):
         yield session
 
