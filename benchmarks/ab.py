@@ -73,8 +73,11 @@ def _unit(name: str) -> str:
 
 
 def build(name: str, checkout: Path, app: str, options: str = "") -> Contender:
-    """Return the build of a checkout. It runs in the environment of that checkout."""
+    """Return the build of a checkout, on Ray. It runs in the environment of that checkout."""
     python = checkout.resolve() / ".venv" / "bin" / "python"
+    # Older builds know no other engine, and no option for it.
+    if (checkout / "app_toolkit" / "engines" / "processes").is_dir():
+        options = f"--engine ray {options}"
     return Contender(
         name=name,
         title=name,

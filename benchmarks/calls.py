@@ -32,7 +32,7 @@ CONTENDERS = (
     Contender(
         name=OURS,
         title="app_toolkit",
-        command="{python} -m app_toolkit.cli run {apps}/calls_toolkit.py --host 127.0.0.1 --port {port}",
+        command="{python} -m app_toolkit.cli run {apps}/calls_toolkit.py --engine ray --host 127.0.0.1 --port {port}",
         roles={"proxy": "_Proxy", "replica": "_Replica"},
         says="Serving ",
     ),

@@ -31,7 +31,7 @@ def _toolkit(replicas: int) -> Contender:
     return Contender(
         name=f"toolkit-{replicas}",
         title=f"app_toolkit, {_count(replicas)}",
-        command="{python} -m app_toolkit.cli run {apps}/toolkit.py "
+        command="{python} -m app_toolkit.cli run {apps}/toolkit.py --engine ray "
         f"--host 127.0.0.1 --port {{port}} --num-replicas {replicas}",
         roles={"proxy": "_Proxy", "replica": "_Replica"},
         says="Serving ",

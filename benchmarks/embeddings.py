@@ -65,7 +65,7 @@ def contenders() -> tuple[Contender, ...]:
         _contender(
             OURS,
             "app_toolkit",
-            "{python} -m app_toolkit.cli run {apps}/minilm_toolkit.py --host 127.0.0.1 --port {port}",
+            "{python} -m app_toolkit.cli run {apps}/minilm_toolkit.py --engine ray --host 127.0.0.1 --port {port}",
             roles={"proxy": "_Proxy", "replica": "_Replica"},
             says="Serving ",
         ),

@@ -47,7 +47,7 @@ def _instance(name: str, title: str, options: str, environ: dict[str, str]) -> C
     return Contender(
         name=name,
         title=title,
-        command="{python} -m app_toolkit.cli run {apps}/toolkit.py "
+        command="{python} -m app_toolkit.cli run {apps}/toolkit.py --engine ray "
         f"--host 127.0.0.1 --port {{port}} --num-replicas 2 {options}",
         roles={"proxy": "_Proxy", "replica": "_Replica"},
         says="Serving ",

@@ -254,7 +254,8 @@ def measure(minutes: float) -> dict[str, Any]:
     contender = Contender(
         name="measured",
         title="app_toolkit",
-        command=f"{{python}} -m app_toolkit.cli run {APPS / 'measured.py'} --port {{port}} --admin-port {port}",
+        command=f"{{python}} -m app_toolkit.cli run {APPS / 'measured.py'} --engine ray "
+        f"--port {{port}} --admin-port {port}",
         roles={},
         says="Dashboard at",
         gets="/order",

@@ -335,7 +335,7 @@ def launched(*options: str) -> Iterator[System]:
             title="the victim",
             command=" ".join(
                 (
-                    f"{{python}} -m app_toolkit.cli run {VICTIM}",
+                    f"{{python}} -m app_toolkit.cli run {VICTIM} --engine ray",
                     "--host 127.0.0.1 --port {port}",
                     *options,
                 )

@@ -33,7 +33,9 @@ WSTEST = "import site, sys; site.addsitedir(sys.argv.pop(1)); from autobahntests
 ON_RAY = Contender(
     name="toolkit-ray",
     title="app_toolkit on Ray",
-    command="{python} -m app_toolkit.cli run " + str(Path(__file__).with_name("echo.py")) + " --port {port} -n 2",
+    command="{python} -m app_toolkit.cli run "
+    + str(Path(__file__).with_name("echo.py"))
+    + " --engine ray --port {port} -n 2",
     roles={},
     says="Serving ",
 )

@@ -108,7 +108,7 @@ FORMS = {
     "run -n 1": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 1",
     "run -n 2, pinned": f"{TOOLKIT} run {{apps}}/{{module}}.py:pinned --port {{port}} -n 2",
     AFFINITY: f"{TOOLKIT} run {{apps}}/{{module}}.py:sticky --port {{port}} -n 3",
-    KILLED: f"{TOOLKIT} run {{apps}}/{{module}}.py:sticky --port {{port}} -n 3 --proxies-per-node 2",
+    KILLED: f"{TOOLKIT} run {{apps}}/{{module}}.py:sticky --engine ray --port {{port}} -n 3 --proxies-per-node 2",
     "run -n 2": f"{TOOLKIT} run {{apps}}/{{module}}.py:app --port {{port}} -n 2",
 }
 ROUNDS = {"workers 2": 3, "run -n 2": 3}
