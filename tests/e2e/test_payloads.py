@@ -11,7 +11,7 @@ import ray
 
 from tests.cluster import Cluster
 from tests.e2e.payloads import LARGE, pattern
-from tests.engines.contract.served import OnRay
+from tests.engines.contract.served import InInstance
 from tests.engines.contract.visit import Visit, visiting
 from tests.patience import PATIENCE_S
 
@@ -21,15 +21,15 @@ SMALL = 1_000
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster) -> Iterator[OnRay]:
+def served(cluster: Cluster) -> Iterator[InInstance]:
     before = in_the_store()
-    with OnRay.running(cluster, "tests.e2e.payloads") as served:
+    with InInstance.running(cluster, "tests.e2e.payloads") as served:
         yield served
     assert in_the_store() <= before
 
 
 @pytest.fixture
-async def visit(served: OnRay, tmp_path: Path) -> AsyncIterator[Visit]:
+async def visit(served: InInstance, tmp_path: Path) -> AsyncIterator[Visit]:
     before = in_the_store()
     async with visiting(served, tmp_path, "hold") as visit:
         yield visit

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -57,7 +58,12 @@ class Instance:
 
     def processes(self, name: str) -> list[psutil.Process]:
         """Return the processes that the system shows under a name."""
-        return [process for process in self.supervisor.children() if process.name() == name]
+        processes = []
+        for process in self.supervisor.children():
+            with suppress(psutil.NoSuchProcess):  # it ends now
+                if process.name() == name:
+                    processes.append(process)
+        return processes
 
     def process(self, name: str) -> psutil.Process:
         (process,) = self.processes(name)
