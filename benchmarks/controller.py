@@ -155,7 +155,7 @@ async def measure(applications: int, replicas: int) -> list[Cost]:
         running_now = [r for a in status.applications for d in a.deployments for r in d.replicas]
         assert len(running_now) == applications * DEPLOYMENTS * replicas, "not all replicas run"
         victim = ReplicaId(running_now[0].id)
-        await clock.advance(PERIOD_S)  # the first probes of all replicas are due together
+        await clock.advance(PERIOD_S)  # the next probes of all replicas are due together
         await cost("probe each replica once", lambda: clock.advance(PERIOD_S))
         await cost("replace one replica that died", crash)
         await cost("scale up one application", apply_one)

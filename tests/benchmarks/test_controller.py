@@ -16,7 +16,7 @@ async def test_store_accesses_depend_on_the_changes_and_not_on_the_number_of_app
     assert (died.actions, died.written) == (2, 0)  # the start of another replica, and its first probe
     assert (nothing.actions, nothing.asked, nothing.written) == (0, 0, 0)
     assert (probed.asked, probed.written, status.asked) == (0, 0, 0)
-    assert anew.actions == DEPLOYMENTS
+    assert anew.actions == 2 * DEPLOYMENTS
     assert [(cost.asked, cost.written) for cost in few[1:]] == [(cost.asked, cost.written) for cost in many[1:]]
     page = document(middle([few, few]), Namespace(applications=2, replicas=3, rounds=2))
     assert report(few) in page
