@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NoReturn, Self
 
+from app_toolkit.userapp.ending import exit_code
+
 CHUNK = 65_536
 """Bytes of output that are read at once."""
 
@@ -95,7 +97,7 @@ def _live(arguments: Sequence[str], run: Callable[[], None], output: int) -> NoR
         run()
         code = 0
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        code = exit_code(ended)
     except BaseException:
         traceback.print_exc()
     try:

@@ -15,7 +15,6 @@ class ProcessUse:
         """`replica_set`: empty if it belongs to no deployment. `lag`: returns the longest recent delay of its event
         loop in seconds; None: not known."""
         self._process = psutil.Process()
-        self._component = component
         self._labels = replica_set or NONE, component, name
         self._lag = lag
 

@@ -96,7 +96,7 @@ class RemoteDataPlane:
         if outbound is None:
             self._owned = outbound = Outbound(secret, _new_router, node, prefixes)
         self.token, self.pool, self.wait_queues = outbound.token, outbound.pool, outbound.wait_queues
-        #: The replica sets of deployments and their routers, and the shares of splits.
+        #: The replica sets of deployments and their routers, and the members of splits.
         self.registry: Registry[Router] = outbound.registry
         self.application = ApplicationKey.parse(application)
         self.reports = outbound.reports
@@ -246,7 +246,7 @@ class RemoteDataPlane:
         return f"{self._process}-{next(self._count):x}"
 
 
-class RemoteClient:
+class CalleeClient:
     """Sends calls to the replicas of one deployment, or of the members of a split.
 
     * An exchange (`dispatch.caller`) is one call. Its dispatcher decides the next step after an attempt without a
@@ -296,7 +296,7 @@ class RemoteClient:
         """Set what depends on the deployment that gets the call."""
 
 
-class RemoteDeploymentClient(RemoteClient):
+class RemoteDeploymentClient(CalleeClient):
     """Sends calls to the replicas of one deployment."""
 
     def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey) -> None:
@@ -317,7 +317,7 @@ class RemoteDeploymentClient(RemoteClient):
         return method.removesuffix(MANY) in self._data_plane.registry.idempotent(self.key)
 
 
-class SplitClient(RemoteClient):
+class SplitClient(CalleeClient):
     """Sends each call of a split to one of its members."""
 
     def __init__(self, data_plane: RemoteDataPlane, key: ReplicaSetKey, split: Callee) -> None:

@@ -26,10 +26,15 @@ SET_CHILD_SUBREAPER = 36
 def adopt_orphans() -> None:
     """Make a process whose parent ends a child of this process, so that it ends with this one. Only on Linux.
 
-    Call this only in a process that ends soon, because nobody waits for such a child when it ends.
+    The caller waits for such children, or ends soon: nobody else waits for them when they end.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def exit_code(ended: SystemExit) -> int:
+    """Return the exit code with which Python ends a process after this exception."""
+    return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
 
 
 @contextmanager
@@ -46,7 +51,7 @@ def bounded_end(seconds: float) -> Iterator[None]:
         yield
         code = 0
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        code = exit_code(ended)
         raise
     finally:
         with suppress(OSError):  # its reader has left

@@ -10,21 +10,17 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
+from app_toolkit.userapp.ending import exit_code
+
 end = os._exit
 """Ends a process. User code may replace `os._exit`, and a replica reports its calls (`host/exit_report.py`)."""
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
-PR_SET_CHILD_SUBREAPER = 36
 """From `linux/prctl.h`."""
 
 PASSED_ON_S = 0.0005
 """Seconds between two checks whether the kernel has given a process to its new parent."""
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of each descendant whose own parent ends."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(parent: int) -> None:
@@ -100,7 +96,7 @@ def _live(run: Callable[[], None]) -> None:
         run()
         code = 0
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        code = exit_code(ended)
     except BaseException:
         traceback.print_exc()
     finally:

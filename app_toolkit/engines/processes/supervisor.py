@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from app_toolkit.engines.processes import child, controller, template
-from app_toolkit.engines.processes.fork import adopt_orphans, fork
+from app_toolkit.engines.processes.fork import fork
 from app_toolkit.engines.processes.output import begin_output
 from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
-from app_toolkit.userapp.ending import descendants
+from app_toolkit.userapp.ending import adopt_orphans, descendants
 
 ROLES: dict[str, Callable[[ProcessServices, str, socket.socket], None]] = {
     "replica": child.run_replica,
