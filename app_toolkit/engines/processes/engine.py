@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProcessEngine(Engine):
-    capabilities = frozenset({"processes", "resources"})
+    capabilities = frozenset({"processes", "resources", "limits"})
 
     def __init__(self) -> None:
         self._services: ProcessServices | None = None
