@@ -299,6 +299,8 @@ class Screen:
             parts = [f"{replica.phase} for {replica.age_s:.0f} s"]
             if replica.unhealthy is not None:
                 parts.append(replica.unhealthy)
+            if replica.recycled is not None:
+                parts.append(f"is replaced because {replica.recycled}")
             if replica.node is not None:
                 parts.append(f"on node {replica.node[:SHOWN_NODE]}")
             if replica.id in ongoing:

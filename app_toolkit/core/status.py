@@ -60,6 +60,8 @@ class ReplicaStatus:
     """The address for callers on other nodes; None: they cannot reach the replica."""
     unhealthy: str | None = None
     """Why the replica may not serve, as a phrase without a subject; None: it answered its last health check well."""
+    recycled: str | None = None
+    """Why another replica takes its place although it works, as a sentence; None: none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -551,4 +553,5 @@ def _replica_status(replica: ReplicaRecord, now: float) -> ReplicaStatus:
         node=replica.location.node if replica.location else None,
         remote_address=replica.location.remote_address if replica.location else None,
         unhealthy=unhealthy(replica, now),
+        recycled=replica.recycled,
     )

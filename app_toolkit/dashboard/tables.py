@@ -159,7 +159,7 @@ def _replica_set(replica_set: ReplicaSetStatus, moments: Moments, at: float) -> 
 def _problem(replica: ReplicaStatus) -> str | None:
     if replica.asks:
         return f"it asks for {replica.asks}; the cluster has {replica.free} free"
-    return replica.unhealthy
+    return replica.unhealthy or (replica.recycled and f"is replaced because {replica.recycled}")
 
 
 def number_rows(sampled: Mapping[str, Sample], history: History) -> dict[str, Row]:

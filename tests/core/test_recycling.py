@@ -10,6 +10,7 @@ from app_toolkit.config.models import RecyclingConfig
 from app_toolkit.core.reconcile import ReplicaSetRecord, due, noted, plan, take
 from app_toolkit.core.recycling import LEAST_S, reached
 from app_toolkit.core.replica_state import Phase, ProbePassed, ReplicaRecord, Started
+from app_toolkit.core.status import replica_set_status
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Location
 from app_toolkit.types import Address, NodeId, ReplicaId
@@ -78,6 +79,8 @@ def test_a_new_replica_is_ready_before_a_recycled_one_is_retired() -> None:
     new = record.replicas[-1].id
     record = take(record, Started(new, Location(Address("unix:/new"), NodeId("n"))), now)
     assert not [action for action in plan(spec, record, now, 1) if type(action).__name__ == "Retire"]
+    status = replica_set_status(spec, record, now)
+    assert [replica.recycled is not None for replica in status.replicas] == [True, False, False]
     record = take(record, ProbePassed(new), now)
     (retire,) = (action for action in plan(spec, record, now, 1) if type(action).__name__ == "Retire")
     assert (retire.replica, retire.why) == ("r1", "it has received 120 requests, and max_requests is 100")

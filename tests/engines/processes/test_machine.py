@@ -32,6 +32,21 @@ def test_the_gpus_are_those_that_the_environment_names(
     assert machine.gpus() == expected
 
 
+def test_the_driver_lists_the_gpus_if_the_environment_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    monkeypatch.delenv(DEVICES, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for script, expected in (
+        ("echo 'GPU 0: NVIDIA L4 (UUID: GPU-1)'; echo 'GPU 1: NVIDIA L4 (UUID: GPU-2)'", ("0", "1")),
+        ("echo 'NVIDIA-SMI has failed'; exit 9", ()),
+    ):
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o700)
+        assert machine.gpus() == expected
+
+
 def test_stated_resources_replace_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DEVICES, "0")
     monkeypatch.setenv(RESOURCES, '{"CPU": 8, "GPU": 2, "NPU": 0.5, "memory": 1000}')
