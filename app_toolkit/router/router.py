@@ -206,7 +206,9 @@ class Router:
         self._open.discard(permit)
         if self._end(permit):
             if target.position is not None and permit.redeem():
-                self._reserved(target, target.position)  # for another waiter
+                target.reservations += 1  # for another waiter
+            if target.reservations:
+                self._use_reservations(target)
             self._assign()
 
     def ended(self, permit: Permit, result: Result) -> None:
@@ -229,6 +231,7 @@ class Router:
                 self._start_rest(target)
             elif target.position is None and self._replicas.by_id.get(target.endpoint.id) is target:
                 self._join_queue(target, self._join)
+            self._use_reservations(target)
             self._assign()
 
     def rest(self, permit: Permit) -> None:
@@ -341,6 +344,8 @@ class Router:
         self._failing = None if self._replicas.by_id else failing
         if self._failing is not None:
             return self._dismiss(self.cannot_start)
+        for target in self._replicas.all:
+            self._use_reservations(target)
         self._assign()
         return []
 
@@ -528,13 +533,13 @@ class Router:
         while self._queues and (free := self._replicas.free()) and self._assign_next(free):
             pass
 
-    def _assign_next(self, free: Sequence[Upstream], *, reserved: bool = False) -> bool:
+    def _assign_next(self, free: Sequence[Upstream]) -> bool:
         """Grant a permit at one of these replicas to the next waiter that may use it. Return False if there is none."""
         following = next_served(self._candidates(free))
         if following is None:
             return False
         waiter, choice = following.request
-        self._serve(waiter, self._begin(choice, reserved))
+        self._serve(waiter, self._begin(choice))
         return True
 
     def _candidates(self, free: Sequence[Upstream]) -> Iterator[Candidate[tuple[Waiter, Choice]]]:
@@ -571,19 +576,36 @@ class Router:
         )
 
     def _reserved(self, target: Upstream, position: QueuePosition) -> None:
-        """Use a reservation for the next waiter that does not avoid the replica. If there is none, leave the queue."""
+        """Use a reservation for the next waiter that does not avoid the replica. If there is none, leave the queue.
+
+        If this router has all of its permits at the replica, the reservation is kept until a permit is released. The
+        replica makes the reservation when it ends a request, so the end of that response may still be on its way.
+        """
         if target.position is not position:
             return
-        if not (target.below_limit and self._assign_next([target], reserved=True)):
+        following = next_served(self._candidates([target]))
+        if following is None:
             self._leave_queue(target)
+        elif target.below_limit:
+            waiter, choice = following.request
+            self._serve(waiter, self._begin(choice, reserved=True))
+        else:
+            target.reservations += 1
+
+    def _use_reservations(self, target: Upstream) -> None:
+        """Use the reservations that were kept until this router may have another permit at the replica."""
+        while target.reservations and target.below_limit and target.position is not None:
+            target.reservations -= 1
+            self._reserved(target, target.position)
 
     def _queue_ended(self, target: Upstream, position: QueuePosition) -> None:
         if target.position is position:
-            target.position = None
-            self._start_rest(target)
+            kept, target.position, target.reservations = target.reservations, None, 0
+            if not kept:  # otherwise a reservation has expired, and the replica has not failed
+                self._start_rest(target)
 
     def _leave_queue(self, target: Upstream) -> None:
-        position, target.position = target.position, None
+        position, target.position, target.reservations = target.position, None, 0
         if position is not None:
             position.leave()
 

@@ -30,6 +30,8 @@ class Upstream:
     #: The position in the replica's wait queue, if other callers have filled the replica. Then the replica reserves
     #: slots, and no permits are granted without a reservation. None: there is no position.
     position: QueuePosition | None = None
+    #: The reservations that this router has received and not used, because it has all of its permits at the replica.
+    reservations: int = 0
     #: Until this timer fires, no permits are granted, because the replica was lost, was not reached, drains, or ended
     #: the position. None: the replica does not rest.
     rest: TimerHandle | None = None

@@ -348,20 +348,56 @@ def test_a_full_replica_is_not_asked_again_before_it_reserves_a_slot() -> None:
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
 
 
-def test_a_reservation_beyond_the_limit_is_returned() -> None:
-    world = InLine(endpoint("a", 2))
-    holding = world.router.try_acquire()
+def test_a_reservation_at_the_limit_is_used_when_a_permit_is_released() -> None:
+    world = InLine(endpoint("a", 1))
     world.refused()
     world.wait("one")
     world.wait("two")
     world.positions[0].offer()
-    assert world.served == ["one@a"]
-    world.positions[0].offer()
-    assert (world.router.positions, world.router.waiting, world.router.ongoing) == (0, 1, 2)
-    assert holding is not None
-    world.router.release(holding)
+    world.positions[0].offer()  # the replica has ended the first request, and its response is on the way
+    assert (world.served, world.router.positions) == (["one@a"], 1)
+    assert world.permits[0].redeem()
+    world.router.release(world.permits[0])
     assert world.served == ["one@a", "two@a"]
-    assert not world.permits[1].redeem(), "a stranger, since we hold all that the replica runs"
+    assert world.permits[1].redeem()
+
+
+def test_a_reservation_at_the_limit_is_used_when_the_limit_is_raised() -> None:
+    world = InLine(endpoint("a", 1))
+    world.refused()
+    world.wait("one")
+    world.wait("two")
+    world.positions[0].offer()
+    world.positions[0].offer()
+    world.router.update([endpoint("a", 2)])
+    assert world.served == ["one@a", "two@a"]
+
+
+def test_a_reservation_at_the_limit_is_returned_if_no_request_can_use_it() -> None:
+    world = InLine(endpoint("a", 1), endpoint("b", 1))
+    world.refused()
+    world.refused()
+    world.wait("one", "b")
+    world.wait("two", "a")
+    at_a = next(position for position in world.positions if position.endpoint.id == "a")
+    at_a.offer()
+    assert (world.served, at_a.left) == (["one@a"], False)
+    at_a.offer()
+    assert at_a.left
+
+
+def test_a_replica_whose_reservation_expired_at_the_limit_does_not_rest() -> None:
+    world = InLine(endpoint("a", 1))
+    world.refused()
+    world.wait("one")
+    world.wait("two")
+    world.positions[0].offer()
+    world.positions[0].offer()
+    world.positions[0].end()
+    assert world.router.positions == 0
+    world.router.release(world.permits[0])
+    assert world.served == ["one@a", "two@a"]
+    assert not world.permits[1].redeem()
 
 
 def test_an_unused_reservation_goes_to_the_next_request_or_is_returned() -> None:

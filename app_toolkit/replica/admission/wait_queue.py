@@ -102,7 +102,7 @@ class WaitQueue:
 
     def redeem(self, caller: str) -> bool:
         """Redeem a reservation. Return False if there is none any more."""
-        return self._admission.redeem(caller)
+        return self._admission.redeem(caller, asyncio.get_running_loop().time())
 
     async def enter(self, caller: str) -> bool:
         """Wait for the slot of a request that redeemed a reservation. Return False if it is refused.
