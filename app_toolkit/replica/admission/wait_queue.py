@@ -189,8 +189,8 @@ async def serve_position(queue: WaitQueue, caller: str, receive: Receive, send: 
         news.set()
 
     position = queue.join(caller, reserved, ended)
-    gone = asyncio.ensure_future(_gone(receive))
-    gone.add_done_callback(ended)
+    disconnect = asyncio.ensure_future(_until_disconnected(receive))
+    disconnect.add_done_callback(ended)
     try:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while not over:
@@ -202,10 +202,10 @@ async def serve_position(queue: WaitQueue, caller: str, receive: Receive, send: 
         await send({"type": "http.response.body", "body": b""})
     finally:
         position.leave()
-        gone.cancel()
+        disconnect.cancel()
 
 
-async def _gone(receive: Receive) -> None:
+async def _until_disconnected(receive: Receive) -> None:
     message: Message = {}
     while message.get("type") != "http.disconnect":
         message = await receive()

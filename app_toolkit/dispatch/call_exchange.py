@@ -35,7 +35,7 @@ HELD = 1024 * 1024
 HERE = hop.peers(None, None, "http")
 
 
-class Caller:
+class CallDownstream:
     """The caller of a call, until the end of the `with` block. `next` returns the results one by one.
 
     A result is an item, or the last one. It is a frame of the wire, or an object with the same `kind` and `size`.
@@ -155,10 +155,10 @@ class CallExchange(Exchange):
 
     kind = "call"
     plane: "CallPlane"
-    downstream: Caller
+    downstream: CallDownstream
     request: CallRequest
 
-    def __init__(self, plane: "CallPlane", caller: Caller, request: CallRequest) -> None:
+    def __init__(self, plane: "CallPlane", caller: CallDownstream, request: CallRequest) -> None:
         super().__init__(plane, caller, request)
         self.preference = keyed(request.call.affinity)
 

@@ -19,8 +19,8 @@ Failed = Callable[[Exception], None]
 
 
 @dataclass(eq=False, slots=True)
-class Upstream:
-    """The state of one replica at one router."""
+class ReplicaPermits:
+    """The permits of one router at one replica, and what the router knows of the replica."""
 
     endpoint: Endpoint
     #: The permits for the requests of this caller that run at the replica.
@@ -82,7 +82,7 @@ class Upstream:
 class Permit:
     """The right to run one request at one replica. The caller that acquires a permit must release it."""
 
-    target: Upstream
+    replica: ReplicaPermits
     #: Whether the replica has reserved the slot, and no request has redeemed the reservation yet.
     reserved: bool = False
     #: Whether the replica has the session or holds the key of the request, as far as the router knows.
@@ -98,7 +98,7 @@ class Permit:
 
     @property
     def endpoint(self) -> Endpoint:
-        return self.target.endpoint
+        return self.replica.endpoint
 
     def redeem(self) -> bool:
         """Return whether the request that is sent next must redeem a reservation. True only once."""
