@@ -17,7 +17,7 @@ from app_toolkit.core.preference import Preference
 from app_toolkit.core.targets import SHARD_KEY, shard_key
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
 from app_toolkit.dispatch.builtin import BuiltinResponse
-from app_toolkit.dispatch.dispatcher import Stage
+from app_toolkit.dispatch.dispatcher import RESPONDING, SENT
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.request import REQUEST_ID_GRAMMAR, ClientRequest, HTTPRequest
 from app_toolkit.dispatch.upstream import Terms
@@ -467,7 +467,7 @@ class ASGIUpstream:
             return
         self._over = True
         exchange, request = self._exchange, self._request
-        if exchange.dispatcher.stage is Stage.RESPONDING:
+        if exchange.dispatcher.stage is RESPONDING:
             exchange.lost(ReplicaGone("the app ended before its response did"))
             return
         request.take_back()
@@ -522,7 +522,7 @@ class ASGIUpstream:
             if not (message.get("more_body", False) or self._over):
                 self._over = True
                 exchange.ended(True)
-        elif kind in HEADS and exchange.dispatcher.stage is Stage.SENT:
+        elif kind in HEADS and exchange.dispatcher.stage is SENT:
             exchange.response_started(self._head(message))
         elif kind == "websocket.accept" and not exchange.tunnels:
             fields = list(message.get("headers", ()))

@@ -219,7 +219,8 @@ class FramedCall:
                 continue
             self._last = kind
             if not self._begun:
-                self._stop_moving()
+                if self._moving is not None:
+                    self._stop_moving()
                 assert self._head is not None
                 self._begin_response(exchange, self._head)
             exchange.received(frame)
