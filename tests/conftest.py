@@ -73,7 +73,16 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> "Iterator[Cluster]":
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The ledger of `benchmarks.chaos.victim` in the instances of the session."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("victim") / "ledger"
+        patch.setenv("VICTIM_LEDGER", str(path))
+        yield path
+
+
+@pytest.fixture(scope="session")
+def cluster(ledger: Path) -> "Iterator[Cluster]":
     """The Ray of the session and the controller on it. Both start for the first test that asks."""
     from tests.cluster import running  # Ray takes a second to import, and few tests need it
 
@@ -82,7 +91,7 @@ def cluster() -> "Iterator[Cluster]":
 
 
 @pytest.fixture(scope="session")
-def processes() -> "Iterator[Cluster]":
+def processes(ledger: Path) -> "Iterator[Cluster]":
     """An instance on processes of this machine. It starts for the first test that asks."""
     from tests.cluster import running_on_processes
 
