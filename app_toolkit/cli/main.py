@@ -1,5 +1,5 @@
-"""The command line: `app-toolkit new | run | dev | plan | deploy | status | config | events | logs | slow | scale |
-rollback | delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
+"""The command line: `app-toolkit new | run | up | down | dev | plan | deploy | status | config | events | logs | slow |
+scale | rollback | delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
 """
 
 import inspect
@@ -31,6 +31,8 @@ from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
+from app_toolkit.cli.up import down as end_background
+from app_toolkit.cli.up import up as start_background
 from app_toolkit.client import configuration
 from app_toolkit.client.client import WAIT_S, Client, Engine
 from app_toolkit.client.commands import (
@@ -259,6 +261,53 @@ def run(
 
 
 @app.command()
+@takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *LOG_OPTIONS)
+def up(
+    context: typer.Context,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="The app, as FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE], or an application file, FILE.yaml. [default: "
+            "none, until you deploy one]",
+        ),
+    ] = None,
+    *,
+    engine_name: Annotated[EngineName, typer.Option("--engine", help="What runs the replicas.")] = "processes",
+    app_dir: AppDir = None,
+    **_: Any,
+) -> None:
+    """Serve an app, or all apps of a file, in the background. Return once they serve."""
+    if target is not None:
+        chosen, what = _served(context, target, app_dir)
+    else:
+        project = read_project(Path.cwd())
+        chosen = _chosen(context, project)
+        http = chosen.part(HTTPOptions)
+        what = {"target": None, "app_dir": app_dir, "http": http, "named": http}
+    if chosen.address is not None:
+        raise ConfigError(
+            f"up starts processes of this machine, and the address {chosen.address!r} names another instance: "
+            "use `app-toolkit deploy`"
+        )
+    set_logs(chosen.model_copy(update={"log_file": None}))  # no process shows the records of the others
+    options = RunOptions(**what, plan=chosen.part(PlanOptions), command_line=main)
+    start_background(options, Screen(), engine_of_run(engine_name, None))
+
+
+@app.command()
+def down(
+    context: typer.Context,
+    *,
+    address: Annotated[
+        str | None, typer.Option(help="The instance: processes-PID. [default: the only one of this machine]")
+    ] = None,
+) -> None:
+    """Drain and delete all applications of an instance on processes, end it, and return once it has ended."""
+    end_background(engine_of_run("processes", None), address, Screen())
+
+
+@app.command()
 @takes(*SERVE_OPTIONS, "admin_url", address=RunningAddress, admin_url=AdminURL)
 def deploy(
     context: typer.Context,
@@ -305,7 +354,7 @@ def deploy(
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
-    """Deploy an app, or all apps of a file, to a Ray cluster. The applications run until you delete them."""
+    """Deploy an app, or all apps of a file, to a running instance or a Ray cluster, until you delete them."""
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
         raise ConfigError("--only needs --application, because the file has several applications")

@@ -58,12 +58,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
                 specs = results(planned, interrupts.not_interrupted)
             if specs is None:
                 return
-            specs, code, warnings = with_sources(specs)
-            for warning in (*warnings, *stream_log_warnings(specs)):
-                screen.say(warning)
-            if options.address is None:
-                _warn_of_few_cpus([*shared_logs(specs), *specs], screen)
-            manifest = Manifest([options.applied(spec) for spec in specs], code, options.http, options.named)
+            manifest = manifest_of(options, specs, screen)
             with screen.working("Starting the instance" if options.address is None else "Joining the cluster"):
                 client = launch.start(engine, specs, options.address)
         except KeyboardInterrupt:
@@ -83,6 +78,16 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
             raise
         finally:
             client.close()
+
+
+def manifest_of(options: RunOptions, specs: Sequence[ApplicationSpec], screen: Screen) -> Manifest:
+    """Return what is to be deployed, with a snapshot of the Python files. Show warnings about it."""
+    planned, code, warnings = with_sources(specs)
+    for warning in (*warnings, *stream_log_warnings(planned)):
+        screen.say(warning)
+    if options.address is None:
+        _warn_of_few_cpus([*shared_logs(planned), *planned], screen)
+    return Manifest([options.applied(spec) for spec in planned], code, options.http, options.named)
 
 
 @contextmanager

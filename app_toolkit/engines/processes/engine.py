@@ -55,17 +55,30 @@ class ProcessEngine(Engine):
         self._services = services
         return True
 
+    def check_background(self) -> None:
+        if instances := running("auto"):
+            names = ", ".join(services.session for services in instances)
+            raise ConfigError(
+                f"an instance runs already on this machine ({names}): `app-toolkit deploy` changes its applications, "
+                "and `app-toolkit down` ends it"
+            )
+
+    def start_in_background(self, http: HTTPOptions) -> Client:
+        from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
+
+        supervisor = OwnSupervisor(http)
+        return ProcessClient(supervisor.services, supervisor, is_local=True)
+
     def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
-        from app_toolkit.engines.processes.services import ProcessServices
 
         if address is not None:
             client = self.connect(address)
         elif self._services is not None:
             client = ProcessClient(self._services, is_local=True)
         else:
-            services = ProcessServices(new_session())
-            client = ProcessClient(services, OwnSupervisor(services), is_local=True)
+            supervisor = OwnSupervisor()
+            client = ProcessClient(supervisor.services, supervisor, is_local=True)
         if with_lease:
             client.acquire_lease()
         return client

@@ -19,7 +19,7 @@ from functools import partial
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.fork import fork
 from app_toolkit.engines.processes.output import begin_output
-from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, RELEASED, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
@@ -93,7 +93,8 @@ class Supervisor:
         Parameters:
             command: A child, such as the command that deploys an app. The instance ends with it, and signals are
                 passed on to it. None: signals shut the instance down.
-            owner: The other end receives `STARTED`, and the instance ends when it is closed. None: it has no owner.
+            owner: The other end receives `STARTED`. The instance ends when that end is closed, unless it has sent
+                `RELEASED` before. None: it has no owner.
         """
         self._command = command
         adopt_orphans()
@@ -103,13 +104,14 @@ class Supervisor:
         if owner is not None:
             close_in_children(owner)
             owner.send(STARTED)
-            server.watch(owner, partial(self._end, 0))
+            server.watch(owner, partial(self._read_owner, server, owner))
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of a child copies the pages that it shares with this process
         self._start_controller()
         while self._code is None:
             server.run_once(self._act_on_time())
         self._kill_all()
+        self._close_inherited(keeps_clients=False)  # who finds no folder can bind the port again
         self._services.folder.end()
         return self._code
 
@@ -147,6 +149,13 @@ class Supervisor:
             self._asked = True
             if self._controller:
                 os.kill(self._controller, signal.SIGTERM)
+
+    def _read_owner(self, server: Server, owner: socket.socket) -> None:
+        server.unwatch(owner)
+        with suppress(OSError), owner:
+            if owner.recv(len(RELEASED)) == RELEASED:
+                return
+        self._end(0)
 
     # Orders
 
@@ -227,7 +236,7 @@ class Supervisor:
         elif pid == self._controller:
             self._controller = 0
             if code == 0:
-                self._end(0)
+                self._note_shutdown()
             else:
                 self._write(f"{CONTROLLER}: {sentence(code)}; another one starts\n")
                 soon = self._controller_started_at + RESTART_S
@@ -247,6 +256,14 @@ class Supervisor:
         self._orphans_at = time.monotonic() + ORPHAN_S
         for request in self._waiting.pop(name, ()):
             request.answer(why)
+
+    def _note_shutdown(self) -> None:
+        """End, because the instance was shut down. The command may still report why, and ends by itself."""
+        if self._command is None:
+            self._end(0)
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(self._services.path_of(SUPERVISOR))  # to others, the instance has ended
 
     def _end(self, code: int) -> None:
         if self._code is None:
