@@ -52,7 +52,7 @@ from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOpt
 from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs
+from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs, set_machine_resources
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion, nearest
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import ApplicationKey, parts_of
@@ -158,6 +158,7 @@ DEFAULTS = {
     "address": "a local Ray",
     "admin_port": "8001, or any free port if that is in use",
     "log_file": "none: replicas log to standard error",
+    "resources": "the GPUs and the memory that the machine has",
 }
 """The meaning of the default None in the help, by option."""
 
@@ -172,7 +173,7 @@ def _option(name: str) -> Any:
     flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
     if field.annotation is bool:
         kind, flags = bool, [f"{flags[0]}/{CommandLine.display_name(f'no_{name}')}"]
-    metavar = {"access_log": "PATH|-|true|false", "log_file": "-"}.get(name)
+    metavar = {"access_log": "PATH|-|true|false", "log_file": "-", "resources": "JSON"}.get(name)
     help = f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
     return Annotated[kind | None, typer.Option(*flags, help=help, metavar=metavar)]
 
@@ -230,7 +231,7 @@ class Format(StrEnum):
 
 
 @app.command()
-@takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file")
+@takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file", "resources")
 def run(
     context: typer.Context,
     target: ServedArgument = None,
@@ -250,6 +251,7 @@ def run(
     chosen, what = _served(context, target, app_dir)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address, command_line=main)
     set_logs(chosen)
+    set_machine_resources(chosen.resources)
     screen = Screen.of_server(stderr=chosen.log_file is not None)
     for name in LOG_OPTIONS:
         if context.params[name] is not None and chosen.address is not None:

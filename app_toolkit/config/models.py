@@ -152,12 +152,18 @@ class RayOptions(Model):
         return self
 
 
+def _gpus(number: float) -> float:
+    if number > 1 and number != int(number):
+        raise ValueError("it should be a whole number, or less than 1")
+    return number
+
+
 class ResourceOptions(Model):
-    """Resources that one replica requests from its engine. On Ray, they are reserved, and only GPUs are enforced."""
+    """Resources that one replica requests from its engine, which reserves them."""
 
     num_cpus: Annotated[float, Field(ge=0, le=1024)] = 0.1
     """logical CPUs"""
-    num_gpus: Annotated[float, Field(ge=0, le=64)] = 0
+    num_gpus: Annotated[float, Field(ge=0, le=64), AfterValidator(_gpus)] = 0
     """logical GPUs; fractions share one"""
     memory: Annotated[int | None, Field(ge=1)] = None
     """bytes of memory to reserve"""
