@@ -100,6 +100,13 @@ def processes(ledger: Path) -> "Iterator[Cluster]":
 
 
 @pytest.fixture
+def processes_found(processes: "Cluster", monkeypatch: pytest.MonkeyPatch) -> "Cluster":
+    """The same instance, which commands and functions find by themselves during the test."""
+    monkeypatch.setenv("APP_TOOLKIT_RUNTIME_DIR", processes.folder)
+    return processes
+
+
+@pytest.fixture
 def run() -> "Iterator[Start]":
     """Starts `app-toolkit run`, each time with a Ray of its own. What still runs after the test is killed."""
     from tests.running import runs
