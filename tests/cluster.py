@@ -39,10 +39,17 @@ E2E = Path(__file__).parent / "e2e"
 class Cluster:
     """What the tests do with the session's instance on one engine."""
 
-    def __init__(self, client: RemoteClient, pid: Callable[[str], int]) -> None:
-        """`pid` returns the process of the controller, a proxy or a replica by its name."""
+    def __init__(self, client: RemoteClient, pid: Callable[[str], int], folder: str = "") -> None:
+        """Describe an instance.
+
+        Parameters:
+            client: Its client.
+            pid: Returns the process of the controller, a proxy or a replica by its name.
+            folder: The runtime folder in which commands find it; empty: the one of this process.
+        """
         self.client = client
         self.pid = pid
+        self.folder = folder
         self._numbers = itertools.count(1)
 
     def deploy(
@@ -162,7 +169,7 @@ def running_on_processes() -> Iterator[Cluster]:
             client = ProcessEngine().start(address=None)
         assert isinstance(client, ProcessClient)
         try:
-            yield Cluster(client, partial(_pid_of_process, client))
+            yield Cluster(client, partial(_pid_of_process, client), folder)
         finally:
             client.shutdown()
 

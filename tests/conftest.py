@@ -5,6 +5,7 @@ import functools
 import inspect
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
@@ -100,6 +101,13 @@ def processes(ledger: Path) -> "Iterator[Cluster]":
 
 
 @pytest.fixture
+def processes_found(processes: "Cluster", monkeypatch: pytest.MonkeyPatch) -> "Cluster":
+    """The same instance, which commands and functions find by themselves during the test."""
+    monkeypatch.setenv("APP_TOOLKIT_RUNTIME_DIR", processes.folder)
+    return processes
+
+
+@pytest.fixture
 def run() -> "Iterator[Start]":
     """Starts `app-toolkit run`, each time with a Ray of its own. What still runs after the test is killed."""
     from tests.running import runs
@@ -130,6 +138,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         if not item.get_closest_marker("ray"):
             patched.setenv("RAY_TMPDIR", NO_RAY)
         return (yield)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _runtime_folder() -> Iterator[None]:
+    """Let commands find no instance but those of this test run."""
+    # The paths of sockets begin with this one, and must be short.
+    with (
+        tempfile.TemporaryDirectory(prefix="at-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        os.chmod(folder, 0o755)  # other users are kept out by the folders below it
+        patched.setenv("APP_TOOLKIT_RUNTIME_DIR", folder)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
