@@ -3,9 +3,10 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Self
 
 from app_toolkit import launch
 from app_toolkit.cli.plan import Planning, planning_of, plannings_of, results
@@ -39,6 +40,13 @@ class RunOptions:
     command_line: Callable[[], None] | None = None
     """Runs the command line of this process, in a fork of it. None: it cannot run there."""
 
+    def at(self, address: tuple[str, int] | None) -> Self:
+        """Return the options with the host and the port of an inherited socket. None: the same options."""
+        if address is None:
+            return self
+        bound = {"host": address[0], "port": address[1]}
+        return replace(self, http=self.http.model_copy(update=bound), named=self.named.model_copy(update=bound))
+
     def applied(self, spec: ApplicationSpec) -> ApplicationSpec:
         """Return the spec with each reference replaced by the value of its variable."""
         return spec if self.file is None else applied(spec, self.variables)
@@ -49,6 +57,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
 
     Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained.
     """
+    options = options if options.address is not None else options.at(engine.inherited_address())
     launch.check(engine, options.address, options.http)
     forks = options.address is None and engine.begin_instance(options.http)
     with Interrupts() as interrupts, plannings(options, options.command_line if forks else None) as planned:
@@ -132,6 +141,8 @@ def _deploy_and_serve(client: Client, manifest: Manifest, screen: Screen, interr
                 for command in commands:
                     for sentence in serving_at(status, command.spec):
                         screen.say(sentence)
+                if client.is_local:
+                    client.report_ready()
                 screen.say("Press Ctrl-C to drain and stop.")
 
 
