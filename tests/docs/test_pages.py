@@ -1,7 +1,7 @@
 """The code and the commands of the pages work."""
 
-import os
 import json
+import os
 import re
 import subprocess
 import sys
