@@ -357,6 +357,13 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(app: str) -> Non
     assert engine.did == []
 
 
+def test_changes_of_files_update_only_replicas_on_processes(app: str) -> None:
+    engine = Scripted()
+    with pytest.raises(ConfigError, match="--reload needs replicas on processes of this machine"):
+        run(options(app, reload=True, address="auto"), Screen(), engine)
+    assert engine.did == []
+
+
 def test_admin_process_that_others_reach_needs_a_token_before_anything_starts(
     app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
