@@ -75,7 +75,7 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
             "leave it out, and use `app-toolkit logs --follow`"
         )
     if address is None:
-        addresses.check(http)
+        addresses.check(http, is_bound=engine.inherited_address() is not None)
         if http.admin:
             check_exposure(http.admin_host)
             if http.admin_port is not None:

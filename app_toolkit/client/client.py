@@ -94,6 +94,9 @@ class Client(ABC):
         On a local cluster, shut the instance down and end the cluster.
         """
 
+    def report_ready(self) -> None:  # noqa: B027
+        """Let the program that has started this local instance know that its applications serve."""
+
     def detach(self) -> str:
         """Let the instance that this client has started go on after the end of this process.
 
@@ -245,6 +248,13 @@ class Engine(ABC):
 
         A process that shows the output of replicas calls this before any other method but `check`.
         """
+
+    def inherited_address(self) -> tuple[str, int] | None:
+        """Return the host and the port of the socket at which clients connect, if this process has inherited it.
+
+        None: there is none, and an instance binds the address of its options. Raises `ConfigError` for another socket.
+        """
+        return None
 
     def begin_instance(self, http: HTTPOptions) -> bool:
         """Begin an instance that ends with this process, if `start` without an address needs it.

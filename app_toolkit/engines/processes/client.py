@@ -160,6 +160,9 @@ class ProcessClient(RemoteClient):
         super().__init__(self._control, is_local=is_local)
         self.services = services
 
+    def report_ready(self) -> None:
+        call(self.services.path_of(SUPERVISOR), "ready", timeout_s=ALIVE_S)
+
     def detach(self) -> str:
         self._control.release()
         self.is_local = False

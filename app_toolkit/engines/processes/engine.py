@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from app_toolkit.client.client import Client, Driver, Engine
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.engines.processes import systemd
 from app_toolkit.engines.processes.sessions import PREFIX, new_session, running
 from app_toolkit.errors import ConfigError
 
@@ -36,6 +37,14 @@ class ProcessEngine(Engine):
     def is_joined(self) -> bool:
         return self._services is not None
 
+    def inherited_address(self) -> tuple[str, int] | None:
+        passed = systemd.listener()
+        if passed is None:
+            return None
+        with passed:
+            host, port, *_ = passed.getsockname()
+        return host, port
+
     def begin_instance(self, http: HTTPOptions) -> bool:
         from app_toolkit.engines.processes.fork import fork_here
         from app_toolkit.engines.processes.services import ProcessServices
@@ -45,8 +54,9 @@ class ProcessEngine(Engine):
         if not sys.flags.safe_path:
             del sys.path[0]  # the current folder, or that of the script: replicas must not import from there
         services = ProcessServices(new_session())
-        services.clients, services.host = bind(http), http.host
-        supervisor = Supervisor(services)
+        passed, notify = systemd.take()
+        services.clients, services.host = passed or bind(http), http.host
+        supervisor = Supervisor(services, notify=notify)
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of each process copies the pages that it shares with the others
         command = fork_here("app-toolkit")

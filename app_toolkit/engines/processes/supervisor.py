@@ -69,10 +69,12 @@ class Supervisor:
         self,
         services: ProcessServices,
         run_controller: Callable[[ProcessServices, socket.socket], None] = controller.run,
+        notify: Callable[[str], None] = lambda state: None,
     ) -> None:
-        """`run_controller`: what the process of the controller does."""
+        """`run_controller`: what the process of the controller does. `notify`: reports a state to systemd."""
         self._services = services
         self._run_controller = run_controller
+        self._notify = notify
         self._children: dict[str, Child] = {}
         self._ends: OrderedDict[str, str] = OrderedDict()
         """Why processes have ended, by name: at most `KEPT`."""
@@ -143,6 +145,7 @@ class Supervisor:
         if now - self._signalled_at < SAME_S:
             return
         self._signalled_at = now
+        self._notify("STOPPING=1")
         if self._command is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._command, number)
@@ -178,6 +181,8 @@ class Supervisor:
                 self._wait_for_end(request)
             case "kill":
                 request.perform(self._kill)
+            case "ready":
+                request.perform(partial(self._notify, "READY=1"))
             case _:
                 request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
 
