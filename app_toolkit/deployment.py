@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, T
 
 import cloudpickle
 
-from app_toolkit.config.models import ClassConfig, Faults
+from app_toolkit.config.models import ClassConfig, Faults, RecyclingConfig
 from app_toolkit.config.secrets import secrets_in
 from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import kebab
@@ -145,6 +145,8 @@ class DeploymentKeywords(TypedDict, total=False):
     """seconds that a health check may take. Default: 5.0"""
     health_check_failure_threshold: int
     """failed health checks in a row after which a replica is replaced. Default: 3"""
+    recycling: RecyclingConfig | None
+    """limits after which a replica is replaced while it works; None: it is not. Default: None"""
     resources: ResourceKeywords
     """resources that one replica asks of the engine. Default: one CPU"""
     sync_threads: int

@@ -330,6 +330,29 @@ class AutoscalingConfig(Model):
         return self.min_replicas if self.initial_replicas is None else self.initial_replicas
 
 
+class RecyclingConfig(Model):
+    """The limits after which a replica is replaced while it works. The new one starts first, and the old one drains.
+
+    Raises:
+        ConfigError: An option is unknown or out of bounds, or no limit is set.
+    """
+
+    max_requests: Annotated[int | None, Field(ge=1, le=1_000_000_000)] = None
+    """requests, calls and WebSockets after which a replica is replaced; counted at its health checks"""
+    max_memory: Annotated[int | None, Field(ge=1)] = None
+    """bytes of resident memory after which a replica is replaced; measured at its health checks"""
+    max_age_s: Annotated[float | None, Field(ge=10, le=31_536_000)] = None
+    """seconds of service after which a replica is replaced"""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """largest share by which `max_requests` and `max_age_s` of a replica are lower, so that they differ"""
+
+    @model_validator(mode="after")
+    def _check_effect(self) -> Self:
+        if self.max_requests is None and self.max_age_s is None and self.max_memory is None:
+            raise ValueError("one of max_requests, max_age_s and max_memory should be set")
+        return self
+
+
 class BatchLimits(BaseModel):
     """Limits of one batch method or endpoint. None: the limit of the function itself.
 
@@ -389,6 +412,8 @@ class DeploymentConfig(IngressPolicy):
     """seconds that a health check may take"""
     health_check_failure_threshold: Annotated[int, Field(ge=1, le=1_000, json_schema_extra=PROCESSES)] = 3
     """failed health checks in a row after which a replica is replaced"""
+    recycling: Annotated[RecyclingConfig | None, Field(json_schema_extra=PROCESSES)] = None
+    """limits after which a replica is replaced while it works; None: it is not"""
     resources: Annotated[ResourceOptions, Field(json_schema_extra={**RESTARTS, "needs": "resources"})] = (
         ResourceOptions()
     )

@@ -345,4 +345,5 @@ def _replica_set_spec(
         health_check_failure_threshold=config.health_check_failure_threshold,
         spread=spread,
         autoscaling=config.autoscaling_config,
+        recycling=config.recycling,
     )

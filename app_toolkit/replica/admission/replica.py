@@ -51,6 +51,8 @@ class ReplicaStatistics:
     """Responses that are open streams and hold no slot."""
     reached: tuple[str, ...] = field(default=(), compare=False)
     """The limits that the replica has reached: `100 of 100 max_ongoing_requests`."""
+    received: int = field(default=0, compare=False)
+    """The requests, calls and WebSockets that were admitted since the start."""
 
     @property
     def connections(self) -> int:
@@ -333,6 +335,7 @@ class Replica:
             buffered(),
             len(self.live.streams),
             self._reached(),
+            self.live.received,
         )
 
     def _reached(self) -> tuple[str, ...]:
