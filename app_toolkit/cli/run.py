@@ -62,7 +62,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
 
     Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained.
     """
-    if options.reload and (options.address is not None or "processes" not in engine.capabilities):
+    if options.reload and (options.address is not None or not engine.runs_here):
         raise ConfigError("--reload needs replicas on processes of this machine: use it with --engine processes")
     options = options if options.address is not None else options.at(engine.inherited_address())
     launch.check(engine, options.address, options.http)

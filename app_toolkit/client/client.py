@@ -238,6 +238,9 @@ class Engine(ABC):
     capabilities: ClassVar[frozenset[Capability]]
     """What the engine can do. Options that need another capability have no effect, which `launch.start` logs."""
 
+    runs_here: ClassVar[bool] = False
+    """Whether all replicas run on this machine, so that they can use the folder of the app."""
+
     @abstractmethod
     def check(self, address: str) -> None:
         """Raise `ConfigError` if no cluster answers at this address, without `preload`."""

@@ -361,7 +361,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(app: str) -> Non
 def test_changes_of_files_update_only_replicas_on_processes(app: str) -> None:
     engine = Scripted()
     with pytest.raises(ConfigError, match="--reload needs replicas on processes of this machine"):
-        run(options(app, reload=True, address="auto"), Screen(), engine)
+        run(options(app, reload=True), Screen(), engine)
     assert engine.did == []
 
 

@@ -82,14 +82,16 @@ def test_an_app_serves_from_its_folder_until_it_is_taken_down(command: Command, 
     instance.folder.close()
 
 
-def test_an_empty_instance_gets_its_apps_by_deploy(command: Command) -> None:
+def test_an_empty_instance_gets_its_apps_by_deploy_and_serves_them_from_their_folder(
+    command: Command, tmp_path: Path
+) -> None:
     started = command("up", "--port", "0")
     assert started.returncode == 0, started.stdout
     url = url_in(started.stdout)
     assert httpx.get(url, trust_env=False).status_code == 404
     deployed = command("deploy", "serving.py", "--wait")
     assert deployed.returncode == 0, deployed.stdout
-    assert httpx.get(url, trust_env=False).status_code == 200
+    assert httpx.get(url, trust_env=False).json() == str(tmp_path)
 
 
 def test_an_app_that_does_not_start_is_reported_and_leaves_nothing(command: Command) -> None:

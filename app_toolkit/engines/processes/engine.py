@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 class ProcessEngine(Engine):
     capabilities = frozenset({"processes", "resources"})
+    runs_here = True
 
     def __init__(self) -> None:
         self._services: ProcessServices | None = None
