@@ -43,7 +43,9 @@ class ResourceKeywords(TypedDict, total=False):
     num_gpus: float
     """logical GPUs; fractions share one. Default: 0"""
     memory: int | None
-    """bytes of memory to reserve. Default: None"""
+    """bytes of memory to reserve; on processes, also the most that a replica gets. Default: None"""
+    nice: int
+    """by how much the priority of a replica is lower than that of other processes. Default: 0"""
     custom: dict[str, float]
     """custom resources by name. Default: {}"""
     ray: RayKeywords

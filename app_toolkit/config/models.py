@@ -44,9 +44,9 @@ RESTARTS = {"restarts": True}
 are applied by callers or the controller, or reloaded by running replicas (`reloadable_options`)."""
 
 
-Capability = Literal["processes", "nodes", "resources", "ray"]
+Capability = Literal["processes", "nodes", "resources", "limits", "ray"]
 """What an engine can do beyond one replica in one process: start processes, place them on several nodes, reserve
-resources for them, and apply the options in the table `ray`."""
+resources for them, limit what they use, and apply the options in the table `ray`."""
 
 
 PROCESSES: dict[str, JsonValue] = {"needs": "processes"}
@@ -166,7 +166,9 @@ class ResourceOptions(Model):
     num_gpus: Annotated[float, Field(ge=0, le=64), AfterValidator(_gpus)] = 0
     """logical GPUs; fractions share one"""
     memory: Annotated[int | None, Field(ge=1)] = None
-    """bytes of memory to reserve"""
+    """bytes of memory to reserve; on processes, also the most that a replica gets"""
+    nice: Annotated[int, Field(ge=0, le=19, json_schema_extra={"needs": "limits"})] = 0
+    """by how much the priority of a replica is lower than that of other processes"""
     custom: dict[str, float] = {}
     """custom resources by name"""
     ray: Annotated[RayOptions, Field(json_schema_extra={"needs": "ray"})] = RayOptions()

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from app_toolkit.config import settings
 from app_toolkit.engines.amounts import Lack, amounts_of, format_amounts
 from app_toolkit.interfaces import Resources
 
@@ -36,15 +35,10 @@ class Grant:
 
     num_cpus: float = 0.0
     """The CPUs that it expects. They determine the threads of libraries for computations."""
-
-    @property
-    def variables_of_threads(self) -> dict[str, str]:
-        return settings.variables_of_threads(self.num_cpus)
-
-    def apply(self) -> None:
-        """Set the environment variables of this process, before it runs user code."""
-        settings.set_variables(self.variables_of_threads)
-        settings.set_devices(",".join(self.gpus))
+    memory: int | None = None
+    """The most memory that it gets in bytes; None: no limit."""
+    nice: int = 0
+    """By how much its priority is lower than that of other processes."""
 
 
 NOTHING = Grant()
@@ -74,7 +68,7 @@ def grant(capacity: Capacity, granted: Collection[Grant], resources: Resources) 
     left = {gpu: UNIT - used_gpus[gpu] for gpu in capacity.gpus}
     gpus = _choose(left, units.pop("GPU", 0))
     if gpus is not None and all(amount <= totals[name] - used[name] for name, amount in units.items()):
-        return Grant(units, gpus, resources.num_cpus)
+        return Grant(units, gpus, resources.num_cpus, resources.memory, resources.nice)
     is_too_much = any(amount > totals[name] for name, amount in units.items())
     for_ever = is_too_much or resources.num_gpus > len(capacity.gpus)
     shown = {name: capacity.amounts.get(name, 0.0) for name in asks}

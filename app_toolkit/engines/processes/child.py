@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
+from app_toolkit.engines.processes import limits
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, call
@@ -25,7 +26,7 @@ instance send the next one when the last one is answered."""
 
 
 def run_replica(services: ProcessServices, name: str, listener: socket.socket, granted: Grant) -> None:
-    granted.apply()
+    limits.apply(granted)
     serve_replica(ReplicaProcess(ReplicaId(name), services), services, listener)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from app_toolkit.config.settings import variables_of_threads
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
 from app_toolkit.engines.processes.admin import AdminThreads
@@ -54,6 +55,8 @@ class LocalProcesses:
 
     async def _start_replica(self, spec: ReplicaSpec, resources: Resources) -> None:
         granted = await self._reservations.reserve(spec.id, resources)
+        if granted.memory is not None:
+            logger.info("%s gets at most %d bytes of memory (RLIMIT_DATA)", spec.id, granted.memory)
         await self._templates.start_replica(spec, granted)
 
     def _release(self, name: str) -> None:
@@ -159,7 +162,7 @@ class Templates:
         app itself and reports its errors.
         """
         # Libraries read the number of threads when they are imported, so a template belongs to one number.
-        spec = replace(spec, variables={**granted.variables_of_threads, **spec.variables})
+        spec = replace(spec, variables={**variables_of_threads(granted.num_cpus), **spec.variables})
         name = f"template-{preparation_key(spec)[:16]}"
         if name not in self._unfit:
             self._of_replicas[spec.id] = name

@@ -9,6 +9,7 @@ import socket
 from dataclasses import replace
 from functools import partial
 
+from app_toolkit.engines.processes import limits
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.child import serve_replica
 from app_toolkit.engines.processes.fork import fork_for
@@ -75,7 +76,7 @@ class Template:
 
     def _live(self, name: str, granted: Grant, ready: int, starting: int) -> None:
         os.close(ready)
-        granted.apply()
+        limits.apply(granted)
         call(self._services.path_of(SUPERVISOR), "register", name, self._name, granted)
         listener = listen(self._services.path_of(name))
         os.close(starting)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from tests.patience import AGAIN_S, PATIENCE_S, until
 pytestmark = pytest.mark.anyio
 
 APP = """
-import asyncio, os, random, threading, time
+import asyncio, os, random, resource, threading, time
 from fastapi import FastAPI
 
 app = FastAPI()
@@ -36,7 +37,7 @@ imported, at_import = os.getpid(), os.environ.get("OMP_NUM_THREADS")
 @app.get("/about")
 async def about() -> dict[str, object]:
     threads, gpus = (os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))
-    reserved = [at_import, threads, gpus]
+    reserved = [at_import, threads, gpus, resource.getrlimit(resource.RLIMIT_DATA)[0], os.nice(0)]
     about = {{"imported": imported, "here": os.getpid(), "random": random.random(), "cwd": os.getcwd()}}
     return {{**about, "reserved": reserved}}
 """
@@ -138,16 +139,21 @@ async def test_a_replica_imports_its_app_itself_if_a_template_cannot(
 
 
 @pytest.mark.parametrize("code", ["", "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"])
-async def test_a_replica_has_the_gpus_and_the_threads_that_it_reserves_also_at_import(
+async def test_a_replica_has_what_it_reserves_and_no_more(
     services: ProcessServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     processes = LocalProcesses(services)
-    asks = [Resources(3.0, num_gpus=0.5), Resources(0.1, num_gpus=1), Resources()]
+    asks = [Resources(3.0, num_gpus=0.5), Resources(0.1, num_gpus=1, memory=2**30), Resources(nice=1)]
     replicas = [Replica(processes, tmp_path, number, code, asked) for number, asked in enumerate(asks)]
     reserved = [(await replica.about())["reserved"] for replica in replicas]
-    assert reserved == [["3", "3", "4"], ["1", "1", "7"], ["1", "1", ""]]
+    ordinary, most = os.nice(0), resource.getrlimit(resource.RLIMIT_DATA)[0]
+    assert reserved == [
+        ["3", "3", "4", most, ordinary],
+        ["1", "1", "7", 2**30, ordinary],
+        ["1", "1", "", most, min(ordinary + 1, 19)],
+    ]
     later = await LocalProcesses(services).existing()
     assert len([name for name in later if tmp_path.name in name]) == 3
     for replica in replicas:
