@@ -94,6 +94,7 @@ def started(contender: Contender) -> Iterator[Server]:
     places = {"python": python_of(contender), "apps": APPS, "port": port, "admin_port": admin_port}
     command = [word.format(**places) for word in words]
     environ = {**os.environ, "PYTHONPATH": str(APPS), **contender.environ}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles what is not installed
     # Some contenders write files to their working directory.
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
         began = time.perf_counter()

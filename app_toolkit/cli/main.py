@@ -47,6 +47,7 @@ from app_toolkit.client.commands import (
     SetTraffic,
 )
 from app_toolkit.client.interrupts import Interrupts
+from app_toolkit.config.fields import description
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
 from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, PlanOptions, TrafficOptions
@@ -164,18 +165,37 @@ DEFAULTS = {
 
 
 def _option(name: str) -> Any:
-    """Return the type of a command line option, with its help from the model."""
+    """Return the type of a command line option. `ServingCommand` adds its help."""
     field = Options.model_fields[name]
-    about = field.description or ""
-    shown = DEFAULTS.get(name) or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
     kinds = get_args(field.annotation) or (field.annotation,)
     kind: Any = next((each for each in (int, float) if each in kinds), str)
     flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
     if field.annotation is bool:
         kind, flags = bool, [f"{flags[0]}/{CommandLine.display_name(f'no_{name}')}"]
     metavar = {"access_log": "PATH|-|true|false", "log_file": "-", "resources": "JSON"}.get(name)
-    help = f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
-    return Annotated[kind | None, typer.Option(*flags, help=help, metavar=metavar)]
+    return Annotated[kind | None, typer.Option(*flags, metavar=metavar)]
+
+
+def _help(name: str) -> str:
+    """Return the help of a command line option, from the model."""
+    default, about = Options.model_fields[name].default, description(Options, name)
+    shown = DEFAULTS.get(name) or (str(default).lower() if isinstance(default, bool) else default)
+    return f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
+
+
+class ServingCommand(typer.core.TyperCommand):
+    """A command that takes options of the model. Only its help reads their descriptions, because that takes long."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for parameter in self.params:
+            name = parameter.name
+            if (
+                isinstance(parameter, typer.core.TyperOption)
+                and parameter.help is None
+                and name in Options.model_fields
+            ):
+                parameter.help = _help(name)
+        super().format_help(ctx, formatter)
 
 
 OPTIONS: dict[str, Any] = {
@@ -230,7 +250,7 @@ class Format(StrEnum):
     yaml = "yaml"
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file", "resources")
 def run(
     context: typer.Context,
@@ -268,7 +288,7 @@ def run(
     serve_on_cluster(options, screen, engine_of_run(engine_name, chosen.address))
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *LOG_OPTIONS)
 def up(
     context: typer.Context,
@@ -315,7 +335,7 @@ def down(
     end_background(engine_of_run("processes", None), address, Screen())
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes(*SERVE_OPTIONS, "admin_url", address=RunningAddress, admin_url=AdminURL)
 def deploy(
     context: typer.Context,
@@ -409,7 +429,7 @@ def new(
     Screen().say(f"Created {made}. Its README.md has the next two commands.")
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes("loop", *LOG_OPTIONS)
 def dev(
     context: typer.Context,
@@ -442,7 +462,7 @@ def dev(
     serve_in_one_process(served, host=host, port=port, reload=reload, reload_dirs=reload_dir or (), loop=loop)
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes(*PLAN_OPTIONS)
 def plan(
     context: typer.Context,
