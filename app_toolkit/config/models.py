@@ -61,10 +61,11 @@ refer to variables of the environment."""
 class Model(BaseModel):
     """The base class of option models, whose instances are frozen.
 
-    An option that does not exist is an error. The message names the option and suggests what to write instead.
+    An option that does not exist is an error. The message names the option and suggests what to write instead. The
+    text below an option describes it: see `fields.description`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -361,7 +362,7 @@ class BatchLimits(BaseModel):
     This is not a `Model`: the options that contain it report its mistakes, with the name of the function.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     max_batch_size: Annotated[int | None, Field(ge=1, le=1_000_000_000)] = None
     """items in one batch, or the sum of their sizes"""

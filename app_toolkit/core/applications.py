@@ -69,7 +69,7 @@ def check(
                 f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: {other.name!r} has it"
             )
     if holder not in (None, owner):
-        raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
+        raise ConfigError(f"the application {spec.name!r} is held by another run of this instance: choose another name")
     others = sorted({_main(other) for other in there if other.route_prefix is not None} - {_main(spec)})
     if http != listening and others:
         changes = ", ".join(map(str, options_changed(listening, http)))

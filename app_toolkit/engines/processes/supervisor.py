@@ -20,7 +20,7 @@ from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import fork
 from app_toolkit.engines.processes.output import begin_output
-from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, RELEASED, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
@@ -69,10 +69,12 @@ class Supervisor:
         self,
         services: ProcessServices,
         run_controller: Callable[[ProcessServices, socket.socket], None] = controller.run,
+        notify: Callable[[str], None] = lambda state: None,
     ) -> None:
-        """`run_controller`: what the process of the controller does."""
+        """`run_controller`: what the process of the controller does. `notify`: reports a state to systemd."""
         self._services = services
         self._run_controller = run_controller
+        self._notify = notify
         self._children: dict[str, Child] = {}
         self._ends: OrderedDict[str, str] = OrderedDict()
         """Why processes have ended, by name: at most `KEPT`."""
@@ -96,7 +98,8 @@ class Supervisor:
         Parameters:
             command: A child, such as the command that deploys an app. The instance ends with it, and signals are
                 passed on to it. None: signals shut the instance down.
-            owner: The other end receives `STARTED`, and the instance ends when it is closed. None: it has no owner.
+            owner: The other end receives `STARTED`. The instance ends when that end is closed, unless it has sent
+                `RELEASED` before. None: it has no owner.
         """
         self._command = command
         adopt_orphans()
@@ -106,13 +109,14 @@ class Supervisor:
         if owner is not None:
             close_in_children(owner)
             owner.send(STARTED)
-            server.watch(owner, partial(self._end, 0))
+            server.watch(owner, partial(self._read_owner, server, owner))
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of a child copies the pages that it shares with this process
         self._start_controller()
         while self._code is None:
             server.run_once(self._act_on_time())
         self._kill_all()
+        self._close_inherited(keeps_clients=False)  # who finds no folder can bind the port again
         self._services.folder.end()
         return self._code
 
@@ -141,6 +145,7 @@ class Supervisor:
         if now - self._signalled_at < SAME_S:
             return
         self._signalled_at = now
+        self._notify("STOPPING=1")
         if self._command is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._command, number)
@@ -150,6 +155,13 @@ class Supervisor:
             self._asked = True
             if self._controller:
                 os.kill(self._controller, signal.SIGTERM)
+
+    def _read_owner(self, server: Server, owner: socket.socket) -> None:
+        server.unwatch(owner)
+        with suppress(OSError), owner:
+            if owner.recv(len(RELEASED)) == RELEASED:
+                return
+        self._end(0)
 
     # Orders
 
@@ -169,6 +181,8 @@ class Supervisor:
                 self._wait_for_end(request)
             case "kill":
                 request.perform(self._kill)
+            case "ready":
+                request.perform(partial(self._notify, "READY=1"))
             case _:
                 request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
 
@@ -230,7 +244,7 @@ class Supervisor:
         elif pid == self._controller:
             self._controller = 0
             if code == 0:
-                self._end(0)
+                self._note_shutdown()
             else:
                 self._write(f"{CONTROLLER}: {sentence(code)}; another one starts\n")
                 soon = self._controller_started_at + RESTART_S
@@ -250,6 +264,14 @@ class Supervisor:
         self._orphans_at = time.monotonic() + ORPHAN_S
         for request in self._waiting.pop(name, ()):
             request.answer(why)
+
+    def _note_shutdown(self) -> None:
+        """End, because the instance was shut down. The command may still report why, and ends by itself."""
+        if self._command is None:
+            self._end(0)
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(self._services.path_of(SUPERVISOR))  # to others, the instance has ended
 
     def _end(self, code: int) -> None:
         if self._code is None:

@@ -286,7 +286,7 @@ class Replica:
 
     async def _enter(self, kind: str, caller: str, *, slow: bool = False, key: bytes | None = None) -> Refusal | None:
         """Admit a request that redeems a reservation. It waits for its slot. Return the reason if it is refused."""
-        if not self.wait_queue.redeem(caller):
+        if self.draining or not self.wait_queue.redeem(caller):
             return self._refusal(kind, slow=slow, key=key)
         if kind == "websocket":
             self.wait_queue.advance()  # it needs no slot
