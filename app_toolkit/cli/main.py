@@ -289,7 +289,7 @@ def run(
 
 
 @app.command(cls=ServingCommand)
-@takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *LOG_OPTIONS)
+@takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *LOG_OPTIONS, "resources")
 def up(
     context: typer.Context,
     target: Annotated[
@@ -319,6 +319,7 @@ def up(
             "use `app-toolkit deploy`"
         )
     set_logs(chosen.model_copy(update={"log_file": None}))  # no process shows the records of the others
+    set_machine_resources(chosen.resources)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), command_line=main)
     start_background(options, Screen(), engine_of_run(engine_name, None))
 
