@@ -56,11 +56,13 @@ async def services(session: str) -> AsyncIterator[ProcessServices]:
 class Replica:
     """One replica of an app whose import runs some code."""
 
-    def __init__(self, processes: LocalProcesses, folder: Path, number: int, code: str = "") -> None:
+    def __init__(
+        self, processes: LocalProcesses, folder: Path, number: int, code: str = "", *, fork: bool = True
+    ) -> None:
         (folder / "served.py").write_text(APP.format(code=code))
         action = contract_start(ReplicaId(f"{folder.name}.app-1-{number}"), folder)
         assert isinstance(action.spec, ReplicaSpec)
-        self._spec = replace(action.spec, target="served:app", app_dir=str(folder))
+        self._spec = replace(action.spec, target="served:app", app_dir=str(folder), fork=fork)
         self._action = replace(action, spec=self._spec)
         self._processes = processes
         self.process: Process
@@ -121,6 +123,19 @@ async def test_a_replica_imports_its_app_itself_if_a_template_cannot(
     assert len(warnings) == (0 if said is None else 1)
     assert all(said is not None and said in warning for warning in warnings)
     assert await templates(services) == before
+
+
+async def test_replicas_of_an_app_that_forbids_forks_import_it_themselves(
+    services: ProcessServices, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = LocalProcesses(services)
+    for number in (1, 2):
+        replica = Replica(processes, tmp_path, number, fork=False)
+        found = await replica.about()
+        assert found["imported"] == found["here"]
+        await replica.end()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said == "each replica of served:app imports its app itself, because it sets fork=False"
 
 
 async def test_a_replica_that_is_killed_while_its_template_imports_the_app_ends_both(
