@@ -264,6 +264,8 @@ class ReplicaSpec:
     """The stream log of the routes that name none."""
     loop: LoopKind = "uvloop"
     """The event loop that runs the app."""
+    fork: bool = True
+    """Whether the replica may be a fork of a process that has imported the app."""
     logging_config: Mapping[str, Any] | None = None
     """What the replica passes to `logging.config.dictConfig`; None: nothing."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -123,6 +123,7 @@ def plan(
         automatic_stream_log=log is None,
         loop=loop,
         logging_config=logging_config or (app.logging_config if isinstance(app, Toolkit) else None),
+        fork=app.fork if isinstance(app, Toolkit) else True,
         default=default,
         deployments=(*ingresses, *(_class_spec(each, known[each.name]) for each in classes)),
         routes=routes,

@@ -62,6 +62,7 @@ class Toolkit(FastAPI):
         deployments: Sequence[Bound[Any] | Split[Any]] = (),
         stream_log: str | None = None,
         logging_config: dict[str, Any] | None = None,
+        fork: bool = True,
         **fastapi: Any,
     ) -> None:
         """Create the app.
@@ -79,6 +80,8 @@ class Toolkit(FastAPI):
             logging_config: What each replica passes to `logging.config.dictConfig` before it imports the app: values of
                 JSON only. Under `app-toolkit dev`, the process does that after it has imported the app; under plain
                 uvicorn, nothing does. `disable_existing_loggers` is false unless it is given. Default: nothing.
+            fork: Whether replicas on processes of this machine may be forks of one process that has imported the app.
+                False: each replica imports the app itself. Default: True. On Ray, each replica does that anyway.
             **fastapi: All keywords of `FastAPI`.
 
         Raises:
@@ -96,6 +99,7 @@ class Toolkit(FastAPI):
         for each in deployments:
             if not isinstance(each, Bound | Split):
                 raise PlanningError(f"Toolkit(deployments=...) takes what `bind` gives, not {each!r}")
+        self.fork = fork
         self.deployments = tuple(deployments)
         self.default_ingress = deployment or DeploymentConfig(name="app")
         self._ingresses = {self.default_ingress.name: self.default_ingress}

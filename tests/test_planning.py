@@ -136,6 +136,11 @@ def test_plan_has_the_calls_of_each_deployment() -> None:
     ]
 
 
+@pytest.mark.parametrize("fork", [True, False])
+def test_an_app_says_whether_its_replicas_may_be_forks(fork: bool) -> None:
+    assert plan(Toolkit(fork=fork), target="shop:app", app_dir=".").fork is fork
+
+
 def test_a_number_that_is_asked_for_is_for_a_bound_deployment_that_sets_none(caplog: pytest.LogCaptureFixture) -> None:
     def number(bound: Bound[Model]) -> int | str:
         return plan_bound(bound, b"", app_dir="/", num_replicas=3).deployment("front").config.num_replicas

@@ -716,6 +716,8 @@ class ApplicationSpec(Origin):
     """whether planning has chosen `stream_log`, because neither the app nor an option does"""
     loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
     logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
+    fork: bool = True
+    """whether replicas may be forks of a process that has imported the app"""
     default: Name | None
     """ingress that serves requests that match no route; None: there is none"""
     deployments: tuple[DeploymentSpec, ...]
@@ -788,6 +790,8 @@ class ApplicationSpec(Origin):
             facts.append({"logging_config": self.logging_config})
         if self.loop != "uvloop":
             facts.append({"loop": self.loop})
+        if not self.fork:
+            facts.append({"fork": False})
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 

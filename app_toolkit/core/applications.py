@@ -329,6 +329,7 @@ def _replica_set_spec(
             sources=origin.sources,
             stream_log=spec.stream_log,
             loop=spec.loop,
+            fork=spec.fork,
             logging_config=spec.logging_config,
             variables=variables,
         ),

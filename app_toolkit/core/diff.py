@@ -140,6 +140,8 @@ def _of_whole(before: ApplicationSpec, after: ApplicationSpec) -> Iterator[Chang
         yield Change("stream_log", before.stream_log, after.stream_log)
     if before.loop != after.loop:
         yield Change("loop", before.loop, after.loop)
+    if before.fork != after.fork:
+        yield Change("fork", str(before.fork).lower(), str(after.fork).lower())
     if before.logging_config != after.logging_config:
         yield Change("logging_config")
     for fact in ("root_path", "cors"):

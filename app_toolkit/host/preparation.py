@@ -60,7 +60,7 @@ def preparation_key(spec: ReplicaSpec) -> str:
     """Return a key of all that `prepare` reads of a spec. Replicas with the same key can be forks of one template."""
     read = [
         ApplicationKey.parse(spec.application).application,
-        *(spec.target, spec.app_dir, spec.working_dir, spec.code, spec.artifact, spec.sources),
+        *(spec.target, spec.app_dir, spec.working_dir, spec.code, spec.artifact, spec.sources, spec.fork),
         *(spec.logging_config, dict(spec.variables), spec.live.secrets),
     ]
     return sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()  # it contains secrets

@@ -1,6 +1,7 @@
 """`up` and `down`: an instance in the background, as separate processes operate it."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +34,17 @@ async def fail(app):
     yield
 
 app = Toolkit(lifespan=fail)
+"""
+
+HANGING = """
+import asyncio
+from app_toolkit import Toolkit
+
+async def hang(app):
+    await asyncio.sleep(600)
+    yield
+
+app = Toolkit(lifespan=hang)
 """
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -98,6 +110,21 @@ def test_an_app_that_does_not_start_is_reported_and_leaves_nothing(command: Comm
     failed = command("up", "failing.py", "--port", "0")
     assert failed.returncode == 2
     assert "ValueError: no database" in failed.stdout
+    assert not running("auto")
+
+
+def test_an_interrupted_start_leaves_nothing(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    with subprocess.Popen(
+        [sys.executable, "-m", "app_toolkit.cli", "up", "hanging.py", "--port", "0"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as starting:
+        assert starting.stdout is not None
+        assert "starting" in starting.stdout.readline()
+        starting.send_signal(signal.SIGINT)
+        assert starting.wait(PATIENCE_S) == 130
     assert not running("auto")
 
 

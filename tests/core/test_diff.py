@@ -180,6 +180,13 @@ def test_another_event_loop_restarts_all_replicas():
     assert {each.template.loop for each in replica_set_specs([after], spread=False).values()} == {"asyncio"}
 
 
+def test_an_app_that_forbids_forks_restarts_all_replicas():
+    before = application(model=True)
+    after = before.model_copy(update={"fork": False})
+    assert str(difference(before, after)) == "fork true -> false; web restarted; model restarted"
+    assert {each.template.fork for each in replica_set_specs([after], spread=False).values()} == {False}
+
+
 def test_difference_shows_removed_and_added_deployments():
     before = application(model=True)
     chat = IngressSpec(config=DeploymentConfig(name="chat", num_replicas=2))

@@ -84,6 +84,7 @@ def only_taken(folder: Path) -> Iterator[None]:
         patched.setattr(command_line, "create_project", take_answers)
         patched.setattr(command_line, "connect", lambda _: Nobody())
         patched.setattr(sys, "path", list(sys.path))
+        patched.setenv("APP_TOOLKIT_RUNTIME_DIR", str(folder))  # other tests may run an instance
         patched.setenv("WRITER_TOKEN", "of the file in docs/cli.md")
         patched.chdir(folder)
         try:

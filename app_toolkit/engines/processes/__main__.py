@@ -23,7 +23,11 @@ if __name__ == "__main__":
     number, *clients = sys.argv[1:]
     services = ProcessServices(new_session())
     owner = socket.socket(fileno=int(number))
-    owner.sendall(f"{services.session}\n".encode())
+    try:
+        owner.sendall(f"{services.session}\n".encode())
+    except OSError:  # the owner has ended meanwhile
+        services.folder.end()
+        sys.exit(0)
     if clients:
         services.clients, services.host = socket.socket(fileno=int(clients[0])), clients[1]
         _detach(services)

@@ -164,6 +164,8 @@ class Templates:
         # Libraries read the number of threads when they are imported, so a template belongs to one number.
         spec = replace(spec, variables={**variables_of_threads(granted.num_cpus), **spec.variables})
         name = f"template-{preparation_key(spec)[:16]}"
+        if not spec.fork:
+            self._refuse(name, spec, "it sets fork=False")
         if name not in self._unfit:
             self._of_replicas[spec.id] = name
             try:
@@ -190,12 +192,14 @@ class Templates:
             logger.debug("%s cannot be imported in a template: %s", spec.target, error)
             return False
         if obstacles:
-            self._unfit.add(name)
-            why = " and ".join(obstacles)
-            logger.warning(
-                "each replica of %s imports its app itself, because while it is imported %s", spec.target, why
-            )
+            self._refuse(name, spec, f"while it is imported {' and '.join(obstacles)}")
         return not obstacles
+
+    def _refuse(self, name: str, spec: ReplicaSpec, why: str) -> None:
+        """Fork no replica from this template, and log that once."""
+        if name not in self._unfit:
+            self._unfit.add(name)
+            logger.warning("each replica of %s imports its app itself, because %s", spec.target, why)
 
     def adopt(self, replica: str, template: str) -> None:
         """Note that a replica was forked from a template. `template`: empty: from none."""

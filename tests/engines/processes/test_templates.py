@@ -71,11 +71,13 @@ class Replica:
         number: int,
         code: str = "",
         resources: Resources = NO_RESOURCES,
+        *,
+        fork: bool = True,
     ) -> None:
         (folder / "served.py").write_text(APP.format(code=code))
         action = contract_start(ReplicaId(f"{folder.name}.app-1-{number}"), folder)
         assert isinstance(action.spec, ReplicaSpec)
-        self._spec = replace(action.spec, target="served:app", app_dir=str(folder))
+        self._spec = replace(action.spec, target="served:app", app_dir=str(folder), fork=fork)
         self._action = replace(action, spec=self._spec, resources=resources)
         self._processes = processes
         self.process: Process
@@ -158,6 +160,19 @@ async def test_a_replica_has_what_it_reserves_and_no_more(
     assert len([name for name in later if tmp_path.name in name]) == 3
     for replica in replicas:
         await replica.end()
+
+
+async def test_replicas_of_an_app_that_forbids_forks_import_it_themselves(
+    services: ProcessServices, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = LocalProcesses(services)
+    for number in (1, 2):
+        replica = Replica(processes, tmp_path, number, fork=False)
+        found = await replica.about()
+        assert found["imported"] == found["here"]
+        await replica.end()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said == "each replica of served:app imports its app itself, because it sets fork=False"
 
 
 async def test_a_replica_that_is_killed_while_its_template_imports_the_app_ends_both(
