@@ -13,6 +13,7 @@ from app_toolkit.admin.security import check_exposure
 from app_toolkit.config.models import AdminOptions
 from app_toolkit.errors import StartupError
 from app_toolkit.thread import ServerThread
+from app_toolkit.transport.uvicorn_server import EventServer
 from app_toolkit.types import Address
 
 BACKLOG = 128
@@ -116,7 +117,7 @@ class _Connection(H11Protocol):
             self.transport.abort()
 
 
-class _Server(uvicorn.Server):
+class _Server(EventServer):
     def __init__(
         self, config: uvicorn.Config, started: Callable[[], None], end_streams: Callable[[], Awaitable[None]]
     ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 WARN_AFTER_S = 1.0
 """Seconds without running a callback after which an event loop is reported as blocked."""
 
-CHECK_INTERVAL_S = 0.1
+CHECK_INTERVAL_S = 0.25
 """Seconds between two checks of an event loop, and so the most by which a reported duration is too long."""
 
 WATCHDOG = "app_toolkit.watchdog"

@@ -19,7 +19,7 @@ logger = logging.getLogger(WATCHDOG)
 
 
 class Watchdog:
-    """Checks ten times a second whether an event loop responds.
+    """Checks four times a second whether an event loop responds.
 
     A loop that has not responded for a second is logged as one warning, with the line that blocks it. There is no
     warning while a debugger holds the loop's thread, or while the app starts. The thread ends with the loop, or with

@@ -27,6 +27,7 @@ from app_toolkit.proxy.arrival import AcceptedConnection, Capacity, ConnectionLi
 from app_toolkit.proxy.protocol import ClientConnection, ServedConnection, ServerState, Timeouts
 from app_toolkit.proxy.request import HeadLimits
 from app_toolkit.proxy.state import ProxyState
+from app_toolkit.transport.uvicorn_server import EventServer
 from app_toolkit.types import Receive, Scope, Send
 
 __all__ = ["ProxyServer", "ProxyState", "ProxyStatistics"]
@@ -242,7 +243,7 @@ class ProxyServer:
         return [*self._state.connections, *self._limiter.refused]
 
 
-class _Server(uvicorn.Server):
+class _Server(EventServer):
     """Signals when the server is ready, when it begins to stop, and when it has stopped."""
 
     def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:

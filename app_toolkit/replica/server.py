@@ -49,6 +49,7 @@ from app_toolkit.replica.signals import Signals
 from app_toolkit.thread import ServerThread
 from app_toolkit.transport import hop
 from app_toolkit.transport.sockets import check_descriptors, close_in_children, keep_alive
+from app_toolkit.transport.uvicorn_server import EventServer
 from app_toolkit.types import Address, LoopKind, ReplicaId
 from app_toolkit.userapp.cors import cors_of
 from app_toolkit.userapp.loading import Lifespan, host, load, unpack, users_traceback
@@ -388,7 +389,7 @@ class ReplicaServer:
             Path(self._address.removeprefix("unix:")).unlink(missing_ok=True)
 
 
-class Server(uvicorn.Server):
+class Server(EventServer):
     """A uvicorn server that keeps the reason why its startup failed, and whose shutdown leaves no connection open."""
 
     def __init__(
