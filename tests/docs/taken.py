@@ -27,7 +27,22 @@ from app_toolkit.cli.new import choose, read_answers, templates
 from .pages import ROOT, Command, Page
 
 THEIRS = {
-    *("createdb", "export", "git", "initdb", "mypy", "npm", "pg_ctl", "printf", "ray", "ruff", "ssh", "umask", "venv"),
+    *(
+        "createdb",
+        "export",
+        "git",
+        "gunicorn",
+        "initdb",
+        "mypy",
+        "npm",
+        "pg_ctl",
+        "printf",
+        "ray",
+        "ruff",
+        "ssh",
+        "umask",
+        "venv",
+    ),
 }
 """Programs of others, whose options are not held to anything here."""
 

@@ -33,6 +33,7 @@ CLIENTS = "tests/docs/test_client_pages.py"
 ANSWERS = "tests/docs/test_tutorial.py::test_a_step_of_the_tutorial_answers_as_it_shows"
 REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_an_access_record"
 ADMIN = "tests/docs/test_admin.py"
+GUNICORN = "tests/docs/test_gunicorn.py::test_the_project_of_the_page_answers_as_under_gunicorn"
 SHOWN = {
     "docs/admin.md console": f"{ADMIN}::test_requests_of_the_page_are_answered",
     "docs/admin.md json": f"{ADMIN}::test_error_of_the_page_is_answered",
@@ -73,6 +74,8 @@ SHOWN = {
         "tests/observability/test_grafana.py::test_promtool_accepts_the_configuration_of_the_page"
     ),
     "docs/observability.md text": "tests/docs/test_observability.py::test_the_page_explains_events_that_there_are",
+    "docs/migrate/gunicorn.md py": GUNICORN,
+    "docs/migrate/gunicorn.md yaml": GUNICORN,
     "docs/operations.md console": "tests/docs/test_operations.py::test_deploy_prints_the_lines_of_the_page",
     "docs/processes.md ini": "tests/docs/test_pages.py::test_units_and_image_of_the_page_start_the_command",
     "docs/processes.md dockerfile": "tests/docs/test_pages.py::test_units_and_image_of_the_page_start_the_command",
