@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProcessEngine(Engine):
-    capabilities = frozenset({"processes"})
+    capabilities = frozenset({"processes", "edge"})
 
     def __init__(self) -> None:
         self._services: ProcessServices | None = None

@@ -181,7 +181,6 @@ class Supervisor:
     def _run_child(
         self, run: Callable[[ProcessServices, str, socket.socket], None], role: str, name: str, listener: socket.socket
     ) -> None:
-        self._close_inherited(keeps_clients=role == "proxy")
         begin_output(role)
         run(self._services, name, listener)
 
@@ -285,7 +284,9 @@ class Supervisor:
 
         def run() -> None:
             listener = self._controller_listener
-            self._close_inherited(keeps_clients=False)
+            if self._services.clients is not None:  # only proxies and replicas accept clients
+                self._services.clients.close()
+                self._services.clients = None
             begin_output("controller")
             self._run_controller(self._services, listener)
 
@@ -308,12 +309,6 @@ class Supervisor:
         if name == SUPERVISOR:
             close_in_children(listener)
         return listener
-
-    def _close_inherited(self, *, keeps_clients: bool) -> None:
-        """In a child: close the sockets that only this process and one kind of child use."""
-        if not keeps_clients and self._services.clients is not None:
-            self._services.clients.close()
-            self._services.clients = None
 
     def _write(self, text: str) -> None:
         with suppress(OSError):  # the terminal was closed
