@@ -2,12 +2,12 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.identity import ReplicaSetKey
-from app_toolkit.core.publication import decode_replica_set
+from app_toolkit.core.publication import PublishedReplica, ReplicaSetSnapshot, decode_replica_set, encode
 from app_toolkit.dispatch.outbound import Outbound
 from app_toolkit.errors import StartupError
 from app_toolkit.host.edge import EdgeUpstreams, NearReplica
@@ -24,21 +24,14 @@ from app_toolkit.types import Address, NodeId, ReplicaId
 ROUTES_POLL_S = 0.005
 """Seconds between two checks whether the first routes have arrived."""
 
-UNROUTED_S = 8.0
-"""Seconds for which the removal of this replica from the routes waits for the requests in the queues of this process.
-It is less than the lease of a process that follows the routes."""
-
-QUEUE_POLL_S = 0.02
-"""Seconds between two checks whether requests wait."""
-
 
 class ReplicaEdge:
     """Accepts clients on the data loop of one replica, and serves all routes of the instance as a proxy does.
 
     A request for this replica is served without a connection, if the replica has room. All others go to other replicas.
 
-    When the controller removes this replica from the routes, the edge first accepts no more clients and lets the
-    requests in its queues begin, so each request that it has accepted finds a replica, also if all replicas end.
+    When the controller removes this replica from the routes, the edge accepts no more clients. Those that it has
+    accepted keep this replica until it drains, so each of their requests finds one, also if all replicas end.
     """
 
     def __init__(
@@ -63,7 +56,8 @@ class ReplicaEdge:
         self._id = id
         self._replicas = f"{REPLICAS}{replica_set.name}"
         self._access = access
-        self._routed = False
+        #: The replica and its set as they were published last; None: it was not published yet.
+        self._published: tuple[PublishedReplica, ReplicaSetSnapshot] | None = None
         # Set on the data loop.
         self._upstreams: EdgeUpstreams | None = None
         self._near: NearReplica | None = None
@@ -90,21 +84,30 @@ class ReplicaEdge:
         return outbound
 
     def watching(self, watch: Watch) -> Watch:
-        """Return a watch that passes on the removal of this replica only after the edge accepts no more clients."""
+        """Return a watch whose snapshots keep this replica after the controller has removed it from the routes."""
 
         async def wait(seen: Mapping[str, Version], prefixes: tuple[str, ...], /) -> Mapping[str, Snapshot]:
             snapshots = await watch(seen, prefixes)
             snapshot = snapshots.get(self._replicas)
-            if snapshot is not None:
-                routed = snapshot.value is not None and any(
-                    replica.id == self._id for replica in decode_replica_set(snapshot.value).replicas
-                )
-                if self._routed and not routed:
-                    await self._close()
-                self._routed = routed
-            return snapshots
+            return snapshots if snapshot is None else {**snapshots, self._replicas: self._kept(snapshot)}
 
         return wait
+
+    def _kept(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot of the replica set with this replica. If it was removed, accept no more clients."""
+        published = None if snapshot.value is None else decode_replica_set(snapshot.value)
+        others = () if published is None else published.replicas
+        replica = next((replica for replica in others if replica.id == self._id), None)
+        if replica is not None and published is not None:
+            self._published = replica, published
+            return snapshot
+        if self._published is None:
+            return snapshot
+        if self._server is not None:
+            self._server.close()
+        replica, before = self._published
+        kept = replace(published or before, replicas=(*others, replica), cannot_start=None)
+        return replace(snapshot, value=encode(kept))
 
     async def open(self, address: Address, server: Server) -> None:
         assert self._proxy is not None, "the replica has called `outbound`"
@@ -128,16 +131,6 @@ class ReplicaEdge:
     async def _wait_for_routes(self, proxy: ProxyState) -> None:
         while not proxy.registry.ready:  # noqa: ASYNC110 # only once in the life of a replica
             await asyncio.sleep(ROUTES_POLL_S)
-
-    async def _close(self) -> None:
-        """Accept no more clients, and wait until no request waits for a replica, at most `UNROUTED_S` seconds."""
-        server = self._server
-        if server is None:
-            return
-        until = time.monotonic() + UNROUTED_S
-        await server.close()
-        while server.proxy.registry.waiting and time.monotonic() < until:  # noqa: ASYNC110
-            await asyncio.sleep(QUEUE_POLL_S)
 
     async def drain(self, timeout_s: float) -> None:
         if self._server is not None and self._serving is not None:

@@ -125,19 +125,17 @@ class ProxyServer:
         """Wait until the server accepts connections."""
         await self._server.ready.wait()
 
-    async def close(self) -> None:
-        """Accept no new connections, and close those without a request. All others close after their response."""
+    def close(self) -> None:
+        """Accept no new connections, and soon close those without a request. All others close after their response."""
         self.proxy.draining = True
         self._server.should_exit = True
-        await self._server.closing.wait()
 
     async def drain(self, timeout_s: float) -> None:
         """Accept no new connections, and wait until every request is answered. After the timeout, fail the remaining.
 
         WebSockets stay open until their replicas close them, which send the reason in their close frames.
         """
-        self.proxy.draining = True
-        self._server.should_exit = True
+        self.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 # Polling is sufficient, because a proxy drains only once. An event would cost every exchange.
@@ -254,7 +252,6 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
-        self.closing = asyncio.Event()
         self.stopped = asyncio.Event()
         self._stopping = stopping
 
@@ -264,7 +261,6 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopping()
-        asyncio.get_running_loop().call_soon(self.closing.set)  # once uvicorn has closed the idle connections
         try:
             await super().shutdown(sockets)
         finally:

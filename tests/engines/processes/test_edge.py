@@ -112,6 +112,7 @@ class Instance:
     def __init__(self, run: Run) -> None:
         self.url = run.url()
         run.url()
+        self.run = run
         self.supervisor = psutil.Process(run.process.pid)
         self.client: Client = ProcessEngine().connect(f"processes-{run.process.pid}-")
 
@@ -272,3 +273,13 @@ def test_a_killed_replica_resets_only_the_connections_that_it_has_accepted(insta
         with suppress(ConnectionResetError):
             assert connections.pop(killed).recv(1) == b""
         assert all(int(get(connection, "/pid")) != killed for connection in connections.values())
+
+
+def test_a_request_that_has_begun_is_completed_at_the_shutdown(instance: Instance) -> None:
+    with instance.connect() as connection:
+        connection.sendall(b"POST /digest HTTP/1.1\r\nhost: shop\r\ncontent-length: 3\r\n\r\na")
+        instance.run.process.send_signal(signal.SIGTERM)
+        instance.run.until_said("Draining")
+        connection.sendall(b"bc")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 OK")
+    assert instance.run.wait() == 0
