@@ -77,7 +77,7 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
     if http.edge == "replica" and "edge" not in engine.capabilities:
         raise ConfigError("edge = 'replica' needs the engine on processes of one machine: use edge = 'proxy' here")
     if address is None:
-        addresses.check(http)
+        addresses.check(http, is_bound=engine.inherited_address() is not None)
         if http.admin:
             check_exposure(http.admin_host)
             if http.admin_port is not None:
@@ -91,6 +91,12 @@ def start(engine: Engine, specs: Sequence[ApplicationSpec], address: str | None)
 
     Start an instance if none runs there, and take a lease. Log in one line which options have no effect in this engine.
     """
+    warn_of_options(engine, specs)
+    return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None)
+
+
+def warn_of_options(engine: Engine, specs: Iterable[ApplicationSpec]) -> None:
+    """Log in one line which options of these applications have no effect in this engine."""
     lines = [
         f"{each.config.name}: {', '.join(options)}"
         for spec in specs
@@ -99,7 +105,6 @@ def start(engine: Engine, specs: Sequence[ApplicationSpec], address: str | None)
     ]
     if lines:
         logger.warning("in this engine these options have no effect: %s", "; ".join(lines))
-    return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None)
 
 
 def changes(

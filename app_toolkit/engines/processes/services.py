@@ -28,6 +28,12 @@ CONTROLLER = "controller"
 STARTED = b"+"
 """What the owner of an instance receives once its processes can be asked."""
 
+RELEASED = b"-"
+"""What the owner of an instance sends to let it go on without an owner."""
+
+OUTPUT = "output.log"
+"""The file with what the processes of an instance in the background print, in the folder of the logs."""
+
 RECORDS = "records"
 """The folder of the log files, beside the access logs."""
 
@@ -63,6 +69,11 @@ class ProcessServices:
     @property
     def log_folder(self) -> Path:
         return self.folder.folder(LOGS) / RECORDS
+
+    @property
+    def output(self) -> Path:
+        """The file with what the processes print, if the instance runs in the background."""
+        return self.folder.folder(LOGS) / OUTPUT
 
     def payloads(self) -> AbstractContextManager[Payloads | None]:
         return contextlib.nullcontext(None)

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from app_toolkit.engines.processes import child, controller, template
+from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import fork
 from app_toolkit.engines.processes.output import begin_output
-from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, RELEASED, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.userapp.ending import adopt_orphans, descendants
 
-ROLES: dict[str, Callable[[ProcessServices, str, socket.socket], None]] = {
+ROLES: dict[str, Callable[[ProcessServices, str, socket.socket, Grant], None]] = {
     "replica": child.run_replica,
     "proxy": child.run_proxy,
     "template": template.run,
@@ -57,6 +58,8 @@ class Child:
     role: str
     template: str = ""
     """The template that has forked it; empty: the supervisor has."""
+    granted: Grant = NOTHING
+    """What it has reserved, for a controller that has not started it."""
 
 
 class Supervisor:
@@ -66,10 +69,12 @@ class Supervisor:
         self,
         services: ProcessServices,
         run_controller: Callable[[ProcessServices, socket.socket], None] = controller.run,
+        notify: Callable[[str], None] = lambda state: None,
     ) -> None:
-        """`run_controller`: what the process of the controller does."""
+        """`run_controller`: what the process of the controller does. `notify`: reports a state to systemd."""
         self._services = services
         self._run_controller = run_controller
+        self._notify = notify
         self._children: dict[str, Child] = {}
         self._ends: OrderedDict[str, str] = OrderedDict()
         """Why processes have ended, by name: at most `KEPT`."""
@@ -93,7 +98,8 @@ class Supervisor:
         Parameters:
             command: A child, such as the command that deploys an app. The instance ends with it, and signals are
                 passed on to it. None: signals shut the instance down.
-            owner: The other end receives `STARTED`, and the instance ends when it is closed. None: it has no owner.
+            owner: The other end receives `STARTED`. The instance ends when that end is closed, unless it has sent
+                `RELEASED` before. None: it has no owner.
         """
         self._command = command
         adopt_orphans()
@@ -103,13 +109,14 @@ class Supervisor:
         if owner is not None:
             close_in_children(owner)
             owner.send(STARTED)
-            server.watch(owner, partial(self._end, 0))
+            server.watch(owner, partial(self._read_owner, server, owner))
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of a child copies the pages that it shares with this process
         self._start_controller()
         while self._code is None:
             server.run_once(self._act_on_time())
         self._kill_all()
+        self._close_clients()  # who finds no folder can bind the port again
         self._services.folder.end()
         return self._code
 
@@ -138,6 +145,7 @@ class Supervisor:
         if now - self._signalled_at < SAME_S:
             return
         self._signalled_at = now
+        self._notify("STOPPING=1")
         if self._command is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._command, number)
@@ -148,6 +156,13 @@ class Supervisor:
             if self._controller:
                 os.kill(self._controller, signal.SIGTERM)
 
+    def _read_owner(self, server: Server, owner: socket.socket) -> None:
+        server.unwatch(owner)
+        with suppress(OSError), owner:
+            if owner.recv(len(RELEASED)) == RELEASED:
+                return
+        self._end(0)
+
     # Orders
 
     def _receive(self, request: Request) -> None:
@@ -157,38 +172,40 @@ class Supervisor:
             case "register":
                 request.perform(partial(self._register, request.pid))
             case "running":
-                request.answer({name: (running.role, running.template) for name, running in self._children.items()})
+                request.answer(
+                    {name: (child.role, child.template, child.granted) for name, child in self._children.items()}
+                )
             case "note_end":
                 request.perform(self._announce_end)
             case "ended":
                 self._wait_for_end(request)
             case "kill":
                 request.perform(self._kill)
+            case "ready":
+                request.perform(partial(self._notify, "READY=1"))
             case _:
                 request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
 
-    def _start(self, role: str, name: str) -> None:
+    def _start(self, role: str, name: str, granted: Grant = NOTHING) -> None:
         """Start a process, unless it runs already."""
         if name in self._children:
             return
         listener = self._new_listener(name)
         try:
-            run = partial(self._run_child, ROLES[role], role, name, listener)
-            self._children[name] = Child(fork(run, f"at-{role}"), role)
+            run = partial(self._run_child, role, name, listener, granted)
+            self._children[name] = Child(fork(run, f"at-{role}"), role, granted=granted)
         finally:
             listener.close()
 
-    def _run_child(
-        self, run: Callable[[ProcessServices, str, socket.socket], None], role: str, name: str, listener: socket.socket
-    ) -> None:
+    def _run_child(self, role: str, name: str, listener: socket.socket, granted: Grant) -> None:
         begin_output(role)
-        run(self._services, name, listener)
+        ROLES[role](self._services, name, listener, granted)
 
-    def _register(self, pid: int, name: str, template: str) -> None:
+    def _register(self, pid: int, name: str, template: str, granted: Grant) -> None:
         """Take over a process that a template has forked. Raises `ControlError` if one of this name runs already."""
         if name in self._children:
             raise ControlError(f"a process {name!r} runs already")
-        self._children[name] = Child(pid, "replica", template)
+        self._children[name] = Child(pid, "replica", template, granted)
 
     def _announce_end(self, name: str, sentence: str) -> None:
         """Note why a process will end, as it says itself."""
@@ -226,7 +243,7 @@ class Supervisor:
         elif pid == self._controller:
             self._controller = 0
             if code == 0:
-                self._end(0)
+                self._note_shutdown()
             else:
                 self._write(f"{CONTROLLER}: {sentence(code)}; another one starts\n")
                 soon = self._controller_started_at + RESTART_S
@@ -246,6 +263,14 @@ class Supervisor:
         self._orphans_at = time.monotonic() + ORPHAN_S
         for request in self._waiting.pop(name, ()):
             request.answer(why)
+
+    def _note_shutdown(self) -> None:
+        """End, because the instance was shut down. The command may still report why, and ends by itself."""
+        if self._command is None:
+            self._end(0)
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(self._services.path_of(SUPERVISOR))  # to others, the instance has ended
 
     def _end(self, code: int) -> None:
         if self._code is None:
@@ -284,15 +309,19 @@ class Supervisor:
 
         def run() -> None:
             listener = self._controller_listener
-            if self._services.clients is not None:  # only proxies and replicas accept clients
-                self._services.clients.close()
-                self._services.clients = None
+            self._close_clients()  # only proxies and replicas accept clients
             begin_output("controller")
             self._run_controller(self._services, listener)
 
         self._controller = fork(run, "at-controller")
         if self._asked:
             os.kill(self._controller, signal.SIGTERM)
+
+    def _close_clients(self) -> None:
+        """Close the socket to which clients connect, in this process."""
+        if self._services.clients is not None:
+            self._services.clients.close()
+            self._services.clients = None
 
     def _kill_orphans(self) -> None:
         """Kill the children that a process of user code has left when it ended."""

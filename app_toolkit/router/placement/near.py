@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from app_toolkit.core.preference import Preference
+from app_toolkit.router.permits import ReplicaPermits
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.interface import Placement, Replicas
-from app_toolkit.router.targets import Upstream
 from app_toolkit.types import ReplicaId
 
 
@@ -25,7 +25,7 @@ class Near:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         if free is None and not avoid:
