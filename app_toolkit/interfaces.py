@@ -270,6 +270,8 @@ class ReplicaSpec:
     """What the replica passes to `logging.config.dictConfig`; None: nothing."""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment variables that the replica sets before it imports the app. They contain secrets."""
+    edge: Mapping[str, Any] | None = None
+    """For an ingress: `ProxyOptions` as plain data, if its replicas accept clients; None: proxies accept them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +306,10 @@ class Location:
     node: NodeId
     remote_address: Address | None = None
     """For a replica: the address for callers on other nodes; None: they cannot connect."""
+    clients: Address | None = None
+    """For a replica: the address at which it accepts clients, as that of a proxy; None: it accepts none."""
+    edge: str = ""
+    """The hash of the options with which a replica accepts clients; empty: it accepts none."""
 
 
 class Watch(Protocol):

@@ -74,6 +74,8 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
             f"log_file = '-' shows only the log files of a local cluster, not those of the cluster {address}: "
             "leave it out, and use `app-toolkit logs --follow`"
         )
+    if http.edge == "replica" and "edge" not in engine.capabilities:
+        raise ConfigError("edge = 'replica' needs the engine on processes of one machine: use edge = 'proxy' here")
     if address is None:
         addresses.check(http, is_bound=engine.inherited_address() is not None)
         if http.admin:

@@ -164,7 +164,7 @@ def _error_of(response: httpx.Response) -> ToolkitError:
 class HTTPEngine(Engine):
     """Connects to instances over their admin API, at URLs instead of addresses of clusters. Starts none."""
 
-    capabilities = frozenset()
+    capabilities = frozenset({"edge"})  # the instance refuses it otherwise
 
     def check(self, address: str) -> None:
         self.connect(address).close()

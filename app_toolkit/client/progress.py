@@ -63,7 +63,7 @@ def is_serving(status: InstanceStatus, applications: Collection[str]) -> bool:
     """Return whether the latest revision of these applications is up, no other one serves, and clients can reach it."""
     found = [status.application(name) for name in applications]
     available = all(application is not None and application.is_available for application in found)
-    return available and bool(status.proxies) and all(row.replica_set.is_up for row in rows(status, applications))
+    return available and status.url is not None and all(row.replica_set.is_up for row in rows(status, applications))
 
 
 def unfinished(status: InstanceStatus, applications: Collection[str]) -> list[str]:
@@ -130,7 +130,7 @@ def rolled_back(application: ApplicationStatus | None) -> StartupError | None:
 def url_of(status: InstanceStatus, spec: ApplicationSpec) -> str:
     """Return the URL of an application. Raises `ConfigError` while no proxy is up."""
     if status.url is None:
-        raise ConfigError("no proxy of this instance is up")
+        raise ConfigError("no process of this instance accepts clients")
     return status.url + (spec.route_prefix or "").rstrip("/")
 
 

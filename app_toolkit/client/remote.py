@@ -18,7 +18,15 @@ from app_toolkit.core.slow import SlowRequest, slowest, with_calls
 from app_toolkit.core.status import InstanceStatus, Load, ReplicaSetStatus
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.errors import CorruptValue, InstanceEnded, StaleEpoch, WaitTimeout
-from app_toolkit.host.orders import GetCallLoads, GetCallsOf, GetSlowRequests, GetStatistics, Order, ReadLogs
+from app_toolkit.host.orders import (
+    GetCallLoads,
+    GetCallsOf,
+    GetEdgeStatistics,
+    GetSlowRequests,
+    GetStatistics,
+    Order,
+    ReadLogs,
+)
 
 R = TypeVar("R")
 
@@ -126,6 +134,7 @@ class RemoteClient(Client):
         statistics = self._ask([*proxies, *replicas], GetStatistics())
         calling = self._ask(replicas, GetCallLoads())
         at_proxies = {id: statistics[id] for id in proxies if id in statistics}
+        at_proxies |= self._ask([replica.id for replica in status.edges], GetEdgeStatistics())
 
         def load(name: str) -> Load:
             at_replicas = {id: statistics[id] for id in replica_sets[name] if id in statistics}
@@ -165,12 +174,20 @@ class RemoteClient(Client):
     def logs(
         self, query: LogQuery, last: int = MOST_RECORDS, after: Mapping[str, Mapping[str, str]] | None = None
     ) -> LogPage:
-        """As of `Client.logs`. One proxy of each host reads the files, or another one, if the first does not answer."""
+        """As of `Client.logs`.
+
+        One process of each host that accepts clients reads the files, or another one, if the first does not answer.
+        """
         addresses = self.control.addresses()
         proxies: dict[str, list[str]] = {}  # by the address of their host
-        for replica_set in self.execute(GetStatus()).proxies:
+        status = self.execute(GetStatus())
+        for replica_set in status.proxies:
             node = ProcessSetKey.parse(replica_set.name).node
             proxies.setdefault(addresses.get(node, node), []).extend(replica.id for replica in replica_set.replicas)
+        for replica in status.edges:
+            assert replica.node is not None, "it accepts clients, so it has started"
+            host = addresses.get(replica.node, replica.node)
+            proxies.setdefault(host, []).append(replica.id)
         before = after or {}
         read: dict[str, NodeLogs] = {}
         for turn in range(max(map(len, proxies.values()), default=0)):

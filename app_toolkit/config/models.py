@@ -44,9 +44,9 @@ RESTARTS = {"restarts": True}
 are applied by callers or the controller, or reloaded by running replicas (`reloadable_options`)."""
 
 
-Capability = Literal["processes", "nodes", "resources", "limits", "ray"]
+Capability = Literal["processes", "nodes", "resources", "limits", "ray", "edge"]
 """What an engine can do beyond one replica in one process: start processes, place them on several nodes, reserve
-resources for them, limit what they use, and apply the options in the table `ray`."""
+resources for them, limit what they use, apply the options in the table `ray`, and let replicas accept clients."""
 
 
 PROCESSES: dict[str, JsonValue] = {"needs": "processes"}
@@ -454,6 +454,11 @@ class DeploymentConfig(IngressPolicy):
         return int(self.num_replicas)
 
     @property
+    def least_replicas(self) -> int:
+        """The fewest replicas that run while nothing has failed."""
+        return int(self.num_replicas) if self.autoscaling_config is None else self.autoscaling_config.min_replicas
+
+    @property
     def max_replicas(self) -> int:
         """The most replicas that requests can be spread over, without those that an update replaces."""
         return int(self.num_replicas) if self.autoscaling_config is None else self.autoscaling_config.max_replicas
@@ -810,6 +815,8 @@ class ProxyOptions(Model):
     """address of the proxies"""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8_000
     """port of the proxies; 0: any free port"""
+    edge: Literal["proxy", "replica"] = "proxy"
+    """what accepts clients: proxies, or on processes of one machine, the replicas of the routes themselves"""
     proxies_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     """proxies per node; they share the port"""
     keep_alive_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 5.0

@@ -631,6 +631,8 @@ class Controller:
             key = replica_set_of(event.replica)
             if are_proxies(key):
                 self.desired.proxies.learn(event.location.address)
+            elif event.location.clients is not None:
+                self.desired.proxies.learn(event.location.clients)
             elif isinstance(key, ProcessSetKey):
                 self.desired.admin.learn(event.location.address)
 

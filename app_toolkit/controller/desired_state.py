@@ -10,7 +10,7 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.suggestions import nearest
 from app_toolkit.controller.admin import START_S, Admin
 from app_toolkit.controller.leases import LEASE_S, Leases
-from app_toolkit.controller.proxies import Proxies
+from app_toolkit.controller.proxies import Proxies, are_needed
 from app_toolkit.controller.state_store import StateStore, StoredState
 from app_toolkit.core import applications, rollout, shutdown, traffic
 from app_toolkit.core.canary import CanaryRelease
@@ -34,6 +34,7 @@ class _Specs:
 
     rollout: Rollout
     spread: bool
+    edge: Mapping[str, Any] | None
     specs: Mapping[AnySetKey, ReplicaSetSpec]
 
 
@@ -100,7 +101,7 @@ class DesiredState:
 
     def specs(self) -> dict[AnySetKey, ReplicaSetSpec]:
         """Return the specs of the replica sets that are desired now, by key."""
-        proxies, admin = self.proxies.specs(), self.admin.specs()
+        proxies, admin = self._proxies(), self.admin.specs()
         self._followed = {**proxies, **admin}
         self._specs = {key: self._specs_of(each) for key, each in self.rollouts.items()}
         deployments = {key: spec for each in self._specs.values() for key, spec in each.specs.items()}
@@ -108,11 +109,15 @@ class DesiredState:
 
     def _specs_of(self, stands: Rollout) -> "_Specs":
         """Compute the replica sets of an application, or reuse those from before: computing them takes a while."""
-        before, spread = self._specs.get(stands.key), self.proxies.spread
-        if before is not None and before.rollout is stands and before.spread == spread:
+        before, spread, edge = self._specs.get(stands.key), self.proxies.spread, self.proxies.edge
+        if before is not None and before.rollout is stands and before.spread == spread and before.edge == edge:
             return before
-        specs = applications.replica_set_specs(stands.active, spread=spread, number_of=stands.number_of)
-        return _Specs(stands, spread, specs)
+        specs = applications.replica_set_specs(stands.active, spread=spread, number_of=stands.number_of, edge=edge)
+        return _Specs(stands, spread, edge, specs)
+
+    def _proxies(self) -> dict[AnySetKey, ReplicaSetSpec]:
+        active = rollout.active_revisions(self.rollouts.values())
+        return self.proxies.specs() if are_needed(self.proxies.http.edge, active) else {}
 
     @property
     def applications(self) -> dict[ApplicationKey, ApplicationSpec]:
@@ -480,7 +485,7 @@ class DesiredState:
             now: The time on the clock of the controller.
         """
         self.proxies.follow(occupied, active, now)
-        if {**self.proxies.specs(), **self.admin.specs()} != self._followed:
+        if {**self._proxies(), **self.admin.specs()} != self._followed:
             self._changed()
 
     def continue_shutdown(self, step: ShutdownStep) -> None:

@@ -1,15 +1,25 @@
 """The desired state of the proxies: their nodes, their number and their port."""
 
-import hashlib
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from app_toolkit.config.models import HTTPOptions, ProxyOptions
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions, ProxyOptions
+from app_toolkit.core.applications import options_hash
 from app_toolkit.core.identity import AnySetKey, ProcessSetKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
+
+
+def are_needed(edge: str, applications: Iterable[ApplicationSpec]) -> bool:
+    """Return whether an instance needs proxies.
+
+    It needs none if the replicas of ingresses accept clients, and each ingress always has one. A request to an ingress
+    without replicas would otherwise reach no process.
+    """
+    ingresses = [each.config for spec in applications for each in spec.deployments if each.kind == "ingress"]
+    return edge == "proxy" or not ingresses or any(config.least_replicas == 0 for config in ingresses)
+
 
 EMPTY_S = 30.0
 """Seconds for which a node without replicas keeps its proxies, because a crashed replica may start there again."""
@@ -74,6 +84,11 @@ class Proxies:
         """Whether proxies are on several nodes."""
         return bool(self._until)
 
+    @property
+    def edge(self) -> Mapping[str, Any] | None:
+        """The options with which the replicas of ingresses accept clients; None: only proxies accept them."""
+        return _own(self.http) if self.http.edge == "replica" else None
+
     def specs(self) -> dict[AnySetKey, ReplicaSetSpec]:
         """Return the specs of the replica sets by key. The node of the controller is first."""
         known = self.http.port or self.port
@@ -90,7 +105,7 @@ class Proxies:
         options = _own(self.http)
         return ReplicaSetSpec(
             key=ProcessSetKey("proxy", node),
-            template_hash=hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12],
+            template_hash=options_hash(options),
             target=target,
             template=ProxySpec(ReplicaId(""), {**options, "port": self.http.port or self.port}, node),
             apart=True,  # old and new proxies use the same port, and may have different options for sharing it

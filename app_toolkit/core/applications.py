@@ -1,7 +1,10 @@
 """Decides whether an application may be applied beside the others of an instance, and computes its replica sets."""
 
+import hashlib
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from app_toolkit.config.files import applied_again
 from app_toolkit.config.models import (
@@ -264,16 +267,23 @@ def replica_set_specs(
     *,
     spread: bool,
     number_of: Callable[[ApplicationSpec], int] = lambda spec: 0,
+    edge: Mapping[str, Any] | None = None,
 ) -> dict[AnySetKey, ReplicaSetSpec]:
     """Return the replica sets of these applications, by key.
 
     `spread`: whether their callers are on several nodes. `number_of` returns the number of a revision; 0: not known.
+    `edge`: the options with which the replicas of ingresses accept clients. None: proxies accept them.
     """
     return {
-        key: _replica_set_spec(key, spec, deployment, number_of(spec), spread=spread)
+        key: _replica_set_spec(key, spec, deployment, number_of(spec), edge, spread=spread)
         for spec in applications
         for key, deployment in zip(replica_set_keys(spec), spec.deployments, strict=True)
     }
+
+
+def options_hash(options: Mapping[str, Any]) -> str:
+    """Return a short hash of the options of a process that accepts clients."""
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _resources(options: ResourceOptions) -> Resources:
@@ -298,10 +308,17 @@ def _without_secrets(resources: Resources, secrets: Collection[str]) -> tuple[Re
 
 
 def _replica_set_spec(
-    key: ReplicaSetKey, spec: ApplicationSpec, deployment: DeploymentSpec, revision: int, *, spread: bool
+    key: ReplicaSetKey,
+    spec: ApplicationSpec,
+    deployment: DeploymentSpec,
+    revision: int,
+    edge: Mapping[str, Any] | None,
+    *,
+    spread: bool,
 ) -> ReplicaSetSpec:
     config, origin = deployment.config, deployment.origin or spec
     template_hash = spec.template_hash(config.name)
+    edge = edge if deployment.kind == "ingress" else None
     secrets = secrets_of(deployment)
     resources, variables = _without_secrets(_resources(config.resources), secrets)
     return ReplicaSetSpec(
@@ -332,7 +349,9 @@ def _replica_set_spec(
             fork=spec.fork,
             logging_config=spec.logging_config,
             variables=variables,
+            edge=edge,
         ),
+        edge="" if edge is None else options_hash(edge),
         policy=config.policy,
         idempotent=deployment.idempotent if deployment.kind == "class" else (),
         resources=resources,

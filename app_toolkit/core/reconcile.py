@@ -188,6 +188,9 @@ class ReplicaSetSpec:
     drains."""
     spread: bool = False
     """Whether its callers are on several nodes. If so, a replica without a remote address is replaced."""
+    edge: str = ""
+    """The hash of the options with which its replicas accept clients; empty: they accept none. A replica that has
+    started with others is replaced."""
     lingers: bool = False
     """Whether proxies keep running after they have drained, until the replicas have closed the WebSockets that pass
     through them."""
@@ -580,7 +583,8 @@ def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord) -> _Moves:
 def _is_outdated(spec: ReplicaSetSpec, replica: ReplicaRecord) -> bool:
     if replica.template_hash != spec.template_hash or _cannot_reload(spec, replica) or replica.recycled is not None:
         return True
-    return spec.spread and replica.location is not None and replica.location.remote_address is None
+    location = replica.location
+    return location is not None and (location.edge != spec.edge or (spec.spread and location.remote_address is None))
 
 
 def _leave(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Action:
@@ -594,6 +598,8 @@ def _leave(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Action:
         return Retire(replica.id, f"it is replaced by template hash {spec.template_hash}")
     if _cannot_reload(spec, replica):
         return Retire(replica.id, "it could not apply the new options and is replaced")
+    if replica.location is not None and replica.location.edge != spec.edge:
+        return Retire(replica.id, "the options with which it accepts clients have changed")
     if replica.recycled is not None:
         return Retire(replica.id, replica.recycled)
     if _is_outdated(spec, replica):

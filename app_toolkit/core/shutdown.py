@@ -22,6 +22,8 @@ class ShutdownStep(Enum):
 
     REQUESTS = auto()
     """The proxies refuse new requests and finish the ongoing ones. All replicas still run."""
+    EDGES = auto()
+    """The replicas that accept clients end, as the proxies do in the step before. The others, which they call, run."""
     REPLICAS = auto()
     """The replicas end. They close the WebSockets that still pass through the proxies."""
     PROXIES = auto()
@@ -38,6 +40,12 @@ def step(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> ShutdownStep:
     ]
     if any(proxy.phase is not Phase.STOPPING for proxy in proxies):
         return ShutdownStep.REQUESTS
+    if any(
+        replica.location is not None and replica.location.edge
+        for replica_set in replica_sets.values()
+        for replica in replica_set.record.replicas
+    ):
+        return ShutdownStep.EDGES
     has_replicas = any(isinstance(key, ReplicaSetKey) for key in replica_sets)
     return ShutdownStep.REPLICAS if has_replicas else ShutdownStep.PROXIES
 
@@ -57,6 +65,8 @@ def desired(
             return {**deployments, **proxies, **admin}
         case ShutdownStep.REQUESTS:
             return {**deployments, **admin}
+        case ShutdownStep.EDGES:
+            return {**{key: spec for key, spec in deployments.items() if not spec.edge}, **admin}
         case ShutdownStep.REPLICAS:
             return dict(admin)
         case ShutdownStep.PROXIES:
@@ -65,12 +75,12 @@ def desired(
 
 def proxies_linger(step: ShutdownStep | None) -> bool:
     """Return whether proxies keep running after they have drained, because WebSockets may still pass through them."""
-    return step in (ShutdownStep.REQUESTS, ShutdownStep.REPLICAS)
+    return step in (ShutdownStep.REQUESTS, ShutdownStep.EDGES, ShutdownStep.REPLICAS)
 
 
 def longest(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> float:
-    """Return the seconds within which all processes have ended or were killed: first the proxies, then all others."""
-    proxies, others = 0.0, 0.0
+    """Return the seconds within which all processes have ended or were killed, in the order of the steps."""
+    proxies, edges, others = 0.0, 0.0, 0.0
     for key, replica_set in replica_sets.items():
         if not replica_set.record.replicas:
             continue
@@ -81,6 +91,8 @@ def longest(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> float:
             lasts += FOUND_S
         if not isinstance(key, ReplicaSetKey):
             proxies = max(proxies, lasts)
+        elif spec.edge:
+            edges = max(edges, UNROUTE_S + lasts)
         else:
             others = max(others, UNROUTE_S + lasts)
-    return proxies + others
+    return proxies + edges + others

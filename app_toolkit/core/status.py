@@ -58,6 +58,8 @@ class ReplicaStatus:
     """The node of the cluster; None until the replica has started."""
     remote_address: str | None = None
     """The address for callers on other nodes; None: they cannot reach the replica."""
+    clients: str | None = None
+    """The address at which the replica accepts clients; None: it accepts none."""
     unhealthy: str | None = None
     """Why the replica may not serve, as a phrase without a subject; None: it answered its last health check well."""
     recycled: str | None = None
@@ -293,11 +295,22 @@ class InstanceStatus:
         return None if address is None else f"http://{address.partition(':')[2]}"
 
     @property
+    def edges(self) -> list[ReplicaStatus]:
+        """The replicas that accept clients."""
+        deployments = (replica_set for each in self.applications for replica_set in each.deployments)
+        return [
+            replica
+            for replica_set in (*deployments, *self.leaving)
+            for replica in replica_set.replicas
+            if replica.clients is not None
+        ]
+
+    @property
     def url(self) -> str | None:
-        """The URL for clients, `http://HOST:PORT` or `https://HOST:PORT`; None while no proxy has started."""
+        """The URL for clients, `http://HOST:PORT` or `https://HOST:PORT`; None while no process accepts them."""
         addresses = [
             proxy.address for replica_set in self.proxies for proxy in replica_set.replicas if proxy.address is not None
-        ]
+        ] or [replica.clients for replica in self.edges if replica.clients is not None]
         if not addresses:
             return None
         kind, _, place = addresses[0].partition(":")
@@ -552,6 +565,7 @@ def _replica_status(replica: ReplicaRecord, now: float) -> ReplicaStatus:
         free=replica.unplaceable.free if replica.unplaceable else None,
         node=replica.location.node if replica.location else None,
         remote_address=replica.location.remote_address if replica.location else None,
+        clients=replica.location.clients if replica.location else None,
         unhealthy=unhealthy(replica, now),
         recycled=replica.recycled,
     )

@@ -18,7 +18,8 @@ from app_toolkit.core.slow import SlowRequest
 from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec
 
 if TYPE_CHECKING:
-    from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
+    from app_toolkit.host.process import ControlledProcess, ReplicaProcess
+    from app_toolkit.proxy.server import ProxyStatistics
     from app_toolkit.router.remote import CallLoad
 
 P = TypeVar("P", bound="ControlledProcess", contravariant=True)
@@ -199,6 +200,14 @@ class GetCallLoads(Question["ReplicaProcess", Mapping[str, "CallLoad"]]):
 
 
 @dataclass(frozen=True)
+class GetEdgeStatistics(Question["ReplicaProcess", "ProxyStatistics | None"]):
+    """Return the statistics of the clients that a replica has accepted. None: it accepts none."""
+
+    def perform(self, process: "ReplicaProcess") -> "ProxyStatistics | None":
+        return process.edge_statistics()
+
+
+@dataclass(frozen=True)
 class GetSlowRequests(Question["ControlledProcess", list[SlowRequest]]):
     """Return at most `last` of the slowest requests, or calls that handles have made. `name`: as of `Client.slow`."""
 
@@ -220,8 +229,8 @@ class GetCallsOf(Question["ControlledProcess", list[SlowRequest]]):
 
 
 @dataclass(frozen=True)
-class ReadLogs(Question["ProxyProcess", NodeLogs]):
-    """Return what the log files of the node of a proxy have for a query. The arguments are those of `LogFolder.read`.
+class ReadLogs(Question["ControlledProcess", NodeLogs]):
+    """Return what the log files of the node of a process have for a query. The arguments are those of `LogFolder.read`.
 
     Raises `OSError` or `InsecurePath` if the files cannot be read.
     """
@@ -235,7 +244,7 @@ class ReadLogs(Question["ProxyProcess", NodeLogs]):
     def answer_s(self) -> float:
         return LOGS_S
 
-    def perform(self, process: "ProxyProcess") -> NodeLogs:
+    def perform(self, process: "ControlledProcess") -> NodeLogs:
         return process.read_logs(self.query, self.last, self.after)
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -28,20 +29,22 @@ from app_toolkit.admin.server import AdminServer
 from app_toolkit.client.client import Client
 from app_toolkit.config import settings
 from app_toolkit.config.models import AdminOptions, HTTPOptions
+from app_toolkit.core.applications import options_hash
 from app_toolkit.core.diff import listed
-from app_toolkit.core.identity import AnySetKey
+from app_toolkit.core.identity import AnySetKey, ApplicationKey
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.reconcile import STOP_S
 from app_toolkit.core.replica_state import Found, ProbePassed
-from app_toolkit.core.slow import SlowRequest
-from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
+from app_toolkit.core.slow import SlowRequest, slowest
+from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, StartupError, Unresponsive
 from app_toolkit.host.exit_functions import run_exit_functions
 from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.preparation import Prepared, context_of, prepare
+from app_toolkit.host.replica_edge import ReplicaEdge
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import last_epoch
-from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec, Watch
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.aggregate import MetricsAggregate
 from app_toolkit.observability.log_file import LogFile
@@ -55,6 +58,7 @@ from app_toolkit.observability.snapshots import Snapshots, UserMetrics
 from app_toolkit.observability.tracing import begin_tracing, end_tracing
 from app_toolkit.observability.user_metrics import UserRegistry
 from app_toolkit.proxy.hosted_proxy import HostedProxy
+from app_toolkit.proxy.server import ProxyStatistics
 from app_toolkit.proxy.sharing import SharedPort
 from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica.admission.replica import ReplicaStatistics
@@ -64,6 +68,7 @@ from app_toolkit.router import handle
 from app_toolkit.router.remote import CallLoad, RemoteDataPlane
 from app_toolkit.router.router import Router
 from app_toolkit.thread import ServerThread
+from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp.loading import users_traceback
 
@@ -205,6 +210,17 @@ class ControlledProcess:
         """Return the slow calls that handles have made for these requests."""
         return [] if self.slow is None else self.slow.calls_of(request_ids)
 
+    def read_logs(self, query: LogQuery, last: int, after: Mapping[str, str] | None) -> NodeLogs:
+        """Return what the log files of this node have for a query. `last` and `after` are those of `LogFolder.read`.
+
+        Raises `OSError` or `InsecurePath` if the files cannot be read.
+        """
+        folder = self.services.log_folder
+        if folder is None:
+            return NodeLogs()
+        with closing(LogFolder(folder)) as opened:
+            return opened.read(query, last, after)
+
 
 class ReplicaProcess(ControlledProcess):
     server: ReplicaServer
@@ -217,6 +233,8 @@ class ReplicaProcess(ControlledProcess):
         self._prepared = prepared
         #: The metrics of user code when this process was forked. None: it prepares itself.
         self._inherited: UserMetrics | None = None
+        #: Accepts clients; None: proxies accept them.
+        self.edge: ReplicaEdge | None = None
 
     @property
     def live(self) -> ReloadableOptions | None:
@@ -237,14 +255,32 @@ class ReplicaProcess(ControlledProcess):
         file = self.services.folder.path / sha256(spec.id.encode()).hexdigest()[:16]
         # On a cluster with one node, no port is opened.
         remote_host = self.services.address if len(self.services.nodes()) > 1 else None
-        around = partial(_calling, spec, secret, self.services)
+        self.edge = None if spec.edge is None else self._new_edge(spec, HTTPOptions(**spec.edge))
+        around = partial(_calling, spec, secret, self.services, self.edge)
         try:
             address = Address(f"unix:{file}.sock")
-            local = self.server.start(spec, secret, address, remote_host, around, prepared.code, prepared.app)
+            local = self.server.start(
+                spec, secret, address, remote_host, around, prepared.code, prepared.app, self.edge
+            )
         except BaseException:  # which is raised again
             self._run_exit_functions(STOP_S)
             raise
-        return Location(local, self.services.node, self.server.remote_address)
+        location = Location(local, self.services.node, self.server.remote_address)
+        if self.edge is None or spec.edge is None:
+            return location
+        return replace(location, clients=self.edge.address, edge=options_hash(spec.edge))
+
+    def _new_edge(self, spec: ReplicaSpec, options: HTTPOptions) -> ReplicaEdge:
+        listener = self.services.listener(options.host, options.port)
+        if listener is None:
+            raise StartupError(
+                f"edge = 'replica' needs the socket that `app-toolkit run` binds at its start, and this instance has "
+                f"none at {options.host}:{options.port}: use edge = 'proxy'"
+            )
+        close_in_children(listener)
+        key = ApplicationKey.parse(spec.application).replica_set(spec.deployment)
+        access = access_log(options, self.services, self.name)
+        return ReplicaEdge(options, listener, spec.id, key, access)
 
     def stop(self, timeout_s: float) -> None:
         """End the app, and then do what Python does when a program ends, all within `timeout_s` seconds."""
@@ -270,6 +306,8 @@ class ReplicaProcess(ControlledProcess):
         replica_set = self.replica_set.name
         use = ProcessUse("replica", replica_set, self.name, self.server.lag_s)
         sources: list[Source] = [partial(self.server.samples, replica_set), _samples_of_calls]
+        if self.edge is not None:
+            sources.append(self.edge.samples)
         return Snapshots(
             "replica", replica_set, sources, [use.samples], UserRegistry().collect, inherited=self._inherited
         )
@@ -285,10 +323,19 @@ class ReplicaProcess(ControlledProcess):
         loads = plane.call_loads() if isinstance(plane, RemoteDataPlane) else {}
         return {key.name: load for key, load in loads.items()}
 
+    def edge_statistics(self) -> ProxyStatistics | None:
+        """Return the statistics of the clients that this replica has accepted; None: it accepts none."""
+        return None if self.edge is None else self.edge.statistics()
+
     @property
     def slow(self) -> SlowRequests | None:
         plane = handle.data_plane()
         return plane.slow if isinstance(plane, RemoteDataPlane) else None
+
+    def slow_requests(self, name: str | None, last: int) -> list[SlowRequest]:
+        calls = super().slow_requests(name, last)
+        requests = None if self.edge is None else self.edge.slow
+        return calls if requests is None else slowest([*requests.slowest(name, last), *calls], last)
 
 
 class ProxyProcess(ControlledProcess):
@@ -301,7 +348,7 @@ class ProxyProcess(ControlledProcess):
         here = services.node
         shared = options.proxies_per_node > 1 or list(services.nodes()).count(services.address) > 1
         self.server = HostedProxy(
-            lambda: ProxyState(secret, Router, here, self._access(options)),
+            lambda: ProxyState(secret, Router, here, access_log(options, services, self.name)),
             options,
             partial(services.watch, self.name),
             services.listener(options.host, options.port)
@@ -314,29 +361,9 @@ class ProxyProcess(ControlledProcess):
         use = ProcessUse("proxy", "", self.name, self.server.lag_s)
         return Snapshots("proxy", "", [partial(self.server.samples, self.name)], [use.samples])
 
-    def read_logs(self, query: LogQuery, last: int, after: Mapping[str, str] | None) -> NodeLogs:
-        """Return what the log files of this node have for a query. `last` and `after` are those of `LogFolder.read`.
-
-        Raises `OSError` or `InsecurePath` if the files cannot be read.
-        """
-        folder = self.services.log_folder
-        if folder is None:
-            return NodeLogs()
-        with closing(LogFolder(folder)) as opened:
-            return opened.read(query, last, after)
-
     @property
     def slow(self) -> SlowRequests | None:
         return None if self.phase == "starting" else self.server.slow
-
-    def _access(self, options: HTTPOptions) -> AccessLog | None:
-        if not options.access_log:
-            return None
-        if options.access_log == "-":
-            return AccessLog(_write_out)
-        if isinstance(options.access_log, str):
-            return AccessLog(LogFile(Path(options.access_log), most=sys.maxsize).write)
-        return AccessLog(LogFile(self.services.folder.folder(LOGS) / f"access-{self.name}.log").write)
 
 
 class AdminProcess(ControlledProcess):
@@ -386,22 +413,46 @@ def _samples_of_calls() -> Iterable[Sample]:
     return plane.samples() if isinstance(plane, RemoteDataPlane) else ()
 
 
+def access_log(options: HTTPOptions, services: Services, name: ReplicaId) -> AccessLog | None:
+    """Return the access log of the process of this name, which accepts clients; None: the options want none."""
+    if not options.access_log:
+        return None
+    if options.access_log == "-":
+        return AccessLog(_write_out)
+    if isinstance(options.access_log, str):
+        return AccessLog(LogFile(Path(options.access_log), most=sys.maxsize).write)
+    return AccessLog(LogFile(services.folder.folder(LOGS) / f"access-{name}.log").write)
+
+
 def _write_out(lines: str) -> None:
     sys.stdout.write(lines)
     sys.stdout.flush()
 
 
 @contextlib.asynccontextmanager
-async def _calling(spec: ReplicaSpec, secret: bytes, services: Services) -> AsyncIterator[None]:
-    """Let the handles of a replica call other deployments, on the event loop that serves the replica."""
+async def _calling(
+    spec: ReplicaSpec, secret: bytes, services: Services, edge: ReplicaEdge | None
+) -> AsyncIterator[None]:
+    """Let the handles of a replica call other deployments, on the event loop that serves the replica.
+
+    `edge`: its requests use the same routers and connections. None: the replica accepts no clients.
+    """
     with services.payloads() as payloads:
-        callers = RemoteDataPlane(secret, spec.application, spec.callees, services.node, payloads)
+        outbound = None if edge is None else edge.outbound(secret, services.node)
+        callers = RemoteDataPlane(secret, spec.application, spec.callees, services.node, payloads, outbound=outbound)
         handle.use(callers)  # until the process ends: a handle must never call objects in this process instead
-        life = callers.run(partial(services.watch, spec.id), partial(services.report, spec.id))
+        watch: Watch = partial(services.watch, spec.id)
+        if edge is not None:
+            watch = edge.watching(watch)
+        life = (outbound or callers).run(watch, partial(services.report, spec.id))
         following = asyncio.get_running_loop().create_task(life)
         try:
             yield
         finally:
+            if edge is not None:
+                edge.close()
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await callers.aclose()
+            if outbound is not None:
+                await outbound.aclose()

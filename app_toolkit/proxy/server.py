@@ -126,13 +126,17 @@ class ProxyServer:
         """Wait until the server accepts connections."""
         await self._server.ready.wait()
 
+    def close(self) -> None:
+        """Accept no new connections, and soon close those without a request. All others close after their response."""
+        self.proxy.draining = True
+        self._server.should_exit = True
+
     async def drain(self, timeout_s: float) -> None:
         """Accept no new connections, and wait until every request is answered. After the timeout, fail the remaining.
 
         WebSockets stay open until their replicas close them, which send the reason in their close frames.
         """
-        self.proxy.draining = True
-        self._server.should_exit = True
+        self.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 # Polling is sufficient, because a proxy drains only once. An event would cost every exchange.

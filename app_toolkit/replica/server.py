@@ -7,12 +7,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import wait
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import uvicorn
 import uvicorn.lifespan.on
@@ -74,6 +74,25 @@ SERVER_FOLDERS = tuple(os.path.dirname(str(package.__file__)) + os.sep for packa
 """The folders of the code that logs with `uvicorn.error` itself."""
 
 
+class ClientEdge(Protocol):
+    """What accepts clients of the instance on the data loop of a replica, beside the server for callers."""
+
+    async def open(self, address: Address, server: "Server") -> None:
+        """Begin to accept clients, and return once that is done.
+
+        `address`: the one at which callers reach the replica. `server`: serves these callers, and has started.
+        """
+        ...
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more clients, and wait at most this time until all of their requests are answered."""
+        ...
+
+    async def stop(self, timeout_s: float) -> None:
+        """Drain, and close all connections after at most this time."""
+        ...
+
+
 class ReplicaServer:
     """One replica, as the threads that control it see it.
 
@@ -99,6 +118,8 @@ class ReplicaServer:
         self._server: Server | None = None
         self.replica: Replica | None = None
         self._hosted: HostedObject | None = None
+        self._edge: ClientEdge | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._reconfiguring = asyncio.Lock()
         #: Set once the app has started; None: no caller waits for the data loop yet.
         self._watchdog: Watchdog | None = None
@@ -114,6 +135,7 @@ class ReplicaServer:
         around: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         code: bytes | None = None,
         app: Any = None,
+        edge: ClientEdge | None = None,
     ) -> Address:
         """Import the app, run its startup, listen, and answer one probe. Return the address of the socket.
 
@@ -122,6 +144,7 @@ class ReplicaServer:
         callers on other nodes; there every caller must prove that it knows the secret. `around`: a context that is
         entered on the data loop before the app is loaded and left after the app has ended. `code`: the packed target,
         if `spec.code` names one. `app`: the target itself. None: it is loaded on the data loop.
+        `edge`: accepts clients once the app has started. None: the replica has only callers.
 
         Raises `TargetError`, `PlanningError`, or `StartupError` with the traceback of the app.
         """
@@ -141,6 +164,7 @@ class ReplicaServer:
             self._remove_socket()
             raise
         self.live = spec.live
+        self._edge = edge
         for listener in self.listeners:
             close_in_children(listener)
         self._thread = ServerThread(
@@ -284,7 +308,8 @@ class ReplicaServer:
     # On the data thread
 
     def _new_loop(self, kind: LoopKind) -> asyncio.AbstractEventLoop:
-        run_in_batches()
+        if self._edge is None:  # clients wake it, not a proxy
+            run_in_batches()
         return new_loop(kind) if self._signals is None else self._signals.new_loop(kind)
 
     def _stop_watchdog(self) -> None:
@@ -339,13 +364,17 @@ class ReplicaServer:
             stream_log=spec.stream_log,
             keys=self._hosted,
         )
-        self._server = Server(self.replica, secret, partial(self._is_up, spec.id, started), lifespan)
+        self._server = Server(self.replica, secret, partial(self._is_up, spec.id, started), lifespan, self._open_edge)
         await self._server.serve(sockets=self.listeners)
 
     def _is_up(self, id: ReplicaId, started: Callable[[], None]) -> None:
         self._watchdog = Watchdog(id)
         self._watchdog.start(asyncio.get_running_loop())
         started()
+
+    async def _open_edge(self) -> None:
+        if self._edge is not None and self._server is not None:
+            await self._edge.open(self._address, self._server)
 
     async def _take_up(self, live: ReloadableOptions) -> None:
         assert self.replica is not None
@@ -364,6 +393,8 @@ class ReplicaServer:
             async with asyncio.timeout(timeout):
                 if self._server is not None:
                     self._server.close_websockets()
+                if self._edge is not None:
+                    await self._edge.drain(timeout)
                 await replica.drain()
                 # Polled once in the life of a replica: a transport does not report when its last byte was sent.
                 while self._server is not None and self._server.has_unsent_responses:  # noqa: ASYNC110
@@ -376,9 +407,25 @@ class ReplicaServer:
     def _begin_stop(self, timeout: float) -> None:
         if self._server is not None:  # otherwise the event loop has not started
             drained = self.replica is not None and self.replica.draining
-            if self.replica is not None:
-                self.replica.wait_queue.close()  # the responses of the wait queue never complete by themselves
-            self._server.end(min(timeout, CLOSING_S) if drained else timeout)
+            timeout = min(timeout, CLOSING_S) if drained else timeout
+            if self._edge is None:
+                self._end(timeout)
+            else:
+                self._ending = asyncio.get_running_loop().create_task(self._end_edge(self._edge, timeout))
+
+    async def _end_edge(self, edge: ClientEdge, timeout: float) -> None:
+        """Close the connections of clients, and then those of callers."""
+        until = time.monotonic() + timeout
+        try:
+            await edge.stop(timeout)
+        finally:
+            self._end(max(until - time.monotonic(), 0.0))
+
+    def _end(self, timeout: float) -> None:
+        assert self._server is not None, "the event loop has started"
+        if self.replica is not None:
+            self.replica.wait_queue.close()  # the responses of the wait queue never complete by themselves
+        self._server.end(timeout)
 
     # Sockets
 
@@ -393,9 +440,22 @@ class Server(EventServer):
     """A uvicorn server that keeps the reason why its startup failed, and whose shutdown leaves no connection open."""
 
     def __init__(
-        self, replica: Replica, secret: bytes, started: Callable[[], None], lifespan: Literal["on", "auto"] = "on"
+        self,
+        replica: Replica,
+        secret: bytes,
+        started: Callable[[], None],
+        lifespan: Literal["on", "auto"] = "on",
+        begin_beside: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`lifespan`: "auto" for an app that may not support lifespans."""
+        """Create a server.
+
+        Parameters:
+            replica: Admits the requests.
+            secret: Authenticates callers.
+            started: Is called once the server accepts callers, and `begin_beside` has returned.
+            lifespan: "auto" for an app that may not support lifespans.
+            begin_beside: Begins what serves beside this server. None: nothing does.
+        """
         startup = Lifespan(replica)
         config = uvicorn.Config(
             startup,
@@ -418,8 +478,10 @@ class Server(EventServer):
             backlog=BACKLOG,
         )
         super().__init__(config)
+        self.replica = replica
         self._startup = startup
         self._started = started
+        self._begin_beside = begin_beside
         log = logging.getLogger("uvicorn.error")
         log.addFilter(_not_reported)
         log.addFilter(_is_not_routine)
@@ -448,7 +510,15 @@ class Server(EventServer):
             raise StartupError(f"the app's startup failed:\n{shortened(str(self._startup.failure))}") from None
         finally:
             log.removeFilter(_is_no_startup_failure)
+        if self._begin_beside is not None:
+            await self._begin_beside()
         self._started()
+
+    @property
+    def app_state(self) -> dict[str, Any]:
+        """The state of the app's lifespan."""
+        state: dict[str, Any] = self.lifespan.state
+        return state
 
     def end(self, timeout: float) -> None:
         """Begin to shut down. Running exchanges have `timeout` seconds."""

@@ -69,6 +69,7 @@ class Router:
         *,
         policy: Policy | None = None,
         rng: Random | None = None,
+        near: ReplicaId | None = None,
     ) -> None:
         """Create a router without replicas.
 
@@ -78,6 +79,7 @@ class Router:
             unserved: Is called whenever a request begins to wait while there is no replica.
             policy: The limits of the deployment. None: the default ones.
             rng: The random numbers of the placements. None: a new generator.
+            near: The replica in this process. None: there is none.
         """
         self.name = name
         #: May be replaced at any time, and applies from then on.
@@ -85,7 +87,7 @@ class Router:
         self._join = join
         self._unserved = unserved
         #: The replicas of the present replica set, and how one of them is chosen.
-        self._placements = Placements(name, rng or Random())
+        self._placements = Placements(name, rng or Random(), near)
         self._replicas = self._placements.replicas
         # The state of a router is its waiters and its permits. `_assign` assigns permits to waiters.
         #: The waiters by the replicas that they avoid and by the group of their preference: those that cannot use a

@@ -17,6 +17,7 @@ from app_toolkit.config.options import Options
 from app_toolkit.config.project import RunDefaults, read_project
 from app_toolkit.config.settings import log_format, log_level, logs_to_stdout, read_settings
 from app_toolkit.deployment import deployment
+from app_toolkit.engines.ray.engine import RayEngine
 from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError
 from app_toolkit.running import deploy, run
@@ -82,6 +83,7 @@ def test_the_environment_overrides_the_project_and_the_command_line_both(
 EACH = {
     "host": ("0.0.0.0", "0.0.0.0"),
     "port": ("9000", 9000),
+    "edge": ("replica", "replica"),
     "proxies_per_node": ("2", 2),
     "keep_alive_timeout_s": ("2.5", 2.5),
     "head_timeout_s": ("3", 3.0),
@@ -200,6 +202,11 @@ def test_records_of_all_processes_go_to_standard_output_only_with_a_local_ray(
     with pytest.raises(SystemExit):
         command_line.main(["run", "--log-file", "app.log"])
     assert "--log-file = 'app.log': input should be '-'" in capsys.readouterr().err
+
+
+def test_on_ray_replicas_accept_no_clients() -> None:
+    with pytest.raises(ConfigError, match=r"^edge = 'replica' needs the engine on processes of one machine: "):
+        launch.check(RayEngine(), None, HTTPOptions(edge="replica"))
 
 
 def test_commands_of_the_page_log_to_standard_output(

@@ -105,5 +105,5 @@ def test_an_application_is_reached_at_the_first_proxy_that_is_up() -> None:
     status = InstanceStatus(1, 1, "healthy", (), (UP, PROXY), ())
     assert url_of(status, spec) == "http://127.0.0.1:8000/shop"
     assert list(serving_at(status, spec)) == ["Serving shop at http://127.0.0.1:8000/shop"]
-    with pytest.raises(ConfigError, match="no proxy of this instance is up"):
+    with pytest.raises(ConfigError, match="no process of this instance accepts clients"):
         url_of(replace(status, proxies=()), spec)

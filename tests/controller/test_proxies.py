@@ -1,8 +1,9 @@
 """Which nodes have proxies, and for how long."""
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.controller.proxies import EMPTY_S, Proxies
+from app_toolkit.controller.proxies import EMPTY_S, Proxies, are_needed
 from app_toolkit.types import Address, NodeId
+from tests.core.specs import application
 
 HOME, NEXT = NodeId("home"), NodeId("next")
 
@@ -68,3 +69,11 @@ def test_found_proxies_stay_until_replicas_have_had_time_to_report():
     assert targets(proxies) == {HOME: 1, NEXT: 1}
     proxies.follow(set(), {NEXT: 1}, 10.0 + EMPTY_S)
     assert targets(proxies) == {HOME: 1}
+
+
+def test_the_replicas_of_ingresses_that_always_run_replace_proxies():
+    always, sleeping = application(), application("docs", autoscaling_config={"min_replicas": 0, "max_replicas": 2})
+    assert not are_needed("replica", [always])
+    assert are_needed("replica", [always, sleeping]), "a request to one without replicas needs a process"
+    assert are_needed("replica", []), "clients get 404"
+    assert are_needed("proxy", [always])

@@ -1,6 +1,7 @@
 """Which applications may stand side by side, and of which replica sets they are made."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +18,12 @@ from app_toolkit.core.applications import (
     replica_set_specs,
     scaled,
 )
+from app_toolkit.core.reconcile import ReplicaSetRecord, Start, plan
+from app_toolkit.core.replica_state import Phase
 from app_toolkit.errors import ConfigError
-from tests.core.specs import application
+from app_toolkit.interfaces import Location
+from app_toolkit.types import Address, NodeId
+from tests.core.specs import application, replica
 from tests.keys import key
 
 NOW = HTTPOptions(port=8000)
@@ -224,3 +229,20 @@ def test_variables_with_secrets_are_set_by_the_replica_and_not_by_ray():
     assert spec.template.variables == {"DB_PASSWORD": "hunter2-", "URL": "x://me:hunter2-@h"}
     assert spec.template.live.secrets == ("hunter2-",)
     assert "hunter2-" not in repr(spec)
+
+
+def test_only_the_replicas_of_ingresses_accept_clients_and_other_options_replace_them():
+    shop = application(model=True)
+    first, second = (replica_set_specs([shop], spread=False, edge={"port": port}) for port in (8000, 9000))
+    web, model = first[key("shop/web")], first[key("shop/model")]
+    assert (web.template.edge, model.template.edge, model.edge) == ({"port": 8000}, None, "")
+    location = Location(Address("unix:/web"), NodeId("home"), clients=Address("tcp:127.0.0.1:8000"), edge=web.edge)
+    accepting = replace(
+        replica(web.key, 1, Phase.RUNNING, template_hash=web.template_hash),
+        location=location,
+        live=web.template.live,
+        ready=True,
+    )
+    record = ReplicaSetRecord(web.key, (accepting,), starts=1)
+    assert not any(isinstance(action, Start) for action in plan(web, record, 0.0, 1))
+    assert any(isinstance(action, Start) for action in plan(second[web.key], record, 0.0, 1))

@@ -59,9 +59,10 @@ def test_each_step_desires_fewer_replica_sets():
     admin = {ADMIN: replica_set(ADMIN, RUN).spec}
     assert desired(None, web, proxies, admin) == web | proxies | admin
     assert desired(ShutdownStep.REQUESTS, web, proxies, admin) == web | admin
+    assert desired(ShutdownStep.EDGES, web, proxies, admin) == web | admin
     assert desired(ShutdownStep.REPLICAS, web, proxies, admin) == admin
     assert desired(ShutdownStep.PROXIES, web, proxies, admin) == {}
-    assert [proxies_linger(each) for each in (None, *ShutdownStep)] == [False, True, True, False]
+    assert [proxies_linger(each) for each in (None, *ShutdownStep)] == [False, True, True, True, False]
 
 
 def test_nothing_takes_no_time():

@@ -14,6 +14,7 @@ from app_toolkit.engines.processes.wire import Request, Server, call
 from app_toolkit.host.exit_report import report_exit
 from app_toolkit.host.orders import Lane, Order, serve
 from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
+from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.types import ReplicaId
 
 REPORT_S = 1.0
@@ -38,6 +39,8 @@ def serve_replica(process: ReplicaProcess, services: ProcessServices, listener: 
             call(services.path_of(SUPERVISOR), "note_end", process.name, sentence, timeout_s=REPORT_S)
 
     report_exit(report)
+    if services.clients is not None:
+        close_in_children(services.clients)
     obey(process, listener)
 
 

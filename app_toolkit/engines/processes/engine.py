@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProcessEngine(Engine):
-    capabilities = frozenset({"processes", "resources", "limits"})
+    capabilities = frozenset({"processes", "resources", "limits", "edge"})
     runs_here = True
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ class ProcessServices:
         self.folder = RuntimeFolder(session, base)
         self.store = SQLiteStore(self.folder.path / "store.db")
         self.clients: socket.socket | None = None
-        """The socket on which the proxies accept clients. The supervisor keeps it open while they are replaced."""
+        """The socket to which clients connect. The supervisor keeps it open while other processes are replaced."""
         self.host = ""
         """The address that it is bound to, as the options name it."""
         self._peers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Peer]] = weakref.WeakKeyDictionary()

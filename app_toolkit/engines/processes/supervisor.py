@@ -116,7 +116,7 @@ class Supervisor:
         while self._code is None:
             server.run_once(self._act_on_time())
         self._kill_all()
-        self._close_inherited(keeps_clients=False)  # who finds no folder can bind the port again
+        self._close_clients()  # who finds no folder can bind the port again
         self._services.folder.end()
         return self._code
 
@@ -198,7 +198,6 @@ class Supervisor:
             listener.close()
 
     def _run_child(self, role: str, name: str, listener: socket.socket, granted: Grant) -> None:
-        self._close_inherited(keeps_clients=role == "proxy")
         begin_output(role)
         ROLES[role](self._services, name, listener, granted)
 
@@ -310,13 +309,19 @@ class Supervisor:
 
         def run() -> None:
             listener = self._controller_listener
-            self._close_inherited(keeps_clients=False)
+            self._close_clients()  # only proxies and replicas accept clients
             begin_output("controller")
             self._run_controller(self._services, listener)
 
         self._controller = fork(run, "at-controller")
         if self._asked:
             os.kill(self._controller, signal.SIGTERM)
+
+    def _close_clients(self) -> None:
+        """Close the socket to which clients connect, in this process."""
+        if self._services.clients is not None:
+            self._services.clients.close()
+            self._services.clients = None
 
     def _kill_orphans(self) -> None:
         """Kill the children that a process of user code has left when it ended."""
@@ -333,12 +338,6 @@ class Supervisor:
         if name == SUPERVISOR:
             close_in_children(listener)
         return listener
-
-    def _close_inherited(self, *, keeps_clients: bool) -> None:
-        """In a child: close the sockets that only this process and one kind of child use."""
-        if not keeps_clients and self._services.clients is not None:
-            self._services.clients.close()
-            self._services.clients = None
 
     def _write(self, text: str) -> None:
         with suppress(OSError):  # the terminal was closed

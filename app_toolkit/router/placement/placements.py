@@ -13,6 +13,7 @@ from app_toolkit.router.placement.hashed import Hashed
 from app_toolkit.router.placement.holders import Holders
 from app_toolkit.router.placement.interface import Placement, Replicas
 from app_toolkit.router.placement.least_loaded import LeastLoaded
+from app_toolkit.router.placement.near import Near
 from app_toolkit.router.placement.pinned import Pinned
 from app_toolkit.router.placement.prefix import Prefix
 from app_toolkit.router.placement.sticky import Sticky
@@ -26,8 +27,8 @@ PREFIX = "prefix"
 class Placements:
     """Places each request by the first field of its preference that is set."""
 
-    def __init__(self, deployment: str, rng: Random) -> None:
-        """`deployment`: its name, for warnings."""
+    def __init__(self, deployment: str, rng: Random, near: ReplicaId | None = None) -> None:
+        """`deployment`: its name, for warnings. `near`: the replica in this process; None: there is none."""
         self.replicas = Replicas(rng)
         self.holders = Holders(self.replicas)
         self._deployment = deployment
@@ -36,6 +37,8 @@ class Placements:
         self._hashed = Hashed(self.replicas)
         self._pinned = Pinned(self.replicas, self)
         self._prefix = Prefix(self.replicas, self._least_loaded, PolicyAlarm(deployment))
+        #: Places requests of clients; None: no replica is in this process.
+        self._near = None if near is None else Near(self.replicas, near, self._sticky)
         self._user_policy: UserPolicy | None = None
         #: The path of the function that was imported last, or could not be imported.
         self._path = ""
@@ -85,4 +88,6 @@ class Placements:
             return self._prefix
         if preference.call is not None and self._user_policy is not None:
             return self._user_policy
+        if self._near is not None:
+            return self._near
         return self._least_loaded if preference.replica is None else self._sticky
