@@ -64,7 +64,7 @@ def test_named_files_exist(capsys: pytest.CaptureFixture[str]) -> None:
         assert set(re.findall(r"(?<!\w)--[\w-]+", sentence)) <= flags
         assert set(re.findall(r"`app-toolkit (\w+)", sentence)) <= commands
         assert set(re.findall(r"'(\w+)'", sentence)) <= ClassConfig.model_fields.keys()
-    assert not flags & OTHER_FLAGS.keys() - {"--reload", "-b", "-w"}
+    assert not flags & OTHER_FLAGS.keys() - {"-b", "-w"}
     assert not commands & OTHER_COMMANDS.keys()
 
 
