@@ -47,12 +47,13 @@ from app_toolkit.client.commands import (
     SetTraffic,
 )
 from app_toolkit.client.interrupts import Interrupts
+from app_toolkit.config.fields import description
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
 from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs
+from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs, set_machine_resources
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion, nearest
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import ApplicationKey, parts_of
@@ -158,23 +159,43 @@ DEFAULTS = {
     "address": "a local Ray",
     "admin_port": "8001, or any free port if that is in use",
     "log_file": "none: replicas log to standard error",
+    "resources": "the GPUs and the memory that the machine has",
 }
 """The meaning of the default None in the help, by option."""
 
 
 def _option(name: str) -> Any:
-    """Return the type of a command line option, with its help from the model."""
+    """Return the type of a command line option. `ServingCommand` adds its help."""
     field = Options.model_fields[name]
-    about = field.description or ""
-    shown = DEFAULTS.get(name) or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
     kinds = get_args(field.annotation) or (field.annotation,)
     kind: Any = next((each for each in (int, float) if each in kinds), str)
     flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
     if field.annotation is bool:
         kind, flags = bool, [f"{flags[0]}/{CommandLine.display_name(f'no_{name}')}"]
-    metavar = {"access_log": "PATH|-|true|false", "log_file": "-"}.get(name)
-    help = f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
-    return Annotated[kind | None, typer.Option(*flags, help=help, metavar=metavar)]
+    metavar = {"access_log": "PATH|-|true|false", "log_file": "-", "resources": "JSON"}.get(name)
+    return Annotated[kind | None, typer.Option(*flags, metavar=metavar)]
+
+
+def _help(name: str) -> str:
+    """Return the help of a command line option, from the model."""
+    default, about = Options.model_fields[name].default, description(Options, name)
+    shown = DEFAULTS.get(name) or (str(default).lower() if isinstance(default, bool) else default)
+    return f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
+
+
+class ServingCommand(typer.core.TyperCommand):
+    """A command that takes options of the model. Only its help reads their descriptions, because that takes long."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for parameter in self.params:
+            name = parameter.name
+            if (
+                isinstance(parameter, typer.core.TyperOption)
+                and parameter.help is None
+                and name in Options.model_fields
+            ):
+                parameter.help = _help(name)
+        super().format_help(ctx, formatter)
 
 
 OPTIONS: dict[str, Any] = {
@@ -229,8 +250,8 @@ class Format(StrEnum):
     yaml = "yaml"
 
 
-@app.command()
-@takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file")
+@app.command(cls=ServingCommand)
+@takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file", "resources")
 def run(
     context: typer.Context,
     target: ServedArgument = None,
@@ -256,6 +277,7 @@ def run(
         **what, plan=chosen.part(PlanOptions), address=chosen.address, reload=reload, command_line=main
     )
     set_logs(chosen)
+    set_machine_resources(chosen.resources)
     screen = Screen.of_server(stderr=chosen.log_file is not None)
     for name in LOG_OPTIONS:
         if context.params[name] is not None and chosen.address is not None:
@@ -266,8 +288,8 @@ def run(
     serve_on_cluster(options, screen, engine_of_run(engine_name, chosen.address))
 
 
-@app.command()
-@takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *LOG_OPTIONS)
+@app.command(cls=ServingCommand)
+@takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *LOG_OPTIONS, "resources")
 def up(
     context: typer.Context,
     target: Annotated[
@@ -297,6 +319,7 @@ def up(
             "use `app-toolkit deploy`"
         )
     set_logs(chosen.model_copy(update={"log_file": None}))  # no process shows the records of the others
+    set_machine_resources(chosen.resources)
     options = RunOptions(**what, plan=chosen.part(PlanOptions), command_line=main)
     start_background(options, Screen(), engine_of_run(engine_name, None))
 
@@ -313,7 +336,7 @@ def down(
     end_background(engine_of_run("processes", None), address, Screen())
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes(*SERVE_OPTIONS, "admin_url", address=RunningAddress, admin_url=AdminURL)
 def deploy(
     context: typer.Context,
@@ -407,7 +430,7 @@ def new(
     Screen().say(f"Created {made}. Its README.md has the next two commands.")
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes("loop", *LOG_OPTIONS)
 def dev(
     context: typer.Context,
@@ -440,7 +463,7 @@ def dev(
     serve_in_one_process(served, host=host, port=port, reload=reload, reload_dirs=reload_dir or (), loop=loop)
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes(*PLAN_OPTIONS)
 def plan(
     context: typer.Context,

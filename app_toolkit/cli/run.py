@@ -1,6 +1,5 @@
 """The command `run`: serves apps in the foreground, until a signal asks it to stop."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,8 @@ from app_toolkit.client.progress import ended, is_serving, rows, serving_at
 from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
+from app_toolkit.config.settings import machine_resources
+from app_toolkit.engines.processes import machine
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.launch import Manifest
 from app_toolkit.planning import shared_logs, stream_log_warnings, with_sources
@@ -125,10 +126,10 @@ def plannings(options: RunOptions, fork: Callable[[], None] | None = None) -> It
 
 
 def _warn_of_few_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> None:
-    available, reserved = os.cpu_count() or 1, sum(spec.num_cpus for spec in specs)
-    if reserved > available:
+    available, reserved = machine.cpus(), sum(spec.num_cpus for spec in specs)
+    if reserved > available and "CPU" not in machine_resources():
         screen.say(
-            f"The replicas reserve {reserved:g} CPUs; this machine has {available}. The replicas will share them. "
+            f"The replicas reserve {reserved:g} CPUs; this machine has {available:g}. The replicas will share them. "
             "Reduce `num_replicas` or `num_cpus` if the app is slow."
         )
 

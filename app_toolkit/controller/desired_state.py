@@ -263,7 +263,7 @@ class DesiredState:
         if main.key.is_candidate:
             raise ConfigError(f"{spec.name!r} is a live revision, and no other one can run beside it")
         if self.leases.holder(main.key) not in (None, owner):
-            raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster")
+            raise ConfigError(f"the application {spec.name!r} is held by another run of this instance")
         if spec.route_prefix is None:
             raise ConfigError(f"application {spec.name!r} serves no HTTP, so it cannot have several live revisions")
         if spec.route_prefix != main.current.route_prefix:

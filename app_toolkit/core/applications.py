@@ -69,7 +69,7 @@ def check(
                 f"application {spec.name!r} cannot have the route prefix {spec.route_prefix!r}: {other.name!r} has it"
             )
     if holder not in (None, owner):
-        raise ConfigError(f"the application {spec.name!r} is held by another run on this cluster: choose another name")
+        raise ConfigError(f"the application {spec.name!r} is held by another run of this instance: choose another name")
     others = sorted({_main(other) for other in there if other.route_prefix is not None} - {_main(spec)})
     if http != listening and others:
         changes = ", ".join(map(str, options_changed(listening, http)))
@@ -278,7 +278,7 @@ def replica_set_specs(
 
 def _resources(options: ResourceOptions) -> Resources:
     engine_options = options.ray.model_dump(exclude_none=True)
-    return Resources(options.num_cpus, options.num_gpus, options.memory, options.custom, engine_options)
+    return Resources(options.num_cpus, options.num_gpus, options.memory, options.custom, options.nice, engine_options)
 
 
 def _without_secrets(resources: Resources, secrets: Collection[str]) -> tuple[Resources, Mapping[str, str]]:
@@ -346,4 +346,5 @@ def _replica_set_spec(
         health_check_failure_threshold=config.health_check_failure_threshold,
         spread=spread,
         autoscaling=config.autoscaling_config,
+        recycling=config.recycling,
     )

@@ -303,6 +303,7 @@ def test_a_ray_of_our_own_has_as_many_logical_cpus_as_the_plan_asks_for(
     app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     engine = Scripted(ready, ctrl_c)
     ran(app, engine)
     assert engine.num_cpus == 2

@@ -27,7 +27,7 @@ def test_joined_client_removes_only_its_own_applications(victim: Served, run: St
 
     second = run("examples/hello/app.py", "--name", "guest", *options)
     assert second.wait() == 2
-    assert "the application 'guest' is held by another run on this cluster: choose another name" in second.said
+    assert "the application 'guest' is held by another run of this instance: choose another name" in second.said
     assert httpx.get(f"{url}/hello/Ada", trust_env=False, timeout=PATIENCE_S).status_code == 200
 
     assert guest.end(signal.SIGTERM) == 0, guest.said

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProcessEngine(Engine):
-    capabilities = frozenset({"processes"})
+    capabilities = frozenset({"processes", "resources", "limits"})
     runs_here = True
 
     def __init__(self) -> None:

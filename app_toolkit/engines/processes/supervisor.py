@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app_toolkit.engines.processes import child, controller, template
+from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import fork
 from app_toolkit.engines.processes.output import begin_output
 from app_toolkit.engines.processes.services import CONTROLLER, RELEASED, STARTED, SUPERVISOR, ProcessServices
@@ -25,7 +26,7 @@ from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.userapp.ending import adopt_orphans, descendants
 
-ROLES: dict[str, Callable[[ProcessServices, str, socket.socket], None]] = {
+ROLES: dict[str, Callable[[ProcessServices, str, socket.socket, Grant], None]] = {
     "replica": child.run_replica,
     "proxy": child.run_proxy,
     "template": template.run,
@@ -57,6 +58,8 @@ class Child:
     role: str
     template: str = ""
     """The template that has forked it; empty: the supervisor has."""
+    granted: Grant = NOTHING
+    """What it has reserved, for a controller that has not started it."""
 
 
 class Supervisor:
@@ -169,7 +172,9 @@ class Supervisor:
             case "register":
                 request.perform(partial(self._register, request.pid))
             case "running":
-                request.answer({name: (running.role, running.template) for name, running in self._children.items()})
+                request.answer(
+                    {name: (child.role, child.template, child.granted) for name, child in self._children.items()}
+                )
             case "note_end":
                 request.perform(self._announce_end)
             case "ended":
@@ -181,29 +186,27 @@ class Supervisor:
             case _:
                 request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
 
-    def _start(self, role: str, name: str) -> None:
+    def _start(self, role: str, name: str, granted: Grant = NOTHING) -> None:
         """Start a process, unless it runs already."""
         if name in self._children:
             return
         listener = self._new_listener(name)
         try:
-            run = partial(self._run_child, ROLES[role], role, name, listener)
-            self._children[name] = Child(fork(run, f"at-{role}"), role)
+            run = partial(self._run_child, role, name, listener, granted)
+            self._children[name] = Child(fork(run, f"at-{role}"), role, granted=granted)
         finally:
             listener.close()
 
-    def _run_child(
-        self, run: Callable[[ProcessServices, str, socket.socket], None], role: str, name: str, listener: socket.socket
-    ) -> None:
+    def _run_child(self, role: str, name: str, listener: socket.socket, granted: Grant) -> None:
         self._close_inherited(keeps_clients=role == "proxy")
         begin_output(role)
-        run(self._services, name, listener)
+        ROLES[role](self._services, name, listener, granted)
 
-    def _register(self, pid: int, name: str, template: str) -> None:
+    def _register(self, pid: int, name: str, template: str, granted: Grant) -> None:
         """Take over a process that a template has forked. Raises `ControlError` if one of this name runs already."""
         if name in self._children:
             raise ControlError(f"a process {name!r} runs already")
-        self._children[name] = Child(pid, "replica", template)
+        self._children[name] = Child(pid, "replica", template, granted)
 
     def _announce_end(self, name: str, sentence: str) -> None:
         """Note why a process will end, as it says itself."""

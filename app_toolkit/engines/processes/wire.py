@@ -18,9 +18,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import CREDENTIALS, check_peer, close_in_children
 
 HEAD = struct.Struct("!IQ")
@@ -42,7 +44,10 @@ LONGEST_PATH = 107
 """The longest path of a Unix socket in bytes."""
 
 CONNECT_S = 10.0
-"""Seconds that a process may take to accept a connection."""
+"""Seconds for which a caller tries to connect to a process whose backlog is full."""
+
+CONNECT_AGAIN_S = 0.02
+"""Seconds between two of these attempts."""
 
 
 class PeerGone(ConnectionError):
@@ -67,6 +72,13 @@ def _failure(number: int, error: BaseException) -> bytes:
         return _frame(number, (False, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Takes the place of the value of a frame that cannot be unpickled, for example without a module."""
+
+    error: Exception
+
+
 class _Frames:
     """Finds the frames in the bytes that a connection receives."""
 
@@ -74,7 +86,7 @@ class _Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, Any]]:
-        """Yield the number and the value of each frame that is complete."""
+        """Yield the number and the value, which may be `_Unreadable`, of each frame that is complete."""
         buffer = self._buffer
         buffer += data
         while len(buffer) >= HEAD.size:
@@ -84,9 +96,23 @@ class _Frames:
             end = HEAD.size + size
             if len(buffer) < end:
                 return
-            value = pickle.loads(memoryview(buffer)[HEAD.size : end])
+            with memoryview(buffer) as whole, whole[HEAD.size : end] as body:
+                value = _load(body)
             del buffer[:end]
             yield number, value
+
+
+def _load(body: memoryview) -> Any:
+    try:
+        return pickle.loads(body)
+    except Exception as error:  # of a class of user code, or of a module that this process cannot import
+        # The traceback would refer to the buffer, which changes.
+        return _Unreadable(ControlError(f"a message cannot be read: {type(error).__name__}: {error}"))
+
+
+def _result(value: Any) -> tuple[bool, Any]:
+    """Return whether a call has succeeded, and its result or its error. `value`: that of a frame with an answer."""
+    return (False, value.error) if isinstance(value, _Unreadable) else value
 
 
 # Blocking callers
@@ -97,10 +123,11 @@ def call(path: str, method: str, *args: Any, timeout_s: float | None = None) -> 
 
     `timeout_s`: seconds that the process may take to answer; None: no limit.
 
-    Raises what the method raised, `PeerGone` if the process does not listen or ends, and `TimeoutError`.
+    Raises what the method raised, `PeerGone` if the process does not listen or ends, and `TimeoutError`, also if the
+    process accepts no connection for `CONNECT_S`.
     """
-    with _Call(path, method, args) as pending:
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    with _Call(path, method, args, CONNECT_S if timeout_s is None else min(timeout_s, CONNECT_S)) as pending:
         while not pending.is_answered:
             pending.read(None if until is None else until - time.monotonic())
         return pending.result()
@@ -109,14 +136,15 @@ def call(path: str, method: str, *args: Any, timeout_s: float | None = None) -> 
 def call_all(calls: Mapping[str, tuple[str, str, tuple[Any, ...]]], timeout_s: float) -> dict[str, Any]:
     """Call several processes at the same time. Return the results that arrive within `timeout_s` seconds, by key.
 
-    `calls`: the path, the method and the arguments of each call. A call that raises an error has no result.
+    `calls`: the path, the method and the arguments of each call. A call that raises an error has no result, and so does
+    one of a process whose backlog is full.
     """
     until = time.monotonic() + timeout_s
     results: dict[str, Any] = {}
     with selectors.DefaultSelector() as selector:
         for key, (path, method, args) in calls.items():
             with suppress(OSError):
-                selector.register(_Call(path, method, args), selectors.EVENT_READ, key)
+                selector.register(_Call(path, method, args, connect_s=0.0), selectors.EVENT_READ, key)
         while selector.get_map() and (left := until - time.monotonic()) > 0:
             for ready, _ in selector.select(left):
                 pending: Any = ready.fileobj
@@ -138,23 +166,37 @@ def call_all(calls: Mapping[str, tuple[str, str, tuple[Any, ...]]], timeout_s: f
 class _Call:
     """One call on a connection of its own."""
 
-    def __init__(self, path: str, method: str, args: tuple[Any, ...]) -> None:
+    def __init__(self, path: str, method: str, args: tuple[Any, ...], connect_s: float) -> None:
+        """`connect_s`: seconds for which to try to connect. Raises `PeerGone` and `TimeoutError`."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._frames = _Frames()
         self._result: tuple[bool, Any] | None = None
         try:
             self._socket.settimeout(CONNECT_S)
-            with _address(path) as address:
-                self._socket.connect(address)
+            self._connect(path, time.monotonic() + connect_s)
             check_peer(self._socket)
             close_in_children(self._socket)
             self._socket.sendall(_frame(1, (method, args)))
+        except TimeoutError:
+            self._socket.close()
+            raise
         except OSError as error:
             self._socket.close()
             raise PeerGone(f"no process answers at {path}: {error}") from None
         except BaseException:
             self._socket.close()
             raise
+
+    def _connect(self, path: str, until: float) -> None:
+        while True:
+            try:
+                with _address(path) as address:
+                    self._socket.connect(address)
+                return
+            except BlockingIOError:  # the backlog is full: the process is very busy, or stopped
+                if time.monotonic() >= until:
+                    raise TimeoutError(f"the process at {path} accepts no connection") from None
+                time.sleep(CONNECT_AGAIN_S)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -175,7 +217,7 @@ class _Call:
         if not data:
             raise PeerGone("the process has ended")
         for _, result in self._frames.feed(data):
-            self._result = result
+            self._result = _result(result)
 
     def result(self) -> Any:
         assert self._result is not None
@@ -227,7 +269,8 @@ class Peer:
     def __init__(self, path: str) -> None:
         self._path = path
         self._numbers = itertools.count(1)
-        self._open: dict[int, asyncio.Future[Any]] = {}
+        #: The calls without an answer, with the connection of each one.
+        self._open: dict[int, tuple[_Connection, asyncio.Future[Any]]] = {}
         self._connection: _Connection | None = None
         self._connecting = asyncio.Lock()
 
@@ -236,7 +279,8 @@ class Peer:
         async with self._connecting:
             connection = self._connection or await self._connect()
         number = next(self._numbers)
-        answered = self._open[number] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._open[number] = connection, answered
         try:
             connection.transport.write(_frame(number, (method, args)))
             return await answered
@@ -245,31 +289,39 @@ class Peer:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        try:
-            with _address(self._path) as address:
-                _, connection = await loop.create_unix_connection(
-                    partial(_Connection, self._received, self._lost), address
-                )
-        except OSError as error:
-            raise PeerGone(f"no process answers at {self._path}: {error}") from None
+        until = loop.time() + CONNECT_S
+        while True:
+            try:
+                with _address(self._path) as address:
+                    _, connection = await loop.create_unix_connection(
+                        partial(_Connection, self._received, self._lost), address
+                    )
+                break
+            except BlockingIOError as error:  # the backlog is full: the process is very busy, or stopped
+                if loop.time() >= until:
+                    raise PeerGone(f"the process at {self._path} accepts no connection: {error}") from None
+                await asyncio.sleep(CONNECT_AGAIN_S)
+            except OSError as error:
+                raise PeerGone(f"no process answers at {self._path}: {error}") from None
         if connection.transport.is_closing():
             raise PeerGone(f"another user listens at {self._path}")
         self._connection = connection
         return connection
 
-    def _received(self, connection: _Connection, number: int, result: tuple[bool, Any]) -> None:
-        answered = self._open.get(number)
+    def _received(self, connection: _Connection, number: int, answer: Any) -> None:
+        _, answered = self._open.get(number, (None, None))
         if answered is not None and not answered.done():
-            succeeded, value = result
+            succeeded, value = _result(answer)
             if succeeded:
                 answered.set_result(value)
             else:
                 answered.set_exception(value)
 
     def _lost(self, connection: _Connection) -> None:
-        self._connection = None
-        for answered in self._open.values():
-            if not answered.done():
+        if connection is self._connection:
+            self._connection = None
+        for used, answered in self._open.values():
+            if used is connection and not answered.done():
                 answered.set_exception(PeerGone(f"the process at {self._path} has ended"))
 
     def close(self) -> None:
@@ -295,7 +347,10 @@ async def serve(listener: socket.socket, answer: Callable[[str, tuple[Any, ...]]
             frame = _failure(number, error)
         connection.transport.write(frame)
 
-    def received(connection: _Connection, number: int, order: tuple[str, tuple[Any, ...]]) -> None:
+    def received(connection: _Connection, number: int, order: Any) -> None:
+        if isinstance(order, _Unreadable):
+            connection.transport.write(_failure(number, order.error))
+            return
         task = loop.create_task(perform(connection, number, *order))
         connection.tasks.add(task)
         task.add_done_callback(connection.tasks.discard)
@@ -409,8 +464,11 @@ class Server:
             data = caller.connection.recv(CHUNK)
             if not data:
                 raise PeerGone("the caller has left")
-            for number, (method, args) in caller.frames.feed(data):
-                self._received(Request(caller, number, method, args))
+            for number, order in caller.frames.feed(data):
+                if isinstance(order, _Unreadable):
+                    caller.send(_failure(number, order.error))
+                else:
+                    self._received(Request(caller, number, *order))
         except OSError:
             self._selector.unregister(caller.connection)
             caller.connection.close()

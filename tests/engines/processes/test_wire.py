@@ -4,14 +4,14 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app_toolkit.engines.processes.wire import Peer, PeerGone, Request, Server, call, call_all, listen, serve
-from app_toolkit.errors import ConfigError
+from app_toolkit.errors import ConfigError, ControlError
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +23,13 @@ class Unsendable(Exception):
     def __init__(self) -> None:
         super().__init__("why")
         self.lock = threading.Lock()
+
+
+class Unreadable:
+    """A value whose class fails when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
 
 
 class Service:
@@ -57,6 +64,8 @@ class Service:
                 request.fail(error)
             case "break":
                 request.fail(Unsendable())
+            case "unreadable":
+                request.answer(Unreadable())
             case "unsendable":
                 request.answer(threading.Lock())
             case "wait":
@@ -90,6 +99,13 @@ def test_what_cannot_be_sent_is_an_error_of_the_call(service: Service, method: s
         call(service.path, method)
 
 
+def test_what_cannot_be_read_is_an_error_of_the_call_and_the_process_continues(service: Service) -> None:
+    for method, args in (("add", (Unreadable(), 1)), ("unreadable", ())):
+        with pytest.raises(ControlError, match="a message cannot be read: ValueError: invalid literal"):
+            call(service.path, method, *args)
+    assert call(service.path, "add", 1, 2) == 3
+
+
 def test_a_call_that_is_not_answered_in_time_raises_an_error(service: Service) -> None:
     with pytest.raises(TimeoutError):
         call(service.path, "wait", timeout_s=0.05)
@@ -98,6 +114,20 @@ def test_a_call_that_is_not_answered_in_time_raises_an_error(service: Service) -
 def test_a_process_that_does_not_listen_is_gone(tmp_path: Path) -> None:
     with pytest.raises(PeerGone, match="no process answers at"):
         call(str(tmp_path / "nobody"), "add", 1, 2)
+
+
+def test_a_process_whose_backlog_is_full_is_not_gone(tmp_path: Path) -> None:
+    path = str(tmp_path / "stopped")
+    with ExitStack() as opened:
+        opened.enter_context(listen(path))
+        with suppress(BlockingIOError):
+            while True:
+                connection = opened.enter_context(socket.socket(socket.AF_UNIX))
+                connection.setblocking(False)
+                connection.connect(path)
+        with pytest.raises(TimeoutError, match="accepts no connection"):
+            call(path, "add", 1, 2, timeout_s=0.05)
+        assert call_all({"is stopped": (path, "add", (1, 2))}, PATIENCE_S) == {}
 
 
 def test_several_processes_are_called_at_the_same_time_and_the_results_in_time_are_returned(
@@ -138,12 +168,40 @@ async def test_open_calls_fail_when_the_process_ends_and_the_next_call_connects_
         peer.close()
 
 
+async def test_an_answer_that_cannot_be_read_is_an_error_of_its_call_only(service: Service) -> None:
+    peer = Peer(service.path)
+    waits = asyncio.create_task(peer.call("wait"))
+    with pytest.raises(ControlError, match="a message cannot be read"):
+        await peer.call("unreadable")
+    service.unanswered[0].answer("late")
+    assert await waits == "late"
+    peer.close()
+
+
+async def test_the_end_of_a_connection_fails_only_its_own_calls(tmp_path: Path) -> None:
+    """A process that ends a connection first is seen to end later than the next connection begins."""
+    with closing(Service(tmp_path / "service")) as service:
+        peer = Peer(service.path)
+        before = asyncio.create_task(peer.call("wait"))
+        assert await peer.call("add", 1, 2) == 3
+        peer.close()
+        later = asyncio.create_task(peer.call("wait"))
+        with pytest.raises(PeerGone):
+            await before
+        assert await peer.call("add", 1, 2) == 3
+        service.unanswered[-1].answer("late")
+        assert await later == "late"
+        peer.close()
+
+
 async def test_an_event_loop_answers_and_cancels_the_calls_of_a_caller_that_leaves(tmp_path: Path) -> None:
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
     async def answer(method: str, args: tuple[Any, ...]) -> Any:
         if method == "add":
             return sum(args)
+        if method == "unreadable":
+            return Unreadable()
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -156,6 +214,9 @@ async def test_an_event_loop_answers_and_cancels_the_calls_of_a_caller_that_leav
     waits = asyncio.create_task(peer.call("wait"))
     assert await peer.call("add", 1, 2) == 3
     assert await asyncio.to_thread(call, path, "add", 3, 4) == 7
+    for unreadable in (("add", Unreadable()), ("unreadable",)):
+        with pytest.raises(ControlError, match="a message cannot be read"):
+            await asyncio.to_thread(call, path, *unreadable)
     await begun.wait()
     peer.close()
     with suppress(PeerGone):
