@@ -32,7 +32,6 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("run --workers 4", "No such option: --workers; use --num-replicas of `app-toolkit run`: each replica is a"),
         ("dev -w 4", "No such option: -w; use --num-replicas of `app-toolkit run`: each replica is a process."),
-        ("run --reload", "No such option: --reload; use `app-toolkit dev`, which restarts when a file changes."),
         ("deploy --num-proxies 2", "No such option: --num-proxies; use 'proxies_per_node'."),
         ("run --max-surge 1", "No such option: --max-surge; 'max_surge' is an option of a deployment: set it in the"),
         ("run --num-replicas", "Option '--num-replicas' requires an argument.\n"),
