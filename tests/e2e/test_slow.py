@@ -1,4 +1,4 @@
-"""The slowest requests on Ray, from the processes that served them."""
+"""The slowest requests on processes, from the processes that served them."""
 
 import asyncio
 
@@ -12,8 +12,8 @@ from tests.patience import PATIENCE_S, wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_slow_request_is_shown_with_its_time_in_the_queue_and_its_calls(cluster: Cluster) -> None:
-    served = cluster.deploy("traced:app")
+async def test_a_slow_request_is_shown_with_its_time_in_the_queue_and_its_calls(processes: Cluster) -> None:
+    served = processes.deploy("traced:app")
     name = served.spec.name
     async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S) as client:
         for number in range(30):
@@ -21,7 +21,7 @@ async def test_a_slow_request_is_shown_with_its_time_in_the_queue_and_its_calls(
         await asyncio.gather(
             *(client.get("/wait?seconds=0.4", headers={"x-request-id": f"slow-{number}"}) for number in range(2))
         )
-    first, second = cluster.client.slow(name, 2)
+    first, second = processes.client.slow(name, 2)
     assert {first.request_id, second.request_id} == {"slow-0", "slow-1"}
     assert first.queued_s > 0.2, "one of both waits for the only slot"
     for each in (first, second):
@@ -30,7 +30,7 @@ async def test_a_slow_request_is_shown_with_its_time_in_the_queue_and_its_calls(
         (call,) = each.calls
         assert (call.deployment, call.method, call.kind) == (f"{name}/model", "wait", "call")
         assert 0.4 <= call.app_s <= each.app_s
-    (slowest,) = cluster.client.slow(f"{name}/model", 1)
+    (slowest,) = processes.client.slow(f"{name}/model", 1)
     assert (slowest.method, slowest.calls) == ("wait", ())
     served.delete()
-    wait_until(lambda: name not in {each.name for each in cluster.client.execute(GetStatus()).applications})
+    wait_until(lambda: name not in {each.name for each in processes.client.execute(GetStatus()).applications})

@@ -1,4 +1,4 @@
-"""A chat over WebSockets on Ray, through the proxy."""
+"""A chat over WebSockets on processes, through the proxy."""
 
 import json
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ MORE = 250
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("sockets:app")
+def served(processes: Cluster) -> Iterator[Served]:
+    served = processes.deploy("sockets:app")
     assert served.status()["status"] == "healthy", served.status()
     yield served
     served.delete()
