@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
 from app_toolkit.engines.processes.admin import AdminThreads
-from app_toolkit.engines.processes.services import HOME, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import PeerGone
 from app_toolkit.host.launcher import Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
@@ -49,12 +49,12 @@ class LocalProcesses:
         return LocalProcess(spec.id, self._services, self._templates, creation)
 
     async def existing(self) -> Mapping[ReplicaId, Process | None]:
-        running: Mapping[str, tuple[str, str]] = await self._services.peer(SUPERVISOR).call("running")
+        running: Mapping[str, Child] = await self._services.peer(SUPERVISOR).call("running")
         processes: dict[ReplicaId, Process | None] = {}
-        for name, (role, template) in running.items():
-            if role != "template":
+        for name, child in running.items():
+            if child.role != "template":
                 processes[ReplicaId(name)] = LocalProcess(name, self._services, self._templates)
-                self._templates.adopt(name, template)
+                self._templates.adopt(name, child.template)
         return processes
 
     async def lack(self, action: Start, waited_s: float) -> Unplaceable | None:
@@ -132,6 +132,8 @@ class Templates:
         self._services = services
         #: The template of each replica that was forked.
         self._of_replicas: dict[str, str] = {}
+        #: The templates that have imported their app.
+        self._prepared: set[str] = set()
         #: The templates that must not be forked.
         self._unfit: set[str] = set()
         #: The ends of templates that are not used any more.
@@ -153,7 +155,8 @@ class Templates:
             except PeerGone:  # the template has ended, for example because its app does not import
                 pass
             except asyncio.CancelledError:
-                await self._end(name)  # the import may never end
+                if name not in self._prepared:
+                    await self._end(name)  # the import may never end
                 raise
             self._of_replicas.pop(spec.id, None)
             await self._end(name)
@@ -161,7 +164,8 @@ class Templates:
 
     async def _prepare(self, name: str, spec: ReplicaSpec) -> bool:
         """Start a template, unless it runs, and return whether it can be forked."""
-        await self._services.peer(SUPERVISOR).call("start", "template", name)
+        if await self._services.peer(SUPERVISOR).call("start", "template", name):
+            self._prepared.discard(name)
         try:
             obstacles: list[str] = await self._services.peer(name).call("prepare", spec)
         except PeerGone:
@@ -169,6 +173,7 @@ class Templates:
         except Exception as error:  # of user code
             logger.debug("%s cannot be imported in a template: %s", spec.target, error)
             return False
+        self._prepared.add(name)
         if obstacles:
             self._unfit.add(name)
             why = " and ".join(obstacles)
@@ -195,6 +200,7 @@ class Templates:
             task.add_done_callback(self._ends.discard)
 
     async def _end(self, template: str) -> None:
+        self._prepared.discard(template)
         self._services.disconnect(template)
         with suppress(PeerGone):
             await self._services.peer(SUPERVISOR).call("kill", template)

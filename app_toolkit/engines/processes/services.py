@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -33,6 +34,22 @@ RECORDS = "records"
 
 AGAIN_S = 0.1
 """Seconds before a process asks the controller again if that does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that the supervisor has started or taken over."""
+
+    pid: int
+    role: str
+    template: str = ""
+    """The template that has forked it; empty: the supervisor has."""
+
+
+def orders_path(folder: Path, process: str) -> str:
+    """Return the path of the socket at which a process receives orders. `folder`: that of its session."""
+    # A name may be longer than that of a file.
+    return str(folder / f"{sha256(process.encode()).hexdigest()[:16]}.orders")
 
 
 class ProcessServices:
@@ -74,8 +91,7 @@ class ProcessServices:
 
     def path_of(self, process: str) -> str:
         """Return the path of the socket at which a process receives orders."""
-        # A name may be longer than that of a file.
-        return str(self.folder.path / f"{sha256(process.encode()).hexdigest()[:16]}.orders")
+        return orders_path(self.folder.path, process)
 
     def peer(self, process: str) -> Peer:
         """Return the connection of the running event loop to another process."""

@@ -13,13 +13,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from app_toolkit.engines.processes import child, controller, template
-from app_toolkit.engines.processes.fork import fork
+from app_toolkit.engines.processes.fork import SIGNALS, fork
 from app_toolkit.engines.processes.output import begin_output
-from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
@@ -46,17 +45,6 @@ ENDING_S = 10.0
 
 SAME_S = 0.1
 """Seconds within which two signals count as one: programs such as `timeout` signal a process and its group."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that ask the instance to shut down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    pid: int
-    role: str
-    template: str = ""
-    """The template that has forked it; empty: the supervisor has."""
 
 
 class Supervisor:
@@ -157,7 +145,7 @@ class Supervisor:
             case "register":
                 request.perform(partial(self._register, request.pid))
             case "running":
-                request.answer({name: (running.role, running.template) for name, running in self._children.items()})
+                request.answer(dict(self._children))
             case "note_end":
                 request.perform(self._announce_end)
             case "ended":
@@ -167,16 +155,17 @@ class Supervisor:
             case _:
                 request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
 
-    def _start(self, role: str, name: str) -> None:
-        """Start a process, unless it runs already."""
+    def _start(self, role: str, name: str) -> bool:
+        """Start a process, unless it runs already. Return whether it was started."""
         if name in self._children:
-            return
+            return False
         listener = self._new_listener(name)
         try:
             run = partial(self._run_child, ROLES[role], role, name, listener)
             self._children[name] = Child(fork(run, f"at-{role}"), role)
         finally:
             listener.close()
+        return True
 
     def _run_child(
         self, run: Callable[[ProcessServices, str, socket.socket], None], role: str, name: str, listener: socket.socket
@@ -185,10 +174,21 @@ class Supervisor:
         begin_output(role)
         run(self._services, name, listener)
 
-    def _register(self, pid: int, name: str, template: str) -> None:
-        """Take over a process that a template has forked. Raises `ControlError` if one of this name runs already."""
+    def _register(self, pid: int, name: str, template: str, controller: int) -> None:
+        """Take over a process that a template has forked.
+
+        `controller`: the process ID of the one that has ordered it. Raises `ControlError` if nobody would watch the
+        process: one of this name runs already or has ended, which includes one that was killed before it could
+        register, or the controller has ended.
+        """
         if name in self._children:
             raise ControlError(f"a process {name!r} runs already")
+        if name in self._ends:
+            raise ControlError(f"the process {name!r} has ended already: {self._ends[name]}")
+        try:
+            os.kill(controller, 0)
+        except ProcessLookupError:
+            raise ControlError(f"the controller {controller} that has ordered {name!r} has ended") from None
         self._children[name] = Child(pid, "replica", template)
 
     def _announce_end(self, name: str, sentence: str) -> None:
@@ -208,6 +208,8 @@ class Supervisor:
         running = self._children.get(name)
         if running is not None:
             os.kill(running.pid, signal.SIGKILL)
+        elif name not in self._ends:
+            self._keep_end(name, "it was killed while it started")
 
     # Ends of processes
 
@@ -237,9 +239,8 @@ class Supervisor:
             return
         del self._children[name]
         announced = self._announced.pop(name, None)
-        self._ends[name] = why = announced if announced is not None and code >= 0 else sentence(code)
-        if len(self._ends) > KEPT:
-            self._ends.popitem(last=False)
+        why = announced if announced is not None and code >= 0 else sentence(code)
+        self._keep_end(name, why)
         with suppress(FileNotFoundError):
             os.unlink(self._services.path_of(name))
         with suppress(ProcessLookupError, PermissionError):
@@ -247,6 +248,11 @@ class Supervisor:
         self._orphans_at = time.monotonic() + ORPHAN_S
         for request in self._waiting.pop(name, ()):
             request.answer(why)
+
+    def _keep_end(self, name: str, why: str) -> None:
+        self._ends[name] = why
+        if len(self._ends) > KEPT:
+            self._ends.popitem(last=False)
 
     def _end(self, code: int) -> None:
         if self._code is None:
