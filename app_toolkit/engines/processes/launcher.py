@@ -26,6 +26,10 @@ KEPT_S = 60.0
 """Seconds for which a template is kept after its last replica has ended, because another one may start."""
 
 
+FORK_S = 5.0
+"""Seconds that a template that has imported its app may take to answer. Otherwise it is stopped, or hangs."""
+
+
 class LocalProcesses:
     """The processes of an instance on this machine, which the supervisor starts and ends, and the admin server."""
 
@@ -142,17 +146,19 @@ class Templates:
     async def start_replica(self, spec: ReplicaSpec) -> None:
         """Fork a replica from the template of its app, which is started if there is none.
 
-        If the app cannot be imported there, or must not be forked, the replica starts without a template, imports the
-        app itself and reports its errors.
+        If the app cannot be imported there, or must not be forked, or the template does not fork for `FORK_S`, the
+        replica starts without a template, imports the app itself and reports its errors.
         """
         name = f"template-{preparation_key(spec)[:16]}"
         if name not in self._unfit:
             self._of_replicas[spec.id] = name
             try:
-                if await self._prepare(name, spec):
-                    await self._services.peer(name).call("fork", spec.id)
-                    return
-            except PeerGone:  # the template has ended, for example because its app does not import
+                async with asyncio.timeout(FORK_S if name in self._prepared else None) as limit:
+                    if await self._prepare(name, spec, limit):
+                        limit.reschedule(asyncio.get_running_loop().time() + FORK_S)
+                        await self._services.peer(name).call("fork", spec.id)
+                        return
+            except (PeerGone, TimeoutError):  # the template has ended, for example because its app does not import
                 pass
             except asyncio.CancelledError:
                 if name not in self._prepared:
@@ -162,10 +168,11 @@ class Templates:
             await self._end(name)
         await self._services.peer(SUPERVISOR).call("start", "replica", spec.id)
 
-    async def _prepare(self, name: str, spec: ReplicaSpec) -> bool:
-        """Start a template, unless it runs, and return whether it can be forked."""
+    async def _prepare(self, name: str, spec: ReplicaSpec, limit: asyncio.Timeout) -> bool:
+        """Start a template, unless it runs, and return whether it can be forked. Remove the limit if it imports."""
         if await self._services.peer(SUPERVISOR).call("start", "template", name):
             self._prepared.discard(name)
+            limit.reschedule(None)
         try:
             obstacles: list[str] = await self._services.peer(name).call("prepare", spec)
         except PeerGone:

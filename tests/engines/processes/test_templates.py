@@ -162,6 +162,19 @@ async def test_a_killed_start_keeps_the_template_that_other_replicas_use(
         await replica.end()
 
 
+async def test_a_replica_imports_its_app_itself_if_its_template_is_stopped(
+    services: ProcessServices, tmp_path: Path
+) -> None:
+    processes = LocalProcesses(services)
+    one, other = [Replica(processes, tmp_path, number) for number in (1, 2)]
+    template = (await one.about())["imported"]
+    os.kill(template, signal.SIGSTOP)
+    found = await other.about()
+    assert found["imported"] == found["here"]
+    for replica in (one, other):
+        await replica.end()
+
+
 async def test_a_second_order_to_start_finds_the_replica(services: ProcessServices, tmp_path: Path) -> None:
     replica = Replica(LocalProcesses(services), tmp_path, 1)
     found = await replica.about()
