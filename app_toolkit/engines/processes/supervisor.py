@@ -112,7 +112,8 @@ class Supervisor:
         self._waking = waking  # otherwise it would be closed
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            # `nohup` ignores SIGHUP. A shell without job control ignores SIGINT for a command that it starts with `&`.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._shut_down)
 
         def wake() -> None:
