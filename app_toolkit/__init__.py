@@ -8,7 +8,7 @@ if sys.platform == "win32":
         "runs as on Linux"
     )
 
-from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig, Faults
+from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig, Faults, RecyclingConfig
 from app_toolkit.core.methods import idempotent
 from app_toolkit.core.preference import RoutedCall
 from app_toolkit.deployment import Deployment, deployment
@@ -72,6 +72,7 @@ __all__ = [
     "PlacementError",
     "QueueFull",
     "QueueTimeout",
+    "RecyclingConfig",
     "ReplicaLost",
     "RequestError",
     "RoutedCall",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, T
 
 import cloudpickle
 
-from app_toolkit.config.models import ClassConfig, Faults
+from app_toolkit.config.models import ClassConfig, Faults, RecyclingConfig
 from app_toolkit.config.secrets import secrets_in
 from app_toolkit.core.batch import is_batched
 from app_toolkit.core.methods import kebab
@@ -43,7 +43,9 @@ class ResourceKeywords(TypedDict, total=False):
     num_gpus: float
     """logical GPUs; fractions share one. Default: 0"""
     memory: int | None
-    """bytes of memory to reserve. Default: None"""
+    """bytes of memory to reserve; on processes, also the most that a replica gets. Default: None"""
+    nice: int
+    """by how much the priority of a replica is lower than that of other processes. Default: 0"""
     custom: dict[str, float]
     """custom resources by name. Default: {}"""
     ray: RayKeywords
@@ -145,6 +147,8 @@ class DeploymentKeywords(TypedDict, total=False):
     """seconds that a health check may take. Default: 5.0"""
     health_check_failure_threshold: int
     """failed health checks in a row after which a replica is replaced. Default: 3"""
+    recycling: RecyclingConfig | None
+    """limits after which a replica is replaced while it works; None: it is not. Default: None"""
     resources: ResourceKeywords
     """resources that one replica asks of the engine. Default: one CPU"""
     sync_threads: int

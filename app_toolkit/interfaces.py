@@ -210,6 +210,8 @@ class Resources:
     """Bytes; None: no reservation."""
     custom: Mapping[str, float] = field(default_factory=dict)
     """Custom resources by name."""
+    nice: int = 0
+    """By how much the priority of the process is lower than that of others."""
     engine_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The options that only one engine has. They may contain secrets."""
 

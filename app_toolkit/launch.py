@@ -75,7 +75,7 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
             "leave it out, and use `app-toolkit logs --follow`"
         )
     if address is None:
-        addresses.check(http)
+        addresses.check(http, is_bound=engine.inherited_address() is not None)
         if http.admin:
             check_exposure(http.admin_host)
             if http.admin_port is not None:
@@ -89,6 +89,12 @@ def start(engine: Engine, specs: Sequence[ApplicationSpec], address: str | None)
 
     Start an instance if none runs there, and take a lease. Log in one line which options have no effect in this engine.
     """
+    warn_of_options(engine, specs)
+    return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None)
+
+
+def warn_of_options(engine: Engine, specs: Iterable[ApplicationSpec]) -> None:
+    """Log in one line which options of these applications have no effect in this engine."""
     lines = [
         f"{each.config.name}: {', '.join(options)}"
         for spec in specs
@@ -97,7 +103,6 @@ def start(engine: Engine, specs: Sequence[ApplicationSpec], address: str | None)
     ]
     if lines:
         logger.warning("in this engine these options have no effect: %s", "; ".join(lines))
-    return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None)
 
 
 def changes(

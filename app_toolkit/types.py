@@ -11,6 +11,9 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Header = tuple[bytes, bytes]
 
+RecyclingLimit = Literal["max_requests", "max_age_s", "max_memory"]
+"""The option by which a replica is replaced while it works."""
+
 ReplicaId = NewType("ReplicaId", str)
 """The unique name of a replica. The plan creates it, and it is also the name of the replica's actor."""
 

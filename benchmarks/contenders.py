@@ -13,7 +13,7 @@ class Contender:
     name: str
     title: str
     command: str
-    """The command line that starts it, with the placeholders `{python}`, `{apps}` and `{port}`."""
+    """The command line that starts it, with the placeholders `{python}`, `{apps}`, `{port}` and `{admin_port}`."""
     roles: Mapping[str, str]
     """By role: a part of the command line of its processes. The first match counts; other processes are "other"."""
     says: str = ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 import re
 import shutil
 import subprocess
@@ -47,6 +48,22 @@ def load(url: str, clients: int, seconds: int, body: str | None = None) -> Load:
             script.flush()
             command += ["-s", script.name]
         done = subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=seconds + 30)
+    return parse_wrk(done.stdout)
+
+
+def mixed_load(url: str, rare: str, share: float, clients: int, seconds: int) -> Load:
+    """Let each client send one GET request after another: a share of them for the path `rare`, the others for `url`."""
+    slow = url.rstrip("/") + rare
+    if WRK is None:
+        numbers, requests = random.Random(1), (request_of(url, None), request_of(slow, None))
+        return asyncio.run(
+            asyncio_load(url, clients, seconds, requests=(requests[numbers.random() < share] for _ in repeat(None)))
+        )
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(f'function request() return wrk.format("GET", math.random() < {share} and "{rare}" or "/") end\n')
+        script.flush()
+        command = [WRK, "-t1", f"-c{clients}", f"-d{seconds}s", "--timeout", "10s", "--latency", "-s", script.name, url]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds + 30)
     return parse_wrk(done.stdout)
 
 
@@ -127,15 +144,17 @@ class Client(asyncio.Protocol):
         self.failed += 1  # the abort at the end of the load calls this after `failed` was read
 
 
-async def asyncio_load(url: str, clients: int, seconds: float, body: str | None = None) -> Load:
-    """Do the same as `load`, without wrk."""
-    parts, request = urlsplit(url), request_of(url, body)
+async def asyncio_load(
+    url: str, clients: int, seconds: float, body: str | None = None, requests: Iterator[bytes] | None = None
+) -> Load:
+    """Do the same as `load`, without wrk. `requests`: what the clients send, instead of the same request."""
+    parts, requests = urlsplit(url), requests or repeat(request_of(url, body))
     latencies: list[float] = []
     connected = []
     started = time.perf_counter()
     for _ in range(clients):
         _, client = await asyncio.get_running_loop().create_connection(
-            lambda: Client(repeat(request), latencies), parts.hostname or "127.0.0.1", parts.port or 80
+            lambda: Client(requests, latencies), parts.hostname or "127.0.0.1", parts.port or 80
         )
         connected.append(client)
     await asyncio.sleep(seconds)

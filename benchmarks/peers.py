@@ -22,6 +22,8 @@ PEERS: dict[str, tuple[str, ...]] = {
     "litserve": ("litserve",),
     "bentoml": ("bentoml",),
     "mosec": ("mosec", f"pydantic=={version('pydantic')}"),
+    "gunicorn": ("gunicorn==27.0.1", *(f"{name}=={version(name)}" for name in SAME)),
+    "granian": ("granian==2.8.9", *(f"{name}=={version(name)}" for name in SAME)),
 }
 """The packages in the environment of each peer."""
 

@@ -21,8 +21,8 @@ from statistics import quantiles
 
 from app_toolkit.config.models import Policy
 from app_toolkit.interfaces import Call, Endpoint
+from app_toolkit.router.permits import Permit
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Permit
 from app_toolkit.types import Address, ReplicaId
 from benchmarks.report import table
 

@@ -1,5 +1,6 @@
 """Start and stop contenders, find their processes and read their CPU time."""
 
+import http.client
 import os
 import shlex
 import socket
@@ -9,10 +10,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
-import httpx
 import psutil
 
 from benchmarks.contenders import Contender
@@ -20,6 +21,9 @@ from benchmarks.peers import interpreter
 
 APPS = Path(__file__).parent / "apps"
 START_S = 180.0
+POLL_S = 0.01
+LOOK_EACH = 50
+"""Attempts to get the first response after which the processes are listed, which takes CPU time from the start."""
 STOP_S = 20.0
 JSON = {"content-type": "application/json"}
 
@@ -37,15 +41,19 @@ class Server:
         """Its working directory, which is deleted with it."""
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
-        self._process = process
+        self.process = process
+        self.first_response_s = 0.0
+        """Seconds from the start of the command to its first response."""
+        self.admin_url = ""
+        """The URL of the admin server, if the command has the placeholder `{admin_port}`."""
         self.seen: set[psutil.Process] = set()
         """All its processes so far, so that processes whose parent ended first are found, too."""
 
     def family(self) -> list[psutil.Process]:
         """Return all its running processes. After it has ended, only its own."""
-        found = [self._process]
+        found = [self.process]
         with suppress(psutil.NoSuchProcess):
-            found += self._process.children(recursive=True)
+            found += self.process.children(recursive=True)
         self.seen.update(found)
         return found
 
@@ -81,38 +89,49 @@ def python_of(contender: Contender) -> Path | None:
 @contextmanager
 def started(contender: Contender) -> Iterator[Server]:
     """Run a contender until the end of the block. Raises `CannotStart` with its output."""
-    port = free_port()
+    port, admin_port = free_port(), free_port()
     words = shlex.split(contender.command)
-    command = [word.format(python=python_of(contender), apps=APPS, port=port) for word in words]
+    places = {"python": python_of(contender), "apps": APPS, "port": port, "admin_port": admin_port}
+    command = [word.format(**places) for word in words]
     environ = {**os.environ, "PYTHONPATH": str(APPS), **contender.environ}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles what is not installed
     # Some contenders write files to their working directory.
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
+        began = time.perf_counter()
         process = subprocess.Popen(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environ, cwd=folder
         )
         server = Server(contender, port, psutil.Process(process.pid), Path(folder))
+        server.admin_url = f"http://127.0.0.1:{admin_port}"
         try:
-            deadline = time.monotonic() + START_S
-            while not _up(server, output.fileno()):
-                if process.poll() is not None or time.monotonic() > deadline:
+            for number in count():
+                if number % LOOK_EACH == LOOK_EACH - 1:
+                    server.family()  # before the parent of a process ends
+                if _up(server, output.fileno()):
+                    break
+                if process.poll() is not None or time.perf_counter() - began > START_S:
                     output.seek(0)
                     raise CannotStart(f"{contender.name} did not start: ...{output.read()[-2_000:]}")
-                time.sleep(0.1)
+                time.sleep(POLL_S)
+            server.first_response_s = time.perf_counter() - began
+            server.family()
             yield server
         finally:
             _stop(process, server)
 
 
 def _up(server: Server, output: int) -> bool:
-    server.family()
     text = os.pread(output, 1_000_000, 0).decode(errors="replace")
     if server.contender.says not in text:
         return False
-    with suppress(httpx.TransportError):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    with suppress(OSError, http.client.HTTPException), closing(connection):
         if server.contender.posts is None:
-            return httpx.get(server.url + server.contender.gets, timeout=5).is_success
-        path, body = server.contender.posts
-        return httpx.post(server.url + path, content=body, headers=JSON, timeout=5).is_success
+            connection.request("GET", server.contender.gets)
+        else:
+            path, body = server.contender.posts
+            connection.request("POST", path, body, JSON)
+        return 200 <= connection.getresponse().status < 300
     return False
 
 

@@ -1,16 +1,19 @@
-"""One Ray, one controller and one proxy for the whole session; each test deploys under a prefix of its own."""
+"""One instance of each engine for the whole session. Each test deploys under a prefix of its own."""
 
 import itertools
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import ray
 
@@ -18,24 +21,35 @@ from app_toolkit.client.commands import Delete, Deploy, GetStatus
 from app_toolkit.client.remote import RemoteClient
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.settings import RUNTIME_DIR
+from app_toolkit.engines.processes.client import ProcessClient
 from app_toolkit.engines.processes.engine import ProcessEngine
+from app_toolkit.engines.processes.services import SUPERVISOR
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
 from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import plan
+from app_toolkit.transport.sockets import CREDENTIALS
 from app_toolkit.userapp.loading import load
 from app_toolkit.userapp.target import served
-from benchmarks.chaos.system import LEDGER
 from tests.patience import PATIENCE_S
 
 E2E = Path(__file__).parent / "e2e"
 
 
 class Cluster:
-    """What the tests do with the session's instance."""
+    """What the tests do with the session's instance on one engine."""
 
-    def __init__(self, client: RemoteClient) -> None:
+    def __init__(self, client: RemoteClient, pid: Callable[[str], int], folder: str = "") -> None:
+        """Describe an instance.
+
+        Parameters:
+            client: Its client.
+            pid: Returns the process of the controller, a proxy or a replica by its name.
+            folder: The runtime folder in which commands find it; empty: the one of this process.
+        """
         self.client = client
+        self.pid = pid
+        self.folder = folder
         self._numbers = itertools.count(1)
 
     def deploy(
@@ -87,16 +101,11 @@ class Cluster:
         return url
 
     def controller_pid(self) -> int:
-        return self.pid(CONTROLLER)
+        return self.pid("controller")
 
     def proxy_pid(self) -> int:
         (proxy,) = self.status()["proxies"][0]["replicas"]
         return self.pid(proxy["id"])
-
-    def pid(self, actor: str) -> int:
-        handle: Any = ray.get_actor(actor, namespace=NAMESPACE)
-        pid: int = ray.get(handle.here.remote())
-        return pid
 
 
 class Served:
@@ -138,14 +147,17 @@ class Served:
 def running() -> Iterator[Cluster]:
     """The session's fixture `cluster`, and nothing else, enters this."""
     os.environ["RAY_allow_out_of_band_object_ref_serialization"] = "0"
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[LEDGER] = os.path.join(folder, "ledger")
-        client = start_instance(num_cpus=4)
-        try:
-            yield Cluster(client)
-        finally:
-            client.shutdown()
-            del os.environ[LEDGER]
+    client = start_instance(num_cpus=4)
+    try:
+        yield Cluster(client, _pid_of_actor)
+    finally:
+        client.shutdown()
+
+
+def _pid_of_actor(name: str) -> int:
+    handle: Any = ray.get_actor(CONTROLLER if name == "controller" else name, namespace=NAMESPACE)
+    pid: int = ray.get(handle.here.remote())
+    return pid
 
 
 @contextmanager
@@ -155,8 +167,26 @@ def running_on_processes() -> Iterator[Cluster]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(RUNTIME_DIR, folder)  # commands of other tests must not find this instance
             client = ProcessEngine().start(address=None)
-        assert isinstance(client, RemoteClient)
+        assert isinstance(client, ProcessClient)
         try:
-            yield Cluster(client)
+            yield Cluster(client, partial(_pid_of_process, client), folder)
         finally:
             client.shutdown()
+
+
+def _pid_of_process(client: ProcessClient, name: str) -> int:
+    status = client.execute(GetStatus())
+    replica_sets = [each for application in status.applications for each in application.deployments]
+    for replica in (replica for each in replica_sets for replica in each.replicas if replica.id == name):
+        return _listening_at(str(replica.address).removeprefix("unix:"))
+    role = "at-controller" if name == "controller" else "at-proxy"
+    supervisor = psutil.Process(_listening_at(client.services.path_of(SUPERVISOR)))
+    return next(process.pid for process in supervisor.children() if process.name() == role)
+
+
+def _listening_at(path: str) -> int:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid: int = CREDENTIALS.unpack(credentials)[0]
+    return pid

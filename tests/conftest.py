@@ -5,6 +5,7 @@ import functools
 import inspect
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
@@ -73,7 +74,16 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> "Iterator[Cluster]":
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The ledger of `benchmarks.chaos.victim` in the instances of the session."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("victim") / "ledger"
+        patch.setenv("VICTIM_LEDGER", str(path))
+        yield path
+
+
+@pytest.fixture(scope="session")
+def cluster(ledger: Path) -> "Iterator[Cluster]":
     """The Ray of the session and the controller on it. Both start for the first test that asks."""
     from tests.cluster import running  # Ray takes a second to import, and few tests need it
 
@@ -82,12 +92,19 @@ def cluster() -> "Iterator[Cluster]":
 
 
 @pytest.fixture(scope="session")
-def processes() -> "Iterator[Cluster]":
+def processes(ledger: Path) -> "Iterator[Cluster]":
     """An instance on processes of this machine. It starts for the first test that asks."""
     from tests.cluster import running_on_processes
 
     with running_on_processes() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def processes_found(processes: "Cluster", monkeypatch: pytest.MonkeyPatch) -> "Cluster":
+    """The same instance, which commands and functions find by themselves during the test."""
+    monkeypatch.setenv("APP_TOOLKIT_RUNTIME_DIR", processes.folder)
+    return processes
 
 
 @pytest.fixture
@@ -121,6 +138,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         if not item.get_closest_marker("ray"):
             patched.setenv("RAY_TMPDIR", NO_RAY)
         return (yield)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _runtime_folder() -> Iterator[None]:
+    """Let commands find no instance but those of this test run."""
+    # The paths of sockets begin with this one, and must be short.
+    with (
+        tempfile.TemporaryDirectory(prefix="at-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        os.chmod(folder, 0o755)  # other users are kept out by the folders below it
+        patched.setenv("APP_TOOLKIT_RUNTIME_DIR", folder)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,27 +1,28 @@
-"""`deploy`, `status` and `delete` as scripts use them, sync and async, on the session's cluster."""
+"""`deploy`, `status` and `delete` as scripts use them, sync and async, on processes."""
 
 import asyncio
 import inspect
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import Request
 
 import app_toolkit
-from app_toolkit import ConfigError, Deployment, aio, remote, running
+from app_toolkit import ConfigError, aio, remote, running
 from app_toolkit.host import orders
-from tests.cluster import Cluster
+from app_toolkit.userapp.loading import import_from
+from tests.cluster import E2E, Cluster
 from tests.docs.pages import page
 from tests.patience import AGAIN_S, PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
+deployed = import_from("deployed", str(E2E))
+
 
 @pytest.fixture(autouse=True)
-def _as_it_was(cluster: Cluster) -> Iterator[None]:
+def _as_it_was(processes_found: Cluster) -> Iterator[None]:
     before = names()
     yield
     app_toolkit.shutdown()
@@ -32,17 +33,8 @@ def names() -> list[str]:
     return [each.name for each in app_toolkit.status().applications]
 
 
-class Counter(Deployment, resources={"num_cpus": 0.1}):
-    async def count(self, prompt: str) -> int:
-        return len(prompt.split())
-
-
-async def hello(request: Request) -> str:
-    return "hello"
-
-
-def test_deployed_application_stays_until_it_is_deleted(cluster: Cluster) -> None:
-    app_toolkit.deploy(Counter.bind(), name="counter")
+def test_deployed_application_stays_until_it_is_deleted(processes: Cluster) -> None:
+    app_toolkit.deploy(deployed.Counter.bind(), name="counter")
     app_toolkit.shutdown()  # which takes back what was run
     (counter,) = [each for each in app_toolkit.status().applications if each.name == "counter"]
     assert (counter.status, counter.route_prefix) == ("healthy", None)
@@ -65,13 +57,9 @@ def test_deployed_application_stays_until_it_is_deleted(cluster: Cluster) -> Non
         app_toolkit.delete("counter")
 
 
-async def bye(request: Request) -> str:
-    return "bye"
-
-
-async def test_a_live_revision_is_added_weighed_and_promoted(cluster: Cluster) -> None:
-    await aio.deploy(hello, name="greeting", route_prefix="/greeting")
-    await aio.deploy(bye, name="greeting", route_prefix="/greeting", traffic=50)
+async def test_a_live_revision_is_added_weighed_and_promoted(processes: Cluster) -> None:
+    await aio.deploy(deployed.hello, name="greeting", route_prefix="/greeting")
+    await aio.deploy(deployed.bye, name="greeting", route_prefix="/greeting", traffic=50)
     (greeting,) = [each for each in (await aio.status()).applications if each.name == "greeting"]
     assert [(each.revision, each.share, each.is_ready) for each in greeting.traffic] == [(1, 0.5, True), (2, 0.5, True)]
     await aio.set_traffic("greeting", {1: 1, 2: 3})
@@ -88,31 +76,20 @@ async def test_a_live_revision_is_added_weighed_and_promoted(cluster: Cluster) -
     assert (release.revision, release.steps, release.paused) == (2, (75, 100), True)
     await aio.resume_rollout("greeting")
     await aio.promote("greeting")
-    async with httpx.AsyncClient(base_url=cluster.proxy_url()) as client:
+    async with httpx.AsyncClient(base_url=processes.proxy_url()) as client:
         async with asyncio.timeout(PATIENCE_S):
             while "bye" not in (await client.get("/greeting")).text:  # noqa: ASYNC110 - the proxy cannot tell
                 await asyncio.sleep(AGAIN_S)
     await aio.abort("greeting")
     await aio.delete("greeting")
     with pytest.raises(ConfigError, match="there is no application 'greeting' beside which a revision could run"):
-        await aio.deploy(bye, name="greeting", tag="preview")
-
-
-class Slow(Deployment, resources={"num_cpus": 0.1}):
-    def __init__(self, go: str) -> None:
-        while not Path(go).exists():
-            time.sleep(AGAIN_S)
-
-    async def ready(self) -> bool:
-        return True
+        await aio.deploy(deployed.bye, name="greeting", tag="preview")
 
 
 async def test_another_call_does_not_wait_until_an_application_is_up(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unhandled: list[Exception] = []
-    monkeypatch.setattr("ray._private.worker._unhandled_error_handler", unhandled.append)
-    run = asyncio.create_task(aio.run(Slow.bind(str(tmp_path / "go")), name="slow"))
+    run = asyncio.create_task(aio.run(deployed.Slow.bind(str(tmp_path / "go")), name="slow", address="auto"))
     try:
         async with asyncio.timeout(PATIENCE_S):
             while (slow := (await aio.status()).application("slow")) is None:  # noqa: ASYNC110 - it cannot tell
@@ -121,12 +98,11 @@ async def test_another_call_does_not_wait_until_an_application_is_up(
         monkeypatch.setattr(
             orders, "QUESTION_S", 0.0
         )  # it does not wait for the replica, whose process may have to start
-        assert await asyncio.to_thread(cluster.client.load)
+        assert await asyncio.to_thread(processes.client.load)
     finally:
         (tmp_path / "go").touch()
     assert await (await run).ready()
     await aio.shutdown()
-    assert not unhandled, "Ray writes them to the terminal"
 
 
 def test_async_form_takes_the_same_arguments() -> None:
@@ -141,7 +117,7 @@ def test_async_form_takes_the_same_arguments() -> None:
         assert {each.default for each in takes.values()} <= {each.default for each in other.values()}
 
 
-def test_the_page_says_how_it_is_done_from_python(cluster: Cluster) -> None:
+def test_the_page_says_how_it_is_done_from_python(processes: Cluster) -> None:
     names = page("docs/operations.md").run()
     assert names["counter"].count("two words") == 2
     app_toolkit.delete("counter")

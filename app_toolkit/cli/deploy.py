@@ -1,6 +1,6 @@
 """The command `deploy`: shows what it would change, and deploys applications to a running cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app_toolkit import launch
@@ -10,11 +10,12 @@ from app_toolkit.cli.run import RunOptions, plannings
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import WAIT_S, Engine
 from app_toolkit.client.progress import serving_at
+from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import TrafficOptions
 from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.errors import ConfigError
 from app_toolkit.launch import Manifest
-from app_toolkit.planning import stream_log_warnings, with_files
+from app_toolkit.planning import stream_log_warnings, with_files, with_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class DeployOptions(RunOptions):
 
 
 def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
-    """Plan, pack, show the changes, and apply them.
+    """Plan, show the changes, and apply them.
 
     Raises `ConfigError` if an application cannot be applied, and with `wait`, if it does not become available. Neither
     error reverts a deployment: not that of the application, nor those of applications that were applied before.
@@ -60,11 +61,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         specs = results(planned, lambda: True) or []
     for warning in stream_log_warnings(specs):
         screen.say(warning)
-    packed = [with_files(options.applied(spec), options.included(spec.name)) for spec in specs]
-    for sentence in dict.fromkeys(sentence for _, _, sentences in packed for sentence in sentences):
-        screen.say(sentence)
-    code = {hash: archive for _, archives, _ in packed for hash, archive in archives.items()}
-    manifest = Manifest([spec for spec, _, _ in packed], code, options.http, options.named)
+    manifest = _manifest_of(options, specs, screen, engine)
     with connecting(address):
         client = engine.find(address)
     try:
@@ -118,3 +115,21 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
     finally:
         if client is not None:
             client.close()
+
+
+def _manifest_of(options: DeployOptions, specs: Sequence[ApplicationSpec], screen: Screen, engine: Engine) -> Manifest:
+    """Return what is to be deployed: the files of the applications, or on processes of this machine, their folders with
+    a snapshot of the Python files.
+    """
+    applied = [options.applied(spec) for spec in specs]
+    code: Mapping[str, bytes]
+    if engine.runs_here:
+        served, code, sentences = with_sources(applied)
+    else:
+        packed = [with_files(spec, options.included(spec.name)) for spec in applied]
+        served = [spec for spec, _, _ in packed]
+        code = {hash: archive for _, archives, _ in packed for hash, archive in archives.items()}
+        sentences = [sentence for _, _, said in packed for sentence in said]
+    for sentence in dict.fromkeys(sentences):
+        screen.say(sentence)
+    return Manifest(served, code, options.http, options.named)

@@ -1,5 +1,5 @@
-"""The command line: `app-toolkit new | run | dev | plan | deploy | status | config | events | logs | slow | scale |
-rollback | delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
+"""The command line: `app-toolkit new | run | up | down | dev | plan | deploy | status | config | events | logs | slow |
+scale | rollback | delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
 """
 
 import inspect
@@ -31,6 +31,8 @@ from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_cluster
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
+from app_toolkit.cli.up import down as end_background
+from app_toolkit.cli.up import up as start_background
 from app_toolkit.client import configuration
 from app_toolkit.client.client import WAIT_S, Client, Engine
 from app_toolkit.client.commands import (
@@ -45,12 +47,13 @@ from app_toolkit.client.commands import (
     SetTraffic,
 )
 from app_toolkit.client.interrupts import Interrupts
+from app_toolkit.config.fields import description
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
 from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs
+from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs, set_machine_resources
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion, nearest
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import ApplicationKey, parts_of
@@ -156,23 +159,43 @@ DEFAULTS = {
     "address": "a local Ray",
     "admin_port": "8001, or any free port if that is in use",
     "log_file": "none: replicas log to standard error",
+    "resources": "the GPUs and the memory that the machine has",
 }
 """The meaning of the default None in the help, by option."""
 
 
 def _option(name: str) -> Any:
-    """Return the type of a command line option, with its help from the model."""
+    """Return the type of a command line option. `ServingCommand` adds its help."""
     field = Options.model_fields[name]
-    about = field.description or ""
-    shown = DEFAULTS.get(name) or (str(field.default).lower() if isinstance(field.default, bool) else field.default)
     kinds = get_args(field.annotation) or (field.annotation,)
     kind: Any = next((each for each in (int, float) if each in kinds), str)
     flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
     if field.annotation is bool:
         kind, flags = bool, [f"{flags[0]}/{CommandLine.display_name(f'no_{name}')}"]
-    metavar = {"access_log": "PATH|-|true|false", "log_file": "-"}.get(name)
-    help = f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
-    return Annotated[kind | None, typer.Option(*flags, help=help, metavar=metavar)]
+    metavar = {"access_log": "PATH|-|true|false", "log_file": "-", "resources": "JSON"}.get(name)
+    return Annotated[kind | None, typer.Option(*flags, metavar=metavar)]
+
+
+def _help(name: str) -> str:
+    """Return the help of a command line option, from the model."""
+    default, about = Options.model_fields[name].default, description(Options, name)
+    shown = DEFAULTS.get(name) or (str(default).lower() if isinstance(default, bool) else default)
+    return f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
+
+
+class ServingCommand(typer.core.TyperCommand):
+    """A command that takes options of the model. Only its help reads their descriptions, because that takes long."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for parameter in self.params:
+            name = parameter.name
+            if (
+                isinstance(parameter, typer.core.TyperOption)
+                and parameter.help is None
+                and name in Options.model_fields
+            ):
+                parameter.help = _help(name)
+        super().format_help(ctx, formatter)
 
 
 OPTIONS: dict[str, Any] = {
@@ -227,8 +250,8 @@ class Format(StrEnum):
     yaml = "yaml"
 
 
-@app.command()
-@takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file")
+@app.command(cls=ServingCommand)
+@takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file", "resources")
 def run(
     context: typer.Context,
     target: ServedArgument = None,
@@ -241,13 +264,20 @@ def run(
             "processes]",
         ),
     ] = None,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Update the replicas when a Python file changes. It needs --engine processes."),
+    ] = False,
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
     """Serve an app, or all apps of a file, with replicas. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
-    options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address, command_line=main)
+    options = RunOptions(
+        **what, plan=chosen.part(PlanOptions), address=chosen.address, reload=reload, command_line=main
+    )
     set_logs(chosen)
+    set_machine_resources(chosen.resources)
     screen = Screen.of_server(stderr=chosen.log_file is not None)
     for name in LOG_OPTIONS:
         if context.params[name] is not None and chosen.address is not None:
@@ -258,7 +288,54 @@ def run(
     serve_on_cluster(options, screen, engine_of_run(engine_name, chosen.address))
 
 
+@app.command(cls=ServingCommand)
+@takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *LOG_OPTIONS)
+def up(
+    context: typer.Context,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="The app, as FILE[:ATTRIBUTE] or MODULE[:ATTRIBUTE], or an application file, FILE.yaml. [default: "
+            "none, until you deploy one]",
+        ),
+    ] = None,
+    *,
+    engine_name: Annotated[EngineName, typer.Option("--engine", help="What runs the replicas.")] = "processes",
+    app_dir: AppDir = None,
+    **_: Any,
+) -> None:
+    """Serve an app, or all apps of a file, in the background. Return once they serve."""
+    if target is not None:
+        chosen, what = _served(context, target, app_dir)
+    else:
+        project = read_project(Path.cwd())
+        chosen = _chosen(context, project)
+        http = chosen.part(HTTPOptions)
+        what = {"target": None, "app_dir": app_dir, "http": http, "named": http}
+    if chosen.address is not None:
+        raise ConfigError(
+            f"up starts processes of this machine, and the address {chosen.address!r} names another instance: "
+            "use `app-toolkit deploy`"
+        )
+    set_logs(chosen.model_copy(update={"log_file": None}))  # no process shows the records of the others
+    options = RunOptions(**what, plan=chosen.part(PlanOptions), command_line=main)
+    start_background(options, Screen(), engine_of_run(engine_name, None))
+
+
 @app.command()
+def down(
+    context: typer.Context,
+    *,
+    address: Annotated[
+        str | None, typer.Option(help="The instance: processes-PID. [default: the only one of this machine]")
+    ] = None,
+) -> None:
+    """Drain and delete all applications of an instance on processes, end it, and return once it has ended."""
+    end_background(engine_of_run("processes", None), address, Screen())
+
+
+@app.command(cls=ServingCommand)
 @takes(*SERVE_OPTIONS, "admin_url", address=RunningAddress, admin_url=AdminURL)
 def deploy(
     context: typer.Context,
@@ -305,7 +382,7 @@ def deploy(
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
-    """Deploy an app, or all apps of a file, to a Ray cluster. The applications run until you delete them."""
+    """Deploy an app, or all apps of a file, to a running instance or a Ray cluster, until you delete them."""
     chosen, what = _served(context, target, app_dir, application)
     if only and what["file"] is not None and len(what["file"].applications) > 1:
         raise ConfigError("--only needs --application, because the file has several applications")
@@ -352,7 +429,7 @@ def new(
     Screen().say(f"Created {made}. Its README.md has the next two commands.")
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes("loop", *LOG_OPTIONS)
 def dev(
     context: typer.Context,
@@ -385,7 +462,7 @@ def dev(
     serve_in_one_process(served, host=host, port=port, reload=reload, reload_dirs=reload_dir or (), loop=loop)
 
 
-@app.command()
+@app.command(cls=ServingCommand)
 @takes(*PLAN_OPTIONS)
 def plan(
     context: typer.Context,

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from app_toolkit.config.fields import by_name, parts
+from app_toolkit.config.fields import by_name, description, parts
 from app_toolkit.config.files import ApplicationOptions
 from app_toolkit.config.models import UNINTERPRETED, ClassConfig, DeploymentConfig, Policy
 from app_toolkit.config.options import InstanceOptions
@@ -114,7 +114,7 @@ def _options(model: type[BaseModel], prefix: str = "", *, restarts: bool = False
         default = NONE if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
         yield (
             dotted,
-            Option(_should_be(schema, field), default, (field.description or "").replace("|", "\\|"), replaces),
+            Option(_should_be(schema, field), default, description(model, name).replace("|", "\\|"), replaces),
         )
 
 

@@ -1,14 +1,15 @@
 """The command `run`: serves apps in the foreground, until a signal asks it to stop."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Self
 
 from app_toolkit import launch
 from app_toolkit.cli.plan import Planning, planning_of, plannings_of, results
+from app_toolkit.cli.reload import Reloading
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.client import Client, Engine
 from app_toolkit.client.interrupts import Interrupts
@@ -16,7 +17,9 @@ from app_toolkit.client.progress import ended, is_serving, rows, serving_at
 from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.errors import InstanceEnded
+from app_toolkit.config.settings import machine_resources
+from app_toolkit.engines.processes import machine
+from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.launch import Manifest
 from app_toolkit.planning import shared_logs, stream_log_warnings, with_sources
 
@@ -36,8 +39,18 @@ class RunOptions:
     """The values of the environment variables to which the file refers. They may be secrets, so they are put into specs
     only when these leave this process."""
 
+    reload: bool = False
+    """Whether to update the applications after each change of their Python files."""
+
     command_line: Callable[[], None] | None = None
     """Runs the command line of this process, in a fork of it. None: it cannot run there."""
+
+    def at(self, address: tuple[str, int] | None) -> Self:
+        """Return the options with the host and the port of an inherited socket. None: the same options."""
+        if address is None:
+            return self
+        bound = {"host": address[0], "port": address[1]}
+        return replace(self, http=self.http.model_copy(update=bound), named=self.named.model_copy(update=bound))
 
     def applied(self, spec: ApplicationSpec) -> ApplicationSpec:
         """Return the spec with each reference replaced by the value of its variable."""
@@ -49,6 +62,9 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
 
     Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained.
     """
+    if options.reload and (options.address is not None or not engine.runs_here):
+        raise ConfigError("--reload needs replicas on processes of this machine: use it with --engine processes")
+    options = options if options.address is not None else options.at(engine.inherited_address())
     launch.check(engine, options.address, options.http)
     forks = options.address is None and engine.begin_instance(options.http)
     with Interrupts() as interrupts, plannings(options, options.command_line if forks else None) as planned:
@@ -58,19 +74,22 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
                 specs = results(planned, interrupts.not_interrupted)
             if specs is None:
                 return
-            specs, code, warnings = with_sources(specs)
-            for warning in (*warnings, *stream_log_warnings(specs)):
-                screen.say(warning)
-            if options.address is None:
-                _warn_of_few_cpus([*shared_logs(specs), *specs], screen)
-            manifest = Manifest([options.applied(spec) for spec in specs], code, options.http, options.named)
+            manifest = manifest_of(options, specs, screen)
             with screen.working("Starting the instance" if options.address is None else "Joining the cluster"):
                 client = launch.start(engine, specs, options.address)
         except KeyboardInterrupt:
             return
         interrupts.listen()  # the engine may have replaced the handlers
+
+        def plan_again() -> Manifest | None:
+            with plannings(options) as planned:
+                specs = results(planned, interrupts.not_interrupted)
+            return None if specs is None else manifest_of(options, specs, screen)
+
+        folders = [spec.app_dir for spec in manifest.specs]
         try:
-            _deploy_and_serve(client, manifest, screen, interrupts)
+            with Reloading(folders, plan_again, screen) if options.reload else nullcontext() as reloading:
+                _deploy_and_serve(client, manifest, screen, interrupts, reloading)
             _drain(client, screen)
         except KeyboardInterrupt:
             is_local = options.address is None
@@ -85,6 +104,16 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
             client.close()
 
 
+def manifest_of(options: RunOptions, specs: Sequence[ApplicationSpec], screen: Screen) -> Manifest:
+    """Return what is to be deployed, with a snapshot of the Python files. Show warnings about it."""
+    planned, code, warnings = with_sources(specs)
+    for warning in (*warnings, *stream_log_warnings(planned)):
+        screen.say(warning)
+    if options.address is None:
+        _warn_of_few_cpus([*shared_logs(planned), *planned], screen)
+    return Manifest([options.applied(spec) for spec in planned], code, options.http, options.named)
+
+
 @contextmanager
 def plannings(options: RunOptions, fork: Callable[[], None] | None = None) -> Iterator[Iterable[Planning]]:
     """Start planning the target, or all applications of the file. `fork`: as of `Planning`."""
@@ -97,15 +126,17 @@ def plannings(options: RunOptions, fork: Callable[[], None] | None = None) -> It
 
 
 def _warn_of_few_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> None:
-    available, reserved = os.cpu_count() or 1, sum(spec.num_cpus for spec in specs)
-    if reserved > available:
+    available, reserved = machine.cpus(), sum(spec.num_cpus for spec in specs)
+    if reserved > available and "CPU" not in machine_resources():
         screen.say(
-            f"The replicas reserve {reserved:g} CPUs; this machine has {available}. The replicas will share them. "
+            f"The replicas reserve {reserved:g} CPUs; this machine has {available:g}. The replicas will share them. "
             "Reduce `num_replicas` or `num_cpus` if the app is slow."
         )
 
 
-def _deploy_and_serve(client: Client, manifest: Manifest, screen: Screen, interrupts: Interrupts) -> None:
+def _deploy_and_serve(
+    client: Client, manifest: Manifest, screen: Screen, interrupts: Interrupts, reloading: Reloading | None
+) -> None:
     commands = launch.commands_with_lease(client, manifest)
     revisions = launch.apply(client, takewhile(lambda _: interrupts.not_interrupted(), commands))
     names, serving, dashboard = [*revisions], False, None
@@ -115,7 +146,11 @@ def _deploy_and_serve(client: Client, manifest: Manifest, screen: Screen, interr
             if status.admin_url not in (None, dashboard):
                 dashboard = status.admin_url
                 screen.say(f"Dashboard at {dashboard}")
-            if serving or interrupts.asked:
+            if interrupts.asked:
+                continue
+            if serving:
+                if reloading is not None:
+                    reloading.step(client, status)
                 continue
             for name, revision in revisions.items():
                 found = status.application(name)
@@ -127,6 +162,8 @@ def _deploy_and_serve(client: Client, manifest: Manifest, screen: Screen, interr
                 for command in commands:
                     for sentence in serving_at(status, command.spec):
                         screen.say(sentence)
+                if client.is_local:
+                    client.report_ready()
                 screen.say("Press Ctrl-C to drain and stop.")
 
 

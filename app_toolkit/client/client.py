@@ -26,7 +26,7 @@ from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus, Load
-from app_toolkit.errors import InstanceEnded, WaitTimeout
+from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
 from app_toolkit.interfaces import Callee
 from app_toolkit.observability.event_log import LoggedEvent
 
@@ -93,6 +93,16 @@ class Client(ABC):
 
         On a local cluster, shut the instance down and end the cluster.
         """
+
+    def report_ready(self) -> None:  # noqa: B027
+        """Let the program that has started this local instance know that its applications serve."""
+
+    def detach(self) -> str:
+        """Let the instance that this client has started go on after the end of this process.
+
+        Return a sentence that says where its output is.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -228,6 +238,9 @@ class Engine(ABC):
     capabilities: ClassVar[frozenset[Capability]]
     """What the engine can do. Options that need another capability have no effect, which `launch.start` logs."""
 
+    runs_here: ClassVar[bool] = False
+    """Whether all replicas run on this machine, so that they can use the folder of the app."""
+
     @abstractmethod
     def check(self, address: str) -> None:
         """Raise `ConfigError` if no cluster answers at this address, without `preload`."""
@@ -239,6 +252,13 @@ class Engine(ABC):
         A process that shows the output of replicas calls this before any other method but `check`.
         """
 
+    def inherited_address(self) -> tuple[str, int] | None:
+        """Return the host and the port of the socket at which clients connect, if this process has inherited it.
+
+        None: there is none, and an instance binds the address of its options. Raises `ConfigError` for another socket.
+        """
+        return None
+
     def begin_instance(self, http: HTTPOptions) -> bool:
         """Begin an instance that ends with this process, if `start` without an address needs it.
 
@@ -246,6 +266,20 @@ class Engine(ABC):
         whether that is so, and this process can be forked as well. `http`: the options of the first proxy.
         """
         return False
+
+    def check_background(self) -> None:
+        """Raise `ConfigError` if `start_in_background` cannot start an instance."""
+        raise ConfigError(
+            "only processes of this machine run in the background: start a Ray cluster with `ray start --head`, and "
+            "deploy to it with `app-toolkit deploy`"
+        )
+
+    def start_in_background(self, http: HTTPOptions) -> Client:
+        """Start an instance of its own that takes no lease. It ends with the client until `Client.detach`.
+
+        `http`: the options of its proxies. Raises as `check_background` does.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def is_joined(self) -> bool:

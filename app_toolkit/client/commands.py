@@ -399,6 +399,17 @@ class Leave(DriverCommand[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class Listen(DriverCommand[None]):
+    """Start the proxies of an instance that has no application yet."""
+
+    http: HTTPOptions
+    """The options of the proxies."""
+
+    async def perform(self, controller: "Controller") -> None:
+        await controller.listen(self.http)
+
+
+@dataclass(frozen=True, slots=True)
 class Forget(DriverCommand[None]):
     """Forget a caller that has ended: its load counts no more, and no drain waits for its acknowledgements."""
 

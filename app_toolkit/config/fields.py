@@ -1,6 +1,11 @@
 """The structure of option models: their parts, how options are merged, and messages about mistakes."""
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from itertools import pairwise
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -50,6 +55,29 @@ def _instead(place: tuple[int | str, ...], model: type[BaseModel], beside: Colle
         model = (parts(field) if field is not None else None) or model
     inner = {name: found.model_fields for name, field in model.model_fields.items() if (found := parts(field))}
     return suggestion(str(option), [*model.model_fields, *(beside if not around else ())], inner)
+
+
+def description(model: type[BaseModel], option: str) -> str:
+    """Return what an option of a model does: its description, or the text below it in the source code."""
+    text = model.model_fields[option].description
+    texts = (_texts(kind).get(option) for kind in model.__mro__ if option in vars(kind).get("__annotations__", {}))
+    return text or next(filter(None, texts), "")
+
+
+@cache
+def _texts(model: type) -> dict[str, str]:
+    """Return the texts below the options of a model, by option.
+
+    They are read on demand: `use_attribute_docstrings` of pydantic would read them whenever a process starts.
+    """
+    (block,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(block, ast.ClassDef)
+    return {
+        option.target.id: inspect.cleandoc(str(text.value.value))
+        for option, text in pairwise(block.body)
+        if isinstance(option, ast.AnnAssign) and isinstance(option.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def parts(field: FieldInfo) -> type[BaseModel] | None:

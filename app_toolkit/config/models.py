@@ -44,9 +44,9 @@ RESTARTS = {"restarts": True}
 are applied by callers or the controller, or reloaded by running replicas (`reloadable_options`)."""
 
 
-Capability = Literal["processes", "nodes", "resources", "ray"]
+Capability = Literal["processes", "nodes", "resources", "limits", "ray"]
 """What an engine can do beyond one replica in one process: start processes, place them on several nodes, reserve
-resources for them, and apply the options in the table `ray`."""
+resources for them, limit what they use, and apply the options in the table `ray`."""
 
 
 PROCESSES: dict[str, JsonValue] = {"needs": "processes"}
@@ -61,10 +61,11 @@ refer to variables of the environment."""
 class Model(BaseModel):
     """The base class of option models, whose instances are frozen.
 
-    An option that does not exist is an error. The message names the option and suggests what to write instead.
+    An option that does not exist is an error. The message names the option and suggests what to write instead. The
+    text below an option describes it: see `fields.description`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -152,15 +153,23 @@ class RayOptions(Model):
         return self
 
 
+def _gpus(number: float) -> float:
+    if number > 1 and number != int(number):
+        raise ValueError("it should be a whole number, or less than 1")
+    return number
+
+
 class ResourceOptions(Model):
-    """Resources that one replica requests from its engine. On Ray, they are reserved, and only GPUs are enforced."""
+    """Resources that one replica requests from its engine, which reserves them."""
 
     num_cpus: Annotated[float, Field(ge=0, le=1024)] = 0.1
     """logical CPUs"""
-    num_gpus: Annotated[float, Field(ge=0, le=64)] = 0
+    num_gpus: Annotated[float, Field(ge=0, le=64), AfterValidator(_gpus)] = 0
     """logical GPUs; fractions share one"""
     memory: Annotated[int | None, Field(ge=1)] = None
-    """bytes of memory to reserve"""
+    """bytes of memory to reserve; on processes, also the most that a replica gets"""
+    nice: Annotated[int, Field(ge=0, le=19, json_schema_extra={"needs": "limits"})] = 0
+    """by how much the priority of a replica is lower than that of other processes"""
     custom: dict[str, float] = {}
     """custom resources by name"""
     ray: Annotated[RayOptions, Field(json_schema_extra={"needs": "ray"})] = RayOptions()
@@ -324,13 +333,36 @@ class AutoscalingConfig(Model):
         return self.min_replicas if self.initial_replicas is None else self.initial_replicas
 
 
+class RecyclingConfig(Model):
+    """The limits after which a replica is replaced while it works. The new one starts first, and the old one drains.
+
+    Raises:
+        ConfigError: An option is unknown or out of bounds, or no limit is set.
+    """
+
+    max_requests: Annotated[int | None, Field(ge=1, le=1_000_000_000)] = None
+    """requests, calls and WebSockets after which a replica is replaced; counted at its health checks"""
+    max_memory: Annotated[int | None, Field(ge=1)] = None
+    """bytes of resident memory after which a replica is replaced; measured at its health checks"""
+    max_age_s: Annotated[float | None, Field(ge=10, le=31_536_000)] = None
+    """seconds of service after which a replica is replaced"""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """largest share by which `max_requests` and `max_age_s` of a replica are lower, so that they differ"""
+
+    @model_validator(mode="after")
+    def _check_effect(self) -> Self:
+        if self.max_requests is None and self.max_age_s is None and self.max_memory is None:
+            raise ValueError("one of max_requests, max_age_s and max_memory should be set")
+        return self
+
+
 class BatchLimits(BaseModel):
     """Limits of one batch method or endpoint. None: the limit of the function itself.
 
     This is not a `Model`: the options that contain it report its mistakes, with the name of the function.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     max_batch_size: Annotated[int | None, Field(ge=1, le=1_000_000_000)] = None
     """items in one batch, or the sum of their sizes"""
@@ -383,6 +415,8 @@ class DeploymentConfig(IngressPolicy):
     """seconds that a health check may take"""
     health_check_failure_threshold: Annotated[int, Field(ge=1, le=1_000, json_schema_extra=PROCESSES)] = 3
     """failed health checks in a row after which a replica is replaced"""
+    recycling: Annotated[RecyclingConfig | None, Field(json_schema_extra=PROCESSES)] = None
+    """limits after which a replica is replaced while it works; None: it is not"""
     resources: Annotated[ResourceOptions, Field(json_schema_extra={**RESTARTS, "needs": "resources"})] = (
         ResourceOptions()
     )

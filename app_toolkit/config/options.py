@@ -1,9 +1,10 @@
 """The options of `run`. They have the same name, bounds and default in every source that can set them."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from app_toolkit.config.models import (
     LOOP,
@@ -33,6 +34,15 @@ class PlanOptions(Model):
     num_replicas: Annotated[
         int | None, Field(ge=1, le=1_000, description="replicas of each ingress that sets no number")
     ] = None
+
+
+def _as_json(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError('should be JSON, such as {"NPU": 2}') from None
 
 
 class TrafficOptions(Model):
@@ -89,6 +99,15 @@ class Options(InstanceOptions, PlanOptions):
         Field(
             description="where `run` writes the log records of all processes of a local cluster; -: standard output, "
             "and its own messages go to standard error"
+        ),
+    ] = None
+
+    resources: Annotated[
+        dict[str, Annotated[float, Field(ge=0, le=1e18)]] | None,
+        BeforeValidator(_as_json),
+        Field(
+            description="what replicas may reserve on the machine that `run` starts an instance on, by name, as JSON; "
+            "with CPU, they wait for CPUs"
         ),
     ] = None
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from app_toolkit.config import references
-from app_toolkit.config.fields import by_name, parts
+from app_toolkit.config.fields import by_name, description, parts
 from app_toolkit.config.files import ApplicationOptions
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import InstanceOptions
@@ -85,13 +85,18 @@ def _options(options: BaseModel, given: Given, without: str = "") -> Iterator[st
         value = getattr(options, name)
         inner = given.get(name) or NOTHING
         as_by_default = name not in given and value == field.get_default(call_default_factory=True)
-        lines = _one(name, field, value, inner if isinstance(inner, Mapping) else NOTHING, whole=as_by_default)
+        about = description(type(options), name)
+        below = inner if isinstance(inner, Mapping) else NOTHING
+        lines = _one(name, field, about, value, below, whole=as_by_default)
         yield from (f"# {line}" for line in lines) if as_by_default else lines
 
 
-def _one(name: str, field: FieldInfo, value: Any, given: Given, *, whole: bool) -> Iterator[str]:
-    """Yield the lines of one option. `whole`: do not comment out parts of it that have their defaults."""
-    about = f"  # {field.description}" if field.description else ""
+def _one(name: str, field: FieldInfo, about: str, value: Any, given: Given, *, whole: bool) -> Iterator[str]:
+    """Yield the lines of one option.
+
+    `about`: its description. `whole`: do not comment out parts of it that have their defaults.
+    """
+    about = f"  # {about}" if about else ""
     if isinstance(value, BaseModel):
         lines = _parts(value, given, whole)
     elif parts(field) is not None and by_name(field) and value:

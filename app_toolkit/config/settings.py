@@ -1,5 +1,6 @@
 """Environment variables. Only this module, and the one of an engine for its own variables, read or change them."""
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -188,4 +189,44 @@ def hide_devices() -> None:
 
     Call before importing user code.
     """
-    os.environ[DEVICES] = ""
+    set_devices("")
+
+
+def set_devices(devices: str) -> None:
+    """Set the GPUs that this process may use, separated by commas."""
+    os.environ[DEVICES] = devices
+
+
+def visible_devices() -> list[str] | None:
+    """Return the GPUs that this process may use; None: the environment does not say."""
+    named = os.environ.get(DEVICES)
+    return None if named is None else [device.strip() for device in named.split(",") if device.strip()]
+
+
+THREADS = "OMP_NUM_THREADS"
+"""The environment variable with the number of threads that libraries for computations start."""
+
+
+def variables_of_threads(num_cpus: float) -> dict[str, str]:
+    """Return the variable with the number of threads for a process with so many CPUs, as Ray sets it.
+
+    Empty: the environment of this process sets it already.
+    """
+    return {} if os.environ.get(THREADS) else {THREADS: str(max(1, int(num_cpus)))}
+
+
+RESOURCES = "APP_TOOLKIT_RESOURCES"
+
+
+def set_machine_resources(resources: Mapping[str, float] | None) -> None:
+    """Set the resources of this machine that are stated, for this process and its child processes."""
+    os.environ[RESOURCES] = json.dumps(resources or {})
+
+
+def machine_resources() -> dict[str, float]:
+    """Return the resources of this machine that its environment states, by name.
+
+    Raises `ConfigError` if the value of the variable is invalid.
+    """
+    options: dict[str, Any] = {"resources": os.environ.get(RESOURCES) or None}
+    return Settings(**options).resources or {}

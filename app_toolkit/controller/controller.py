@@ -228,6 +228,11 @@ class Controller:
         self._lift(spec)
         return revision
 
+    async def listen(self, http: HTTPOptions) -> None:
+        """Start the proxies with these options, before there is an application."""
+        self._check_open()
+        await self.desired.listen(http)
+
     async def rollback(self, name: str, expected: int | None = None) -> Reverted:
         """Apply the last stable revision other than the current one.
 

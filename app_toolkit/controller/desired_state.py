@@ -66,8 +66,8 @@ class DesiredState:
         self._is_http_chosen = False
         """Whether the options of the proxies have been chosen, so that only those that a client names change."""
         self._has_served = False
-        """Whether there was any application since the instance began. From then on it has proxies until its shutdown.
-        They answer 404 after the last application was deleted."""
+        """Whether there was any application since the instance began, or `listen` was called. From then on it has
+        proxies until its shutdown. They answer 404 while there is no application."""
         self._stored_port = 0
         self._stored_leases: dict[str, Any] = {}
         self._specs: dict[ApplicationKey, _Specs] = {}
@@ -159,12 +159,7 @@ class DesiredState:
                 raise RevisionConflict(
                     f"application {spec.name!r} has revision {revision}, and revision {expected} was expected"
                 )
-            new = self.check([spec], http, owner, initial)
-            if new != self.proxies.http:
-                await self._state_store.put_http(new)
-                self._move(new)
-            self._is_http_chosen = self._has_served = True
-            self.admin.start_by(self._clock.now() + START_S)
+            await self._listen(self.check([spec], http, owner, initial))
             after = traffic.after(rollout.applied(last, spec).without_ended_release())
             if owner is not None and last is None:
                 # First: without a stored lease, the application would stay forever.
@@ -179,6 +174,21 @@ class DesiredState:
             await self._delete_code()
             await self._state_store.check_epoch()  # a later controller may have read the store before this change
             return after.revision
+
+    async def listen(self, http: HTTPOptions) -> None:
+        """Start the proxies with these options, also without an application."""
+        async with self._changing:
+            self._check_open()
+            await self._listen(http)
+            self._changed()
+            await self._state_store.check_epoch()
+
+    async def _listen(self, http: HTTPOptions) -> None:
+        if http != self.proxies.http:
+            await self._state_store.put_http(http)
+            self._move(http)
+        self._is_http_chosen = self._has_served = True
+        self.admin.start_by(self._clock.now() + START_S)
 
     def check(
         self,

@@ -14,6 +14,7 @@ from app_toolkit.observability.metrics import (
     EVENTS,
     MIRROR_WEIGHT,
     NONE,
+    RECYCLED,
     REPLICAS,
     REPLICAS_DESIRED,
     REPLICAS_REASON,
@@ -89,6 +90,8 @@ def _samples_of_replicas(name: str, replica_set: ReplicaSet, scaling: ScalingSta
     yield Sample(REPLICAS_DESIRED, (name,), [target])
     yield Sample(REPLICAS_REASON, (name, _reason(target, scaling)), [1])
     yield Sample(RESTARTS, (name,), [replica_set.record.deaths])
+    for limit, number in replica_set.record.recycled.items():
+        yield Sample(RECYCLED, (name, limit), [number])
 
 
 def _reason(target: int, scaling: ScalingStatus | None) -> str:

@@ -13,6 +13,7 @@ from app_toolkit.core.reconcile import (
     Action,
     Kill,
     Probe,
+    Recycle,
     ReplicaSetSpec,
     Retire,
     Start,
@@ -176,7 +177,7 @@ class ReplicaSets:
     def _order(self, key: AnySetKey, action: Action) -> None:
         if not isinstance(action, Probe):
             self._log_event(key, action)
-        if not isinstance(action, Retire):
+        if not isinstance(action, Retire | Recycle):
             self.actions.append(action)
 
     def _happened(self, key: AnySetKey, replica_set: ReplicaSet) -> None:

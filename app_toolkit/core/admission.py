@@ -21,6 +21,9 @@ EARLY = 1
 MAX_CALLERS = 1_000
 """The maximum number of waiting callers. The replica refuses other callers as busy."""
 
+MAX_DEPARTED = 1_000
+"""The maximum number of reservations that are remembered after their callers have left. The oldest are dropped."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
@@ -41,6 +44,8 @@ class Admission(Generic[T]):
     """The waiting callers. The first caller gets the next reservation."""
     reservations: deque[Reservation] = field(default_factory=deque)
     """The reservations that no request has redeemed yet, oldest first."""
+    departed: deque[Reservation] = field(default_factory=lambda: deque(maxlen=MAX_DEPARTED))
+    """Those of callers that have left. They keep no slot, but a request may be on its way to redeem one of them."""
     pending: dict[T, str] = field(default_factory=dict)
     """Requests that redeemed a reservation before a slot was free, oldest first, with their callers."""
     entering: set[T] = field(default_factory=set)
@@ -67,10 +72,12 @@ class Admission(Generic[T]):
         return True
 
     def leave(self, caller: str) -> None:
-        """Remove a caller and its reservations."""
+        """Remove a caller. Its reservations keep no slot any more, but can be redeemed until they expire."""
         self.callers.pop(caller, None)
-        if any(each.caller == caller for each in self.reservations):
-            self.reservations = deque(each for each in self.reservations if each.caller != caller)
+        if any(reservation.caller == caller for reservation in self.reservations):
+            before, self.reservations = self.reservations, deque()
+            for reservation in before:
+                (self.departed if reservation.caller == caller else self.reservations).append(reservation)
 
     def next_reservation(self, ongoing: int, now: float) -> str | None:
         """Reserve a slot and return the caller that gets it. Call this until it returns None."""
@@ -84,7 +91,11 @@ class Admission(Generic[T]):
 
     def expire(self, now: float) -> list[str]:
         """Remove and return the callers whose reservations have expired."""
-        stopped = list(dict.fromkeys(each.caller for each in self.reservations if now - each.at >= RESERVATION_S))
+        stopped = list(
+            dict.fromkeys(
+                reservation.caller for reservation in self.reservations if now - reservation.at >= RESERVATION_S
+            )
+        )
         for caller in stopped:
             self.leave(caller)
         return stopped
@@ -95,12 +106,14 @@ class Admission(Generic[T]):
         """Return whether a request without a reservation is admitted."""
         return not self.callers and ongoing + self.reserved < self.slots
 
-    def redeem(self, caller: str) -> bool:
+    def redeem(self, caller: str, now: float) -> bool:
         """Redeem a reservation of this caller. Return False if the caller has none."""
-        for each in self.reservations:
-            if each.caller == caller:
-                self.reservations.remove(each)
-                return True
+        for reservations in (self.reservations, self.departed):
+            for reservation in reservations:
+                departed = reservations is self.departed
+                if reservation.caller == caller and not (departed and now - reservation.at >= RESERVATION_S):
+                    reservations.remove(reservation)
+                    return True
         return False
 
     def admits_reserved(self, ongoing: int) -> bool:

@@ -278,7 +278,7 @@ def replica_set_specs(
 
 def _resources(options: ResourceOptions) -> Resources:
     engine_options = options.ray.model_dump(exclude_none=True)
-    return Resources(options.num_cpus, options.num_gpus, options.memory, options.custom, engine_options)
+    return Resources(options.num_cpus, options.num_gpus, options.memory, options.custom, options.nice, engine_options)
 
 
 def _without_secrets(resources: Resources, secrets: Collection[str]) -> tuple[Resources, Mapping[str, str]]:
@@ -345,4 +345,5 @@ def _replica_set_spec(
         health_check_failure_threshold=config.health_check_failure_threshold,
         spread=spread,
         autoscaling=config.autoscaling_config,
+        recycling=config.recycling,
     )

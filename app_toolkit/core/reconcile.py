@@ -13,11 +13,11 @@ node, or of the admin process; `core.identity` has their keys.
 * Planning is idempotent: once the actions of a plan are noted, another plan at the same time is empty.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from app_toolkit.config.models import AutoscalingConfig, Policy
-from app_toolkit.core import restarts
+from app_toolkit.config.models import AutoscalingConfig, Policy, RecyclingConfig
+from app_toolkit.core import recycling, restarts
 from app_toolkit.core.identity import AnySetKey, ProcessSetKey, are_proxies, replica_id
 from app_toolkit.core.replica_state import (
     DrainSent,
@@ -27,6 +27,7 @@ from app_toolkit.core.replica_state import (
     Phase,
     ProbeSent,
     ReconfigureSent,
+    RecycleBegun,
     ReplicaRecord,
     RetireBegun,
     Started,
@@ -35,7 +36,7 @@ from app_toolkit.core.replica_state import (
     apply,
 )
 from app_toolkit.interfaces import AdminSpec, ProxySpec, ReloadableOptions, ReplicaSpec, Resources
-from app_toolkit.types import NodeId, ReplicaId
+from app_toolkit.types import NodeId, RecyclingLimit, ReplicaId
 
 ANSWER_S = 2.0
 """Seconds that an answer may arrive after its deadline before it counts as missing."""
@@ -97,6 +98,18 @@ class Retire:
 
 
 @dataclass(frozen=True, slots=True)
+class Recycle:
+    """Replace a replica that works, because it has reached a limit of its `recycling`.
+
+    The controller only notes this. The replica serves until another one has taken its place.
+    """
+
+    replica: ReplicaId
+    limit: RecyclingLimit
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Refuse new requests and finish the others within `timeout_s` seconds. Answered by `Drained`."""
 
@@ -140,7 +153,7 @@ class Reconfigure:
     timeout_s: float
 
 
-Action = Start | Retire | Drain | Stop | Kill | Probe | Reconfigure
+Action = Start | Retire | Recycle | Drain | Stop | Kill | Probe | Reconfigure
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +193,8 @@ class ReplicaSetSpec:
     through them."""
     autoscaling: AutoscalingConfig | None = None
     """The options of the autoscaler; None: the target is fixed."""
+    recycling: RecyclingConfig | None = None
+    """The limits after which a replica is replaced while it works; None: it is not."""
 
     @property
     def live(self) -> ReloadableOptions | None:
@@ -209,6 +224,8 @@ class ReplicaSetRecord:
     failures: tuple[restarts.Failure, ...] = ()
     deaths: int = 0
     """The number of replicas that ended unexpectedly in this epoch."""
+    recycled: Mapping[RecyclingLimit, int] = field(default_factory=dict)
+    """The number of replicas in this epoch that were replaced while they worked, by the limit that they reached."""
     last_error: str | None = None
     last_failed: ReplicaId | None = None
     """The replica that `last_error` is about, until its lost requests are added to it; None: there is none."""
@@ -265,6 +282,8 @@ def take(record: ReplicaSetRecord, event: Event, now: float) -> ReplicaSetRecord
             return _failed(record, old, why, now, raised=raised, ended=True)
         case KillSent(_, why) | RetireBegun(_, str() as why) if old.phase not in (Phase.DRAINING, Phase.STOPPING):
             return _failed(record, old, why, now, never_ready=not old.ready)
+        case RecycleBegun(_, limit):
+            return replace(record, recycled={**record.recycled, limit: record.recycled.get(limit, 0) + 1})
         case Started() if old.phase is Phase.STARTING:
             return replace(record, failures=restarts.cleared(record.failures, new.template_hash))
     return record
@@ -322,6 +341,8 @@ def _note(action: Action) -> Event:
             return StartSent(spec.id, replica_set, template_hash, _live(spec))
         case Retire(replica, why, failed):
             return RetireBegun(replica, why if failed else None)
+        case Recycle(replica, limit, why):
+            return RecycleBegun(replica, limit, why)
         case Drain(replica):
             return DrainSent(replica)
         case Stop(replica):
@@ -374,7 +395,7 @@ def plan(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float, epoc
         steps = sorted(_next(desired, replica), key=lambda step: step[0])
         due_now = [action for at, action in steps if now >= at]
         # A replica that is killed or retired gets no other action.
-        actions += [action for action in due_now if isinstance(action, (Kill, Retire))][:1] or due_now
+        actions += [action for action in due_now if isinstance(action, (Kill, Retire))][:1] or _first_recycle(due_now)
     # Actions for single replicas are noted first: a kill makes room, and is a failure that delays the next start.
     for action in actions:
         record = noted(record, action, now)
@@ -387,6 +408,12 @@ def plan(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float, epoc
             template = replace(desired.template, id=id)
             actions.append(Start(template, desired.resources, record.key, desired.template_hash, desired.max_per_node))
     return actions
+
+
+def _first_recycle(actions: list[Action]) -> list[Action]:
+    """Return the actions without those that recycle a replica again, because it has reached several limits."""
+    again = [action for action in actions if isinstance(action, Recycle)][1:]
+    return [action for action in actions if action not in again]
 
 
 def due(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> float | None:
@@ -417,6 +444,9 @@ def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float,
         case Phase.RUNNING:
             yield _next_probe(spec, replica)
             yield from _next_reconfigure(spec, replica)
+            if spec.recycling is not None and not _is_outdated(spec, replica):
+                for at, limit, why in recycling.reached(spec.recycling, replica):
+                    yield at, Recycle(replica.id, limit, why)
         case Phase.DRAINING if replica.drain_sent is None:
             ready = replica.unrouted or not spec.routed
             yield replica.since + (0.0 if ready else UNROUTE_S), Drain(replica.id, graceful)
@@ -548,7 +578,7 @@ def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord) -> _Moves:
 
 
 def _is_outdated(spec: ReplicaSetSpec, replica: ReplicaRecord) -> bool:
-    if replica.template_hash != spec.template_hash or _cannot_reload(spec, replica):
+    if replica.template_hash != spec.template_hash or _cannot_reload(spec, replica) or replica.recycled is not None:
         return True
     return spec.spread and replica.location is not None and replica.location.remote_address is None
 
@@ -564,6 +594,8 @@ def _leave(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Action:
         return Retire(replica.id, f"it is replaced by template hash {spec.template_hash}")
     if _cannot_reload(spec, replica):
         return Retire(replica.id, "it could not apply the new options and is replaced")
+    if replica.recycled is not None:
+        return Retire(replica.id, replica.recycled)
     if _is_outdated(spec, replica):
         return Retire(replica.id, "callers on other nodes cannot reach it")
     return Retire(replica.id, "the replica set has more replicas than its target")

@@ -10,7 +10,7 @@ from enum import Enum
 from app_toolkit.core.identity import AnySetKey
 from app_toolkit.errors import IllegalTransition
 from app_toolkit.interfaces import Location, ReloadableOptions
-from app_toolkit.types import ReplicaId
+from app_toolkit.types import RecyclingLimit, ReplicaId
 
 
 class Phase(Enum):
@@ -64,6 +64,10 @@ class Started(Event):
 class ProbePassed(Event):
     connections: int = 0
     """The ongoing requests, open streams and open WebSockets of a replica; 0 for a proxy."""
+    requests: int = 0
+    """The requests, calls and WebSockets that a replica has received since its start; 0 for a proxy."""
+    memory: int = 0
+    """The resident memory of a replica in bytes; 0 for a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,12 @@ class KillSent(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RecycleBegun(Event):
+    limit: RecyclingLimit
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeSent(Event):
     pass
 
@@ -209,6 +219,12 @@ class ReplicaRecord:
     """When the probe in progress was sent; None: there is none."""
     connections: int = 0
     """The connections that the last passed probe reported."""
+    requests: int = 0
+    """The received requests that the last passed probe reported."""
+    memory: int = 0
+    """The bytes of memory that the last passed probe reported."""
+    recycled: str | None = None
+    """Why a new replica takes its place although it works; None: none does."""
     failed_probes: int = 0
     """The number of consecutive failures. A probe without an answer counts when the next probe is sent."""
     last_failure: str | None = None
@@ -250,6 +266,7 @@ TRANSITIONS: dict[tuple[Phase, type[Event]], Phase] = {
     (P.RUNNING, ReconfigureSent): P.RUNNING,
     (P.RUNNING, Reconfigured): P.RUNNING,
     (P.RUNNING, ReconfigureFailed): P.RUNNING,
+    (P.RUNNING, RecycleBegun): P.RUNNING,
     (P.RUNNING, RetireBegun): P.DRAINING,
     (P.RUNNING, DrainSent): P.DRAINING,  # only proxies: they are not published to callers, so no acknowledgement is due
     (P.RUNNING, KillSent): P.STOPPING,
@@ -333,6 +350,8 @@ def apply(record: ReplicaRecord, event: Event, now: float) -> ReplicaRecord:
             return _probed(record, event, now)
         case ReconfigureSent() | Reconfigured() | ReconfigureFailed():
             return _reconfigured(record, event, now)
+        case RecycleBegun():
+            return replace(record, recycled=event.why)
         case Unrouted():
             return replace(record, unrouted=True)
         case DrainSent():
@@ -363,6 +382,8 @@ def _probed(record: ReplicaRecord, event: ProbeSent | ProbePassed | ProbeFailed,
                 probing_since=None,
                 probed_at=now,
                 connections=event.connections,
+                requests=event.requests,
+                memory=event.memory,
                 failed_probes=0,
                 last_failure=None,
                 ready=ready,

@@ -25,7 +25,7 @@ class Stage(IntEnum):
     @property
     def begun(self) -> bool:
         """Whether the response has begun, so that no other one can be sent."""
-        return self > Stage.HELD
+        return self > HELD
 
 
 class Event(IntEnum):

@@ -5,7 +5,7 @@ from copy import copy
 
 from app_toolkit.core.attempts import is_repeatable
 from app_toolkit.core.trace import Trace
-from app_toolkit.dispatch.dispatcher import Stage
+from app_toolkit.dispatch.dispatcher import RESPONDING, Stage
 from app_toolkit.errors import DeadlineExceeded, RequestError
 from app_toolkit.interfaces import Call
 from app_toolkit.observability import tracing
@@ -81,7 +81,7 @@ class CallRequest:
         return is_repeatable(self.call.retry or policy, self.idempotent(self.call.method))
 
     def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
-        missed = "end" if stage is Stage.RESPONDING else "respond"
+        missed = "end" if stage is RESPONDING else "respond"
         return DeadlineExceeded(f"{self.name} of {deployment} did not {missed} before its deadline")
 
     def values(self, name: bytes) -> list[bytes]:

@@ -54,14 +54,17 @@ class Stage(IntEnum):
     DONE = auto()
 
 
+# An attribute of an enum class takes longer to read than a name of a module.
+IDLE, WAITING, CONNECTING, SENT, RESPONDING, FAILED, DONE = Stage
+
 TRANSITIONS: Mapping[Stage, tuple[Stage, ...]] = {
-    Stage.IDLE: (Stage.WAITING, Stage.DONE),
-    Stage.WAITING: (Stage.CONNECTING, Stage.IDLE, Stage.DONE),
-    Stage.CONNECTING: (Stage.SENT, Stage.IDLE, Stage.FAILED, Stage.DONE),
-    Stage.SENT: (Stage.RESPONDING, Stage.IDLE, Stage.FAILED, Stage.DONE),
-    Stage.RESPONDING: (Stage.DONE,),
-    Stage.FAILED: (Stage.DONE,),
-    Stage.DONE: (),
+    IDLE: (WAITING, DONE),
+    WAITING: (CONNECTING, IDLE, DONE),
+    CONNECTING: (SENT, IDLE, FAILED, DONE),
+    SENT: (RESPONDING, IDLE, FAILED, DONE),
+    RESPONDING: (DONE,),
+    FAILED: (DONE,),
+    DONE: (),
 }
 """A request returns to IDLE after an attempt without a response, and if it asks elsewhere. Every stage except DONE may
 lead to DONE."""
@@ -182,7 +185,7 @@ class Dispatcher(Generic[P]):
         """`deadline`: when the request must have ended. None: it has no deadline, or sets it later."""
         self.request = request
         self.began = now
-        self.stage = Stage.IDLE
+        self.stage = IDLE
         self.attempts = Attempts(now, deadline)
         #: The replica of the current or last attempt.
         self.replica = ReplicaId("-")
@@ -214,7 +217,7 @@ class Dispatcher(Generic[P]):
 
         Return None if the request has to wait for a permit. Then report it by `granted`.
         """
-        self._enter(Stage.WAITING)
+        self._enter(WAITING)
         permit: P | None = self.router.try_acquire(self.attempts.avoid, preference)
         if permit is None:
             self._waiting_since = now
@@ -224,7 +227,7 @@ class Dispatcher(Generic[P]):
 
     def granted(self, permit: P, now: float) -> None:
         """Take the permit for which the request has waited. The next action is to connect to its replica."""
-        if self.stage is not Stage.WAITING:
+        if self.stage is not WAITING:
             self.router.release(permit)
         self._begin_attempt(permit, now)
         self._end_wait(now)
@@ -236,19 +239,19 @@ class Dispatcher(Generic[P]):
 
     def asks_elsewhere(self, now: float) -> None:
         """Note that the request waits no longer at its router. At another one, it begins to wait now."""
-        if self.stage is not Stage.WAITING:
-            raise IllegalStage(self.stage, Stage.IDLE)
-        self._enter(Stage.IDLE)
+        if self.stage is not WAITING:
+            raise IllegalStage(self.stage, IDLE)
+        self._enter(IDLE)
         self._end_wait(now)
         self.attempts.since = now
 
     def begin(self, permit: P, now: float) -> None:
         """Begin an attempt with a permit that was acquired elsewhere."""
-        self._enter(Stage.WAITING)
+        self._enter(WAITING)
         self._begin_attempt(permit, now)
 
     def _begin_attempt(self, permit: P, now: float) -> None:
-        self._enter(Stage.CONNECTING)
+        self._enter(CONNECTING)
         self._attempt_began = now
         self.permit = permit
         self.replica = permit.endpoint.id
@@ -257,11 +260,11 @@ class Dispatcher(Generic[P]):
 
     def sent(self) -> None:
         """Note that the request is sent now. From now on it may run."""
-        self._enter(Stage.SENT)
+        self._enter(SENT)
 
     def response_started(self, now: float) -> None:
         """Note that the response begins. From now on, the request is not attempted again."""
-        self._enter(Stage.RESPONDING)
+        self._enter(RESPONDING)
         self._response_began = now
 
     def refused(self, word: str, now: float) -> Action | Exception:
@@ -269,8 +272,8 @@ class Dispatcher(Generic[P]):
 
         Return how the next attempt begins, or the error of the request if there is none.
         """
-        if self.stage is not Stage.SENT:
-            raise IllegalStage(self.stage, Stage.IDLE)
+        if self.stage is not SENT:
+            raise IllegalStage(self.stage, IDLE)
         return self._attempt_ended(result_of_refusal(word), now, word)
 
     def lost(self, error: ReplicaGone, now: float, *, head_only: bool = False) -> Action | Exception:
@@ -279,7 +282,7 @@ class Dispatcher(Generic[P]):
         Return how the next attempt begins, or the error of the request if there is none. `head_only`: only the head was
         sent.
         """
-        if self.stage is Stage.CONNECTING:
+        if self.stage is CONNECTING:
             result = Result.UNREACHED
         elif isinstance(error, ResponseUnreadable):
             result = Result.UNREADABLE
@@ -295,7 +298,7 @@ class Dispatcher(Generic[P]):
 
     def end(self) -> None:
         """End the request, and release its permit."""
-        self._enter(Stage.DONE)
+        self._enter(DONE)
         permit, self.permit = self.permit, None
         if permit is not None:
             self.router.release(permit)
@@ -325,8 +328,8 @@ class Dispatcher(Generic[P]):
     def _attempt_ended(
         self, result: Result, now: float, word: str = "", cause: ReplicaGone | None = None
     ) -> Action | Exception:
-        if self.stage is not Stage.SENT and self.stage is not Stage.CONNECTING:
-            raise IllegalStage(self.stage, Stage.IDLE)
+        if self.stage is not SENT and self.stage is not CONNECTING:
+            raise IllegalStage(self.stage, IDLE)
         permit, self.permit = self.permit, None
         assert permit is not None, "an attempt has a permit"
         request, router = self.request, self.router
@@ -341,7 +344,7 @@ class Dispatcher(Generic[P]):
         if (began := self._attempt_began) is not None:
             self._failed += (FailedAttempt(self.replica, began - self.began, now - began, result.name.lower()),)
         step = self.attempts.after(attempt, now, router.policy.max_queue_wait_s, self.budget, router.ready)
-        self._enter(Stage.IDLE if isinstance(step, Action) else Stage.FAILED)
+        self._enter(IDLE if isinstance(step, Action) else FAILED)
         return step if isinstance(step, Action) else self._error(step, word, cause)
 
     def _error(self, reason: Reason, word: str, cause: ReplicaGone | None) -> Exception:

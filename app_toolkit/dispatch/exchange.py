@@ -16,7 +16,7 @@ from app_toolkit.core.recent import retry_after_s
 from app_toolkit.core.targets import Target
 from app_toolkit.dispatch import builtin
 from app_toolkit.dispatch.deadlines import Deadline
-from app_toolkit.dispatch.dispatcher import Dispatcher, Stage
+from app_toolkit.dispatch.dispatcher import CONNECTING, DONE, IDLE, RESPONDING, SENT, WAITING, Dispatcher
 from app_toolkit.dispatch.downstream import Downstream
 from app_toolkit.dispatch.ingress_router import RoutePermit
 from app_toolkit.dispatch.plane import ExchangePlane
@@ -129,16 +129,16 @@ class Exchange:
     @property
     def tunnels(self) -> bool:
         """Whether the exchange has become an open WebSocket."""
-        return self._tunnel and self.dispatcher.stage is Stage.RESPONDING
+        return self._tunnel and self.dispatcher.stage is RESPONDING
 
     @property
     def waits(self) -> bool:
         """Whether the request waits for its body, or for a permit."""
-        return self.dispatcher.stage is Stage.IDLE or self.dispatcher.stage is Stage.WAITING
+        return self.dispatcher.stage is IDLE or self.dispatcher.stage is WAITING
 
     @property
     def done(self) -> bool:
-        return self.dispatcher.stage is Stage.DONE
+        return self.dispatcher.stage is DONE
 
     @property
     def wants_body(self) -> bool:
@@ -160,7 +160,7 @@ class Exchange:
 
     def proceed(self) -> None:
         """Ask for a permit, if no filter lets the request wait any more."""
-        if self.dispatcher.stage is Stage.IDLE and self._may_ask():
+        if self.dispatcher.stage is IDLE and self._may_ask():
             self._ask_now()
 
     # For the downstream
@@ -196,7 +196,7 @@ class Exchange:
         except RequestError as error:
             self.fail(error)
             return
-        if self.dispatcher.stage is Stage.IDLE:
+        if self.dispatcher.stage is IDLE:
             self.proceed()
         elif self._upstream is not None and not self._holding:
             pieces = self.request.body.take()
@@ -220,7 +220,7 @@ class Exchange:
 
     def client_gone(self) -> None:
         """End the exchange because the client has disconnected. The replica sees it, too."""
-        if self.dispatcher.stage is Stage.DONE:
+        if self.dispatcher.stage is DONE:
             return
         tunnel = self.tunnels
         self._drop_upstream(in_order=tunnel)
@@ -235,7 +235,7 @@ class Exchange:
         if self.tunnels:
             self._drop_upstream(in_order=True)
             self._close_tunnel("the proxy is shutting down")
-        elif self.dispatcher.stage is Stage.SENT and not self.dispatcher.may_run_twice:
+        elif self.dispatcher.stage is SENT and not self.dispatcher.may_run_twice:
             self.fail(ReplicaLost(f"the proxy is shutting down; the outcome of {self.request.name} is unknown"))
         else:
             self.fail(NoReplica("the proxy is shutting down"))
@@ -247,7 +247,7 @@ class Exchange:
     def fail(self, error: Exception) -> None:
         """End the exchange with an error response, or cut off a response that has begun."""
         self._drop_upstream()
-        if self.dispatcher.stage is Stage.RESPONDING:
+        if self.dispatcher.stage is RESPONDING:
             self._cut_off(error)
             return
         self._release()
@@ -409,13 +409,13 @@ class Exchange:
             upstreams.dial(address, partial(self._reached, permit), self._unreached)
 
     def _reached(self, permit: RoutePermit, upstream: Upstream) -> None:
-        if self.dispatcher.stage is Stage.CONNECTING:
+        if self.dispatcher.stage is CONNECTING:
             self._send(upstream, permit)
         else:  # the exchange has ended meanwhile
             self.plane.upstreams.give_back(upstream)
 
     def _unreached(self, gone: ReplicaGone) -> None:
-        if self.dispatcher.stage is Stage.CONNECTING:
+        if self.dispatcher.stage is CONNECTING:
             now = self.plane.clock()
             self._attempt_ended(self.dispatcher.lost(gone, now), now, gone)
 
@@ -499,7 +499,7 @@ class Exchange:
         """Pass on bytes of the body, or a result of a call."""
         if self._refusal is not None:
             return
-        if self.dispatcher.stage is Stage.SENT:
+        if self.dispatcher.stage is SENT:
             self._start()
         if self._observers is not None:
             for observer in self._observers:
@@ -519,7 +519,7 @@ class Exchange:
         if self._refusal is not None:
             self._attempt_refused(self._refusal)
             return
-        if self.dispatcher.stage is Stage.SENT:
+        if self.dispatcher.stage is SENT:
             self._start()
         self._finish()
 
@@ -529,7 +529,7 @@ class Exchange:
             self._attempt_refused(self._refusal)
         elif self.tunnels:
             self._close_tunnel("the replica was lost")
-        elif self.dispatcher.stage is Stage.RESPONDING:
+        elif self.dispatcher.stage is RESPONDING:
             self._cut_off(error)
         else:
             permit = self.dispatcher.permit
@@ -629,8 +629,10 @@ class Exchange:
         head, dispatcher = self.downstream.head, self.dispatcher
         if head is not None and (head.status == 101 or head.stream is not None):
             self._ingress_state.closed(self, self.downstream.peers, dispatcher.permit)
-        self._forget_timer()
-        self._forget_deadline()
+        if self._timer is not None:
+            self._forget_timer()
+        if self._deadline is not None:
+            self._forget_deadline()
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             dispatcher.router.leave(waiter)

@@ -8,7 +8,7 @@ from app_toolkit.config.affinity import KeySource
 from app_toolkit.core.attempts import is_repeatable
 from app_toolkit.core.sessions import from_cookies, from_query
 from app_toolkit.core.trace import Trace
-from app_toolkit.dispatch.dispatcher import Dispatchable, Stage
+from app_toolkit.dispatch.dispatcher import IDLE, RESPONDING, WAITING, Dispatchable, Stage
 from app_toolkit.errors import ContentTooLarge, DeadlineExceeded, RequestError
 from app_toolkit.types import Header, Retry
 
@@ -20,9 +20,9 @@ DISCARDED_BODY = 1024 * 1024
 
 
 OVERDUE = {
-    Stage.IDLE: "the body of the request did not arrive",
-    Stage.WAITING: "no replica took the request",
-    Stage.RESPONDING: "the request was not answered in full",
+    IDLE: "the body of the request did not arrive",
+    WAITING: "no replica took the request",
+    RESPONDING: "the request was not answered in full",
 }
 """What has not happened when the deadline of a request passes, by its stage."""
 
@@ -137,8 +137,8 @@ class HTTPRequest:
     def late(self, stage: Stage, timeout: float, deployment: str) -> DeadlineExceeded:
         if self.websocket:
             return DeadlineExceeded(f"the WebSocket was not accepted within its {timeout:g} s")
-        if stage is Stage.IDLE and self.complete:
-            stage = Stage.WAITING
+        if stage is IDLE and self.complete:
+            stage = WAITING
         return DeadlineExceeded(f"{OVERDUE.get(stage, 'the request was not answered')} within its {timeout:g} s")
 
     def check_body(self: ClientRequest, most: int, name: str) -> None:

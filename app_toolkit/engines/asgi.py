@@ -17,7 +17,7 @@ from app_toolkit.core.preference import Preference
 from app_toolkit.core.targets import SHARD_KEY, shard_key
 from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, trace_of
 from app_toolkit.dispatch.builtin import BuiltinResponse
-from app_toolkit.dispatch.dispatcher import Stage
+from app_toolkit.dispatch.dispatcher import RESPONDING, SENT
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.request import REQUEST_ID_GRAMMAR, ClientRequest, HTTPRequest
 from app_toolkit.dispatch.upstream import Terms
@@ -384,7 +384,7 @@ class ServedHere(Protocol):
 class ASGIUpstream:
     """One attempt at the replica in this process."""
 
-    __slots__ = ("_aborted", "_exchange", "_gone", "_ingress", "_interrupted", "_reader", "_request", "_terms")
+    __slots__ = ("_aborted", "_exchange", "_ingress", "_interrupted", "_over", "_reader", "_request", "_terms")
 
     def __init__(self, ingress: ServedHere) -> None:
         self._ingress = ingress
@@ -392,7 +392,7 @@ class ASGIUpstream:
         self._request: ASGIRequest
         self._terms: Terms
         #: Whether the attempt has ended: the response is complete, or the exchange has aborted it.
-        self._gone = False
+        self._over = False
         self._aborted = False
         #: Whether `abort` has cancelled the wait for a message of the client.
         self._interrupted = False
@@ -418,7 +418,7 @@ class ASGIUpstream:
 
     def abort(self) -> None:
         """Let the app see a disconnect, and drop what it sends from now on."""
-        self._gone = self._aborted = True
+        self._over = self._aborted = True
         if self._reader is not None:
             self._interrupted = True
             self._reader.cancel()
@@ -430,7 +430,7 @@ class ASGIUpstream:
     async def run(self) -> None:
         """Run the app to its end. Raise what it raises."""
         exchange, request, terms = self._exchange, self._request, self._terms
-        if self._gone:  # the exchange has ended before the task came to it
+        if self._over:  # the exchange has ended before the task came to it
             return
         timeout_s = None if terms.timeout_ms is None else terms.timeout_ms / 1_000
         caller = CALLER if terms.redeems else None
@@ -440,7 +440,7 @@ class ASGIUpstream:
         try:
             refusal = await ingress.replica.serve(request.scope, self.receive, self.send, timeout_s, caller=caller)
         except Exception as error:
-            is_told = self._gone and isinstance(error, ClientDisconnect)
+            is_told = self._over and isinstance(error, ClientDisconnect)
             was_cut = request.error_of_cut is not None
             self._end()
             if is_told:
@@ -456,18 +456,18 @@ class ASGIUpstream:
             REPLICA.set(outer)
         if refusal is None:
             self._end()
-        elif not self._gone:
-            self._gone = True
+        elif not self._over:
+            self._over = True
             exchange.response_started(ResponseHead(503, b"", [], "none", refusal.encode(), True))
             exchange.ended(True)
 
     def _end(self) -> None:
         """Tell the exchange that the app has ended. If it has not responded, it has failed."""
-        if self._gone:
+        if self._over:
             return
-        self._gone = True
+        self._over = True
         exchange, request = self._exchange, self._request
-        if exchange.dispatcher.stage is Stage.RESPONDING:
+        if exchange.dispatcher.stage is RESPONDING:
             exchange.lost(ReplicaGone("the app ended before its response did"))
             return
         request.take_back()
@@ -488,7 +488,7 @@ class ASGIUpstream:
             return self._disconnect()
         finally:
             self._reader = None
-        if not self._gone:
+        if not self._over:
             self._note(message)
         return self._disconnect() if self._aborted and message["type"] not in HANG_UPS else message
 
@@ -501,7 +501,7 @@ class ASGIUpstream:
                 self._request.body.received += len(body)
                 self._exchange.body_arrived()
         elif kind in HANG_UPS:
-            self._gone = True
+            self._over = True
             self._exchange.client_gone()
 
     def _disconnect(self) -> Message:
@@ -511,7 +511,7 @@ class ASGIUpstream:
 
     async def send(self, message: Message) -> None:
         exchange, request, kind = self._exchange, self._request, message["type"]
-        if self._gone:
+        if self._over:
             if request.head is not None and request.head.status == 101:  # the server raises an error
                 await request.deliver(message)
             return
@@ -519,10 +519,10 @@ class ASGIUpstream:
             body = message.get("body", b"")
             if body:
                 exchange.received(body)
-            if not (message.get("more_body", False) or self._gone):
-                self._gone = True
+            if not (message.get("more_body", False) or self._over):
+                self._over = True
                 exchange.ended(True)
-        elif kind in HEADS and exchange.dispatcher.stage is Stage.SENT:
+        elif kind in HEADS and exchange.dispatcher.stage is SENT:
             exchange.response_started(self._head(message))
         elif kind == "websocket.accept" and not exchange.tunnels:
             fields = list(message.get("headers", ()))
@@ -531,14 +531,14 @@ class ASGIUpstream:
                 fields.append((b"sec-websocket-protocol", protocol.encode()))
             exchange.response_started(ResponseHead(101, b"", fields, "none", None, False))
         elif kind == "websocket.close" and not exchange.tunnels:
-            self._gone = True
+            self._over = True
             request.refusal = message
             exchange.response_started(ResponseHead(FORBIDDEN, b"", [], "none", None, True))
             exchange.ended(True)
         else:  # of an open WebSocket, of an extension, or out of order, for which the server raises an error
             await request.deliver(message)
             if kind == "websocket.close":
-                self._gone = True
+                self._over = True
                 exchange.lost(ReplicaGone("the app has closed the WebSocket"))
         if request.flushing is not None:
             await request.flush()

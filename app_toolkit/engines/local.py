@@ -18,14 +18,14 @@ import uvloop
 from app_toolkit.config.models import ClassConfig, CorsSettings, DeploymentConfig
 from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey
 from app_toolkit.core.targets import Target, choose, members
+from app_toolkit.dispatch.call_exchange import CallPlane
 from app_toolkit.dispatch.call_request import CallRequest
-from app_toolkit.dispatch.caller import CallPlane
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.filters.faults import FaultInjection
 from app_toolkit.dispatch.filters.mirror import Mirror
 from app_toolkit.dispatch.filters.mirrored_calls import CallMirroring
-from app_toolkit.engines.local_calls import CALLER, LocalCaller, LocalCalls
+from app_toolkit.engines.local_calls import CALLER, LocalCallDownstream, LocalCalls
 from app_toolkit.engines.ray import environment
 from app_toolkit.errors import ConfigError, ReplicaBusy, StartupError
 from app_toolkit.interfaces import Call, Callee, Deployable, DeploymentClient, Endpoint, QueuePosition
@@ -198,9 +198,9 @@ class Deployed(Local):
         if not self.ready:
             await self.start()
 
-    def _caller(self, call: Call, split: Callee | None) -> LocalCaller:
+    def _caller(self, call: Call, split: Callee | None) -> LocalCallDownstream:
         """`split`: the split whose members get copies of the call. None: there are no copies."""
-        caller = LocalCaller(self.plane, CallRequest(call, REQUEST_ID.get() or uuid.uuid4().hex), split)
+        caller = LocalCallDownstream(self.plane, CallRequest(call, REQUEST_ID.get() or uuid.uuid4().hex), split)
         if split is not None and caller.exchange is not None:
             caller.exchange.targets = targets_of(split)
         return caller
@@ -341,11 +341,6 @@ class InProcess:
         deployed = self.deployed_of(callee.members[choose(targets_of(callee), shard_key, self.draw).name])
         return MirroredMember(deployed, callee) if callee.mirrors else deployed
 
-    def filters_of(self, loop: asyncio.AbstractEventLoop) -> Filters:
-        """Return the filters of the calls of an event loop. Thread-safe."""
-        with self._lock:
-            return self._filters_of(loop)
-
     def _filters_of(self, loop: asyncio.AbstractEventLoop) -> Filters:
         if loop not in self._filters:
             mirroring = CallMirroring(self._mirror, loop.time, draw=lambda: self.draw())
@@ -354,7 +349,7 @@ class InProcess:
 
     def _mirror(self, exchange: Exchange, target: Target) -> Mirror | None:
         caller = exchange.downstream
-        if not isinstance(caller, LocalCaller) or caller.split is None:
+        if not isinstance(caller, LocalCallDownstream) or caller.split is None:
             return None
         deployed = self.deployed_of(caller.split.members[target.name])
         if deployed.loop is not asyncio.get_running_loop():

@@ -4,15 +4,15 @@ import asyncio
 from contextvars import Context, copy_context
 from typing import Any, Protocol
 
+from app_toolkit.dispatch.call_exchange import HELD, CallDownstream, CallPlane
 from app_toolkit.dispatch.call_request import CallRequest
-from app_toolkit.dispatch.caller import HELD, Caller, CallPlane
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.errors import DeadlineExceeded, ReplicaLost
 from app_toolkit.interfaces import Callee
 from app_toolkit.replica.admission.replica import Replica
+from app_toolkit.router.permits import Permit
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Permit
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import ResponseHead
 from app_toolkit.types import Address, Message, Scope
@@ -27,7 +27,7 @@ class Given:
     __slots__ = ("kind", "size", "value")
 
     def __init__(self, kind: str, value: Any = None, size: int = 0) -> None:
-        """`kind`: that of a frame. `size`: see `dispatch.caller.HELD`."""
+        """`kind`: that of a frame. `size`: see `dispatch.call_exchange.HELD`."""
         self.kind = kind
         self.value = value
         self.size = size
@@ -39,7 +39,7 @@ class Given:
         return self.value
 
 
-class LocalCaller(Caller):
+class LocalCallDownstream(CallDownstream):
     """The caller of a call in this process. Its task, or one that it has made, runs the method in `serve`."""
 
     __slots__ = ("_complete", "_next", "_turn", "context", "split")
@@ -104,7 +104,7 @@ class Serving(Protocol):
 class LocalCall:
     """One attempt of a call: an upstream of its exchange, and the receiver of its results."""
 
-    __slots__ = ("_cancelled", "_context", "_deployed", "_exchange", "_gone", "_last", "_room", "_task", "_terms")
+    __slots__ = ("_cancelled", "_context", "_deployed", "_exchange", "_last", "_over", "_room", "_task", "_terms")
 
     def __init__(self, deployed: Serving, context: Context | None = None) -> None:
         self._deployed = deployed
@@ -114,7 +114,7 @@ class LocalCall:
         #: What ends the response. None: the method has not ended.
         self._last: Given | None = None
         #: Whether the exchange has ended the attempt, or the attempt the exchange.
-        self._gone = False
+        self._over = False
         #: Whether `abort` has cancelled the task.
         self._cancelled = False
         #: The task in which the method runs. None: it does not run.
@@ -126,7 +126,7 @@ class LocalCall:
         """Let the caller run the method, or a new task if there is no caller, as for a copy."""
         self._exchange = exchange
         self._terms = terms
-        if isinstance(exchange.downstream, LocalCaller):
+        if isinstance(exchange.downstream, LocalCallDownstream):
             exchange.downstream.run_next(self)
         elif self._deployed.ready:
             self._task = asyncio.get_running_loop().create_task(self.run(), context=self._context)
@@ -149,7 +149,7 @@ class LocalCall:
 
     def abort(self) -> None:
         """Cancel the method, and drop its results."""
-        self._gone = True
+        self._over = True
         if self._task is not None:
             self._cancelled = True
             self._task.cancel()
@@ -160,7 +160,7 @@ class LocalCall:
 
     async def run(self) -> None:
         """Run the method to its end. Returns when the exchange has cancelled it."""
-        if self._gone:
+        if self._over:
             return
         terms, replica = self._terms, self._deployed.replica
         timeout_s = None if terms.timeout_ms is None else terms.timeout_ms / 1_000
@@ -178,11 +178,11 @@ class LocalCall:
             self._task = None
             if self._cancelled:  # even if the method has caught it
                 task.uncancel()
-        if refusal is not None and not self._gone:
+        if refusal is not None and not self._over:
             self._refuse(refusal)
 
     def _refuse(self, refusal: str) -> None:
-        self._gone = True
+        self._over = True
         self._exchange.response_started(ResponseHead(503, b"", [], "none", refusal.encode(), True))
         self._exchange.ended(True)
 
@@ -204,7 +204,7 @@ class LocalCall:
     async def send(self, message: Message) -> None:
         """Take a message of the replica. The first one has what the replica reports, and the last one ends the call."""
         exchange = self._exchange
-        if self._gone:
+        if self._over:
             return
         if message["type"] == "http.response.start":
             status, fields = message["status"], dict(message["headers"])
@@ -214,10 +214,10 @@ class LocalCall:
                 )
                 self._report(fields.get(hop.HOLDINGS))
             else:
-                self._gone, self._task = True, None
+                self._over, self._task = True, None
                 exchange.fail(self._error(status))
         elif self._last is not None and not message.get("more_body", False):
-            self._gone = True
+            self._over = True
             exchange.received(self._last)
             exchange.ended(True)
 
@@ -247,7 +247,7 @@ class LocalCall:
         """Give an item to the exchange. Waits until the caller has taken the one before."""
         if self._room is not None:
             await self._room
-        if not self._gone:
+        if not self._over:
             self._exchange.received(Given("item", item, HELD))
         if self._room is None:
             await asyncio.sleep(0)  # a method that always has another item would keep the event loop

@@ -13,7 +13,6 @@ from app_toolkit.core.replica_state import (
     Exited,
     Placed,
     ProbeFailed,
-    ProbePassed,
     Reconfigured,
     ReconfigureFailed,
     Started,
@@ -254,7 +253,7 @@ class ProcessLauncher:
 
     async def _probe(self, replica: ReplicaId, timeout_s: float) -> None:
         try:
-            connections = await self._order(replica, orders.Probe(timeout_s, epoch=self._epoch))
+            passed = await self._order(replica, orders.Probe(timeout_s, epoch=self._epoch))
         except KeyError:
             self._emit(Exited(replica))
         except Exception as error:
@@ -265,7 +264,7 @@ class ProcessLauncher:
                 running = error.running
             self._emit(ProbeFailed(replica, why, isinstance(error, NotWell), running))
         else:
-            self._emit(ProbePassed(replica, connections))
+            self._emit(passed)
 
     async def _reconfigure(self, replica: ReplicaId, live: ReloadableOptions, timeout_s: float) -> None:
         try:

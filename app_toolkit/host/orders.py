@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.logs import LogQuery, NodeLogs
-from app_toolkit.core.replica_state import Found
+from app_toolkit.core.replica_state import Found, ProbePassed
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec
 
@@ -115,8 +115,8 @@ class CheckEpoch(Order["ControlledProcess", None]):
 
 
 @dataclass(frozen=True)
-class Probe(Order["ControlledProcess", int]):
-    """Check that the process serves, and return the number of open connections of a replica; 0 for others.
+class Probe(Order["ControlledProcess", ProbePassed]):
+    """Check that the process serves, and return what it uses.
 
     Raises `NotWell`, `Unresponsive` or `ReplicaGone`.
     """
@@ -127,7 +127,7 @@ class Probe(Order["ControlledProcess", int]):
     def answer_s(self) -> float:
         return self.timeout_s + MARGIN_S
 
-    def perform(self, process: "ControlledProcess") -> int:
+    def perform(self, process: "ControlledProcess") -> ProbePassed:
         return process.probe(self.timeout_s)
 
 

@@ -20,6 +20,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from app_toolkit.admin.app import create_app
 from app_toolkit.admin.security import read_token
 from app_toolkit.admin.server import AdminServer
@@ -30,7 +32,7 @@ from app_toolkit.core.diff import listed
 from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.reconcile import STOP_S
-from app_toolkit.core.replica_state import Found
+from app_toolkit.core.replica_state import Found, ProbePassed
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, Unresponsive
 from app_toolkit.host.exit_functions import run_exit_functions
@@ -146,15 +148,17 @@ class ControlledProcess:
                 self.location.set_result(location)
         return self.location.result()
 
-    def probe(self, timeout_s: float) -> int:
-        """Check that the process serves. Return the number of open connections of a replica; 0 for others."""
+    def probe(self, timeout_s: float) -> ProbePassed:
+        """Check that the process serves, and return what it uses."""
         try:
             found = self.server.probe(timeout_s)
         except (Unresponsive, ReplicaGone, NotWell):
             raise
         except Exception as error:
             raise NotWell(redacted(users_traceback(error))) from error
-        return found.connections if isinstance(found, ReplicaStatistics) else 0
+        if not isinstance(found, ReplicaStatistics):
+            return ProbePassed(self.name)
+        return ProbePassed(self.name, found.connections, found.received, psutil.Process().memory_info().rss)
 
     def drain(self, timeout_s: float) -> None:
         self.phase = "draining"

@@ -100,6 +100,7 @@ REPLICAS = "app_toolkit_replicas"
 REPLICAS_DESIRED = "app_toolkit_replicas_desired"
 REPLICAS_REASON = "app_toolkit_replicas_desired_reason"
 RESTARTS = "app_toolkit_replica_restarts_total"
+RECYCLED = "app_toolkit_replicas_recycled_total"
 START_SECONDS = "app_toolkit_replica_start_seconds"
 APPLICATION_REVISION = "app_toolkit_application_revision"
 TRAFFIC_WEIGHT = "app_toolkit_traffic_weight"
@@ -291,6 +292,13 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "1 for the reason of the desired number of replicas. `app-toolkit events` has the numbers.",
         (*DEPLOYMENT, "reason"),
+        "controller",
+    ),
+    Metric(
+        RECYCLED,
+        "counter",
+        "Replicas that were replaced while they worked, by the option of `recycling` whose limit they reached.",
+        (*DEPLOYMENT, "limit"),
         "controller",
     ),
     Metric(

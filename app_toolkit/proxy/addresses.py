@@ -8,10 +8,14 @@ from app_toolkit.errors import ConfigError
 from app_toolkit.proxy import tls
 
 
-def check(http: HTTPOptions) -> None:
-    """Raise `ConfigError` if a proxy on this machine could not listen with these options."""
+def check(http: HTTPOptions, *, is_bound: bool = False) -> None:
+    """Raise `ConfigError` if a proxy on this machine could not listen with these options.
+
+    `is_bound`: the proxy inherits a socket, which is bound already.
+    """
     tls.context(http)
-    check_port_is_free(http.host, http.port)
+    if not is_bound:
+        check_port_is_free(http.host, http.port)
 
 
 def check_port_is_free(host: str, port: int) -> None:

@@ -143,11 +143,11 @@ class ClientConnection(asyncio.Protocol):
         self._state.connections.discard(self)
         self.transport = None
         self._unparsed = b""
-        self._gone()
+        self._client_left()
 
     def eof_received(self) -> None:
         unfinished = self.is_serving
-        self._gone()
+        self._client_left()
         if self.transport is None:
             return
         if unfinished:  # the response will not be completed
@@ -377,7 +377,7 @@ class ClientConnection(asyncio.Protocol):
         if self._left_over > DISCARDED_BODY and transport is not None and not _unacknowledged_bytes(transport):
             transport.close()
 
-    def _gone(self) -> None:
+    def _client_left(self) -> None:
         self._leaving = True
         self._parser.close()
         exchange, self._exchange = self._exchange, None
@@ -429,7 +429,7 @@ class ClientConnection(asyncio.Protocol):
     def _sweep_body(self, exchange: Exchange, now: float) -> None:
         request = exchange.request
         if exchange.waits and not self.reading and _has_left(self.transport):
-            self._gone()
+            self._client_left()
             self.abort()
             return
         if not exchange.body_is_due or not self.reading:

@@ -4,16 +4,16 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
 
+from app_toolkit.dispatch.call_exchange import HERE
 from app_toolkit.dispatch.call_request import CallRequest
-from app_toolkit.dispatch.caller import HERE
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters.mirror import Copy
 from app_toolkit.dispatch.mirror import MOST_RESPONSE
 from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.errors import DeadlineExceeded, ReplicaGone, ReplicaLost
 from app_toolkit.interfaces import Payloads
+from app_toolkit.router.permits import Permit
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import Frame, FrameReader, Piece
 from app_toolkit.transport.pool import Pool, PooledConnection, ResponseHead
@@ -219,7 +219,8 @@ class FramedCall:
                 continue
             self._last = kind
             if not self._begun:
-                self._stop_moving()
+                if self._moving is not None:
+                    self._stop_moving()
                 assert self._head is not None
                 self._begin_response(exchange, self._head)
             exchange.received(frame)

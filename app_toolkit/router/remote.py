@@ -15,8 +15,8 @@ from app_toolkit.core.reports import Loads
 from app_toolkit.core.targets import Target, callable_members, choose, members
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch import dispatcher
+from app_toolkit.dispatch.call_exchange import CallDownstream, CallExchange, CallPlane
 from app_toolkit.dispatch.call_request import CallRequest
-from app_toolkit.dispatch.caller import Caller, CallExchange, CallPlane
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.filters.faults import FaultInjection
@@ -249,9 +249,9 @@ class RemoteDataPlane:
 class CalleeClient:
     """Sends calls to the replicas of one deployment, or of the members of a split.
 
-    * An exchange (`dispatch.caller`) is one call. Its dispatcher decides the next step after an attempt without a
-      response. A call may run twice if the call, or else its deployment, has `retry="all"`, or has `retry="idempotent"`
-      and the method is marked as idempotent.
+    * An exchange (`dispatch.call_exchange`) is one call. Its dispatcher decides the next step after an attempt without
+      a response. A call may run twice if the call, or else its deployment, has `retry="all"`, or has
+      `retry="idempotent"` and the method is marked as idempotent.
     * One deadline applies to waiting and all attempts. It is the earliest of those of the call, of its deployment, and
       of the request in which the call is made.
     """
@@ -280,10 +280,10 @@ class CalleeClient:
             if frame.kind != "end":
                 _outcome(frame)  # an error
 
-    def _caller(self, call: Call) -> Caller:
-        return Caller(self.plane, CallRequest(call, REQUEST_ID.get() or self._data_plane.mint_id()))
+    def _caller(self, call: Call) -> CallDownstream:
+        return CallDownstream(self.plane, CallRequest(call, REQUEST_ID.get() or self._data_plane.mint_id()))
 
-    def _begin(self, caller: Caller) -> None:
+    def _begin(self, caller: CallDownstream) -> None:
         """Encode the arguments, and begin the call."""
         request, exchange = caller.request, caller.exchange
         assert exchange is not None

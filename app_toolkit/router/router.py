@@ -4,8 +4,7 @@ import asyncio
 import logging
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from operator import attrgetter
 from random import Random
@@ -16,10 +15,10 @@ from app_toolkit.core.preference import NO_PREFERENCE, Preference
 from app_toolkit.core.queueing import FULL_S, Candidate, FullAlarm, ServingOrder, next_served
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout, RequestError
 from app_toolkit.interfaces import Call, Endpoint, Join, QueuePosition
+from app_toolkit.router.permits import Failed, Permit, ReplicaPermits, Waiter
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.holders import PREFERENCE_S
 from app_toolkit.router.placement.placements import Placements
-from app_toolkit.router.targets import Failed, Permit, Upstream, Waiter
 from app_toolkit.transport import hop
 from app_toolkit.types import ReplicaId
 
@@ -100,7 +99,7 @@ class Router:
         self._watch: asyncio.TimerHandle | None = None
         #: The permits that were held when `_watch` began.
         self._held_before: set[Permit] = set()
-        self._leaving: set[Upstream] = set()
+        self._leaving: set[ReplicaPermits] = set()
         #: The permits of open streams and WebSockets.
         self._open: set[Permit] = set()
         #: Why no replica runs and none will start. None: there are replicas, or one may start.
@@ -194,19 +193,21 @@ class Router:
 
         The permit counts as open until `release`.
         """
-        if permit in permit.target.permits:
+        if permit in permit.replica.permits:
             self.release(permit)
-            permit.target.opened.add(permit)
+            permit.replica.opened.add(permit)
             self._open.add(permit)
 
     def release(self, permit: Permit) -> None:
         """Release a permit, or an open stream. Does nothing if it was released before."""
-        target = permit.target
-        target.opened.discard(permit)
+        replica = permit.replica
+        replica.opened.discard(permit)
         self._open.discard(permit)
         if self._end(permit):
-            if target.position is not None and permit.redeem():
-                self._reserved(target, target.position)  # for another waiter
+            if replica.position is not None and permit.redeem():
+                replica.reservations += 1  # for another waiter
+            if replica.reservations:
+                self._use_reservations(replica)
             self._assign()
 
     def ended(self, permit: Permit, result: Result) -> None:
@@ -223,84 +224,36 @@ class Router:
 
     def refused(self, permit: Permit) -> None:
         """Release a permit at a replica that other callers have filled, and join its wait queue."""
-        target = permit.target
+        replica = permit.replica
         if self._end(permit):
             if self._join is None:
-                self._start_rest(target)
-            elif target.position is None and self._replicas.by_id.get(target.endpoint.id) is target:
-                self._join_queue(target, self._join)
+                self._start_rest(replica)
+            elif replica.position is None and self._replicas.by_id.get(replica.endpoint.id) is replica:
+                self._join_queue(replica, self._join)
+            self._use_reservations(replica)
             self._assign()
 
     def rest(self, permit: Permit) -> None:
         """Release a permit at a replica that was lost, drains, or was not reached. The replica rests for `REST_S`."""
         if self._end(permit):
-            self._leave_queue(permit.target)
-            self._start_rest(permit.target)
+            self._leave_queue(permit.replica)
+            self._start_rest(permit.replica)
             self._assign()
 
     def _end(self, permit: Permit) -> bool:
-        target = permit.target
-        if permit not in target.permits:
+        replica = permit.replica
+        if permit not in replica.permits:
             return False
-        target.permits.remove(permit)
-        if not target.permits:
-            self._leaving.discard(target)
+        replica.permits.remove(permit)
+        if not replica.permits:
+            self._leaving.discard(replica)
         return True
-
-    @asynccontextmanager
-    async def permit(self, *, avoid: Collection[ReplicaId] = NOBODY) -> AsyncIterator[Permit]:
-        """Acquire a permit, wait for one if necessary, and release it at the end of the `async with` block.
-
-        Raises `QueueFull`, `QueueTimeout` or `NoReplica`.
-        """
-        permit = self.try_acquire(avoid)
-        if permit is None:
-            permit = await self.acquire(asyncio.get_running_loop().time(), avoid=avoid)
-        try:
-            yield permit
-        finally:
-            self.release(permit)
-
-    async def acquire(
-        self,
-        since: float,
-        *,
-        avoid: Collection[ReplicaId] = NOBODY,
-        preference: Preference = NO_PREFERENCE,
-        again: bool = False,
-    ) -> Permit:
-        """Wait for a permit, which the caller must release. Raise `QueueFull`, `QueueTimeout` or `NoReplica`."""
-        granted: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
-
-        def take(permit: Permit) -> None:
-            if granted.done():  # the waiting task was cancelled, and has not left the queue yet
-                self.release(permit)
-            else:
-                granted.set_result(permit)
-
-        def fail(error: Exception) -> None:
-            if not granted.done():
-                granted.set_exception(error)
-
-        waiter = self.wait(take, since, avoid=avoid, preference=preference, again=again, failed=fail)
-        try:
-            async with asyncio.timeout_at(since + self.policy.max_queue_wait_s):
-                return await granted
-        except TimeoutError:
-            raise self.waited_too_long() from None
-        except asyncio.CancelledError:
-            # Granted and cancelled in the same iteration of the event loop: release the permit here.
-            if granted.done() and not granted.cancelled() and granted.exception() is None:
-                self.release(granted.result())
-            raise
-        finally:
-            self.leave(waiter)
 
     def waited_too_long(self) -> QueueTimeout:
         if not self._replicas.by_id:
             waited = f"none began to serve within {self.policy.max_queue_wait_s:g} s"
             return QueueTimeout(f"no replica of {self.name} runs, and {waited}; `app-toolkit status` shows why")
-        full = next((target for target in self._replicas.all if target.position or not target.below_limit), None)
+        full = next((replica for replica in self._replicas.all if replica.position or not replica.below_limit), None)
         return QueueTimeout(
             f"no replica of {self.name} had room within {self.policy.max_queue_wait_s:g} s"
             + (f": {full.reached}" if full is not None else "")
@@ -328,19 +281,21 @@ class Router:
         """
         before, remaining = dict(self._replicas.by_id), {}
         for endpoint in endpoints:
-            target = before.pop(endpoint.id, None)
-            if target is None:
-                target = Upstream(endpoint)
-            target.endpoint = endpoint
-            remaining[endpoint.id] = target
+            replica = before.pop(endpoint.id, None)
+            if replica is None:
+                replica = ReplicaPermits(endpoint)
+            replica.endpoint = endpoint
+            remaining[endpoint.id] = replica
         self._placements.update(remaining)
-        for target in before.values():
-            self._leave_queue(target)
-            self._end_rest(target)
-        self._leaving.update(target for target in before.values() if target.permits)
+        for replica in before.values():
+            self._leave_queue(replica)
+            self._end_rest(replica)
+        self._leaving.update(replica for replica in before.values() if replica.permits)
         self._failing = None if self._replicas.by_id else failing
         if self._failing is not None:
             return self._dismiss(self.cannot_start)
+        for replica in self._replicas.all:
+            self._use_reservations(replica)
         self._assign()
         return []
 
@@ -357,9 +312,9 @@ class Router:
             if timer is not None:
                 timer.cancel()
         self._preference = self._watch = None
-        for target in self._replicas.all:
-            self._leave_queue(target)
-            self._end_rest(target)
+        for replica in self._replicas.all:
+            self._leave_queue(replica)
+            self._end_rest(replica)
         return self._dismiss(self._closed_error)
 
     def _dismiss(self, error: Callable[[], RequestError]) -> list[Waiter]:
@@ -379,7 +334,7 @@ class Router:
             except RuntimeError:  # a simulation with a clock of its own
                 return
             self._watch = loop.call_later(WATCH_S, self._look_whether_full)
-            self._held_before = {permit for target in self._replicas.all for permit in target.permits}
+            self._held_before = {permit for replica in self._replicas.all for permit in replica.permits}
 
     def _look_whether_full(self) -> None:
         self._watch, held_before = None, self._held_before
@@ -393,20 +348,20 @@ class Router:
 
     @property
     def _is_full(self) -> bool:
-        full = any(target.position is not None or not target.below_limit for target in self._replicas.all)
-        return full and not any(target.has_room for target in self._replicas.all)
+        full = any(replica.position is not None or not replica.below_limit for replica in self._replicas.all)
+        return full and not any(replica.has_room for replica in self._replicas.all)
 
     def _explain_full(self, now: float, held_before: set[Permit]) -> str:
         """`held_before`: the permits that were held at the look before, at least `FULL_S` ago."""
-        targets = [target for target in self._replicas.all if target.position is not None or not target.below_limit]
-        permits = [permit for target in targets for permit in target.permits]
+        full = [replica for replica in self._replicas.all if replica.position is not None or not replica.below_limit]
+        permits = [permit for replica in full for permit in replica.permits]
         held = Counter(permit.request for permit in permits if permit.request)
         names = ", ".join(f"{count} {_printable(name)}" for name, count in held.most_common(MOST_NAMES))
         rest = len(permits) - sum(count for _, count in held.most_common(MOST_NAMES))
         which = f"{names}, {rest} others" if names and rest else names or f"{rest}"
-        kept = next((each for each in targets if each.endpoint.max_open_streams and each.keeps_streams), None)
+        kept = next((replica for replica in full if replica.endpoint.max_open_streams and replica.keeps_streams), None)
         option = "max_ongoing_requests" if kept is None else "max_open_streams"
-        silent = [permit for target in targets for permit in target.without_item if permit in held_before]
+        silent = [permit for replica in full for permit in replica.without_item if permit in held_before]
         cure = f"Raise {option}, or add replicas"
         if 2 * len(silent) > len(permits):
             methods = " and ".join(sorted({_printable(permit.request) for permit in silent}))
@@ -423,7 +378,7 @@ class Router:
         number = "its replica is" if len(self._replicas.all) == 1 else f"its {len(self._replicas.all)} replicas are"
         return (
             f"requests have waited for {self.name} for {now - self._waiting_since:.0f} s: {number} full, "
-            f"{(kept or targets[0]).reached}; slots held by requests of this process: {which}. "
+            f"{(kept or full[0]).reached}; slots held by requests of this process: {which}. "
             f"{cure}"
         )
 
@@ -440,7 +395,7 @@ class Router:
 
     @property
     def ongoing(self) -> int:
-        return sum(len(target.permits) for target in (*self._replicas.all, *self._leaving))
+        return sum(len(replica.permits) for replica in (*self._replicas.all, *self._leaving))
 
     @property
     def opened(self) -> int:
@@ -456,7 +411,7 @@ class Router:
     @property
     def positions(self) -> int:
         """The number of replicas in whose wait queue this router has a position."""
-        return sum(target.position is not None for target in self._replicas.all)
+        return sum(replica.position is not None for replica in self._replicas.all)
 
     @property
     def replicas(self) -> int:
@@ -465,7 +420,7 @@ class Router:
     @property
     def ready(self) -> Collection[ReplicaId]:
         """The replicas that serve and answer their probes."""
-        return [target.endpoint.id for target in self._replicas.all if not target.endpoint.unresponsive]
+        return [replica.endpoint.id for replica in self._replicas.all if not replica.endpoint.unresponsive]
 
     def __repr__(self) -> str:
         return f"<Router {self.name} [{self.waiting} waiting, {self.ongoing} ongoing | {self.replicas} replicas]>"
@@ -478,8 +433,8 @@ class Router:
         `moved`: the replica has refused the request because of its key. Otherwise, a report that was received before
         changes nothing: requests that are on their way to the replica are assumed to have arrived.
         """
-        first = permit.target.holdings is None
-        if self._placements.holders.report(permit.target, holdings, moved=moved):
+        first = permit.replica.holdings is None
+        if self._placements.holders.report(permit.replica, holdings, moved=moved):
             self._assign()
             if first:
                 self._assign_when_due()
@@ -516,9 +471,9 @@ class Router:
     # Assignment of permits to waiters
 
     def _begin(self, choice: Choice, reserved: bool = False) -> Permit:
-        target = choice.replica
-        permit = Permit(target, reserved, choice.held, choice.outcome)
-        target.permits.add(permit)
+        replica = choice.replica
+        permit = Permit(replica, reserved, choice.held, choice.outcome)
+        replica.permits.add(permit)
         if choice.granted is not None:
             choice.granted()
         return permit
@@ -528,16 +483,16 @@ class Router:
         while self._queues and (free := self._replicas.free()) and self._assign_next(free):
             pass
 
-    def _assign_next(self, free: Sequence[Upstream], *, reserved: bool = False) -> bool:
+    def _assign_next(self, free: Sequence[ReplicaPermits]) -> bool:
         """Grant a permit at one of these replicas to the next waiter that may use it. Return False if there is none."""
         following = next_served(self._candidates(free))
         if following is None:
             return False
         waiter, choice = following.request
-        self._serve(waiter, self._begin(choice, reserved))
+        self._serve(waiter, self._begin(choice))
         return True
 
-    def _candidates(self, free: Sequence[Upstream]) -> Iterator[Candidate[tuple[Waiter, Choice]]]:
+    def _candidates(self, free: Sequence[ReplicaPermits]) -> Iterator[Candidate[tuple[Waiter, Choice]]]:
         """Yield the waiters that may use one of these replicas, with the replica for each, in the order of the queue.
 
         The replica for a key is found only when it is asked for, because there may be as many keys as waiters.
@@ -565,39 +520,56 @@ class Router:
 
     # Replicas that are full or rest
 
-    def _join_queue(self, target: Upstream, join: Join) -> None:
-        position = target.position = join(
-            target.endpoint, lambda: self._reserved(target, position), lambda: self._queue_ended(target, position)
+    def _join_queue(self, replica: ReplicaPermits, join: Join) -> None:
+        position = replica.position = join(
+            replica.endpoint, lambda: self._reserved(replica, position), lambda: self._queue_ended(replica, position)
         )
 
-    def _reserved(self, target: Upstream, position: QueuePosition) -> None:
-        """Use a reservation for the next waiter that does not avoid the replica. If there is none, leave the queue."""
-        if target.position is not position:
+    def _reserved(self, replica: ReplicaPermits, position: QueuePosition) -> None:
+        """Use a reservation for the next waiter that does not avoid the replica. If there is none, leave the queue.
+
+        If this router has all of its permits at the replica, the reservation is kept until a permit is released. The
+        replica makes the reservation when it ends a request, so the end of that response may still be on its way.
+        """
+        if replica.position is not position:
             return
-        if not (target.below_limit and self._assign_next([target], reserved=True)):
-            self._leave_queue(target)
+        following = next_served(self._candidates([replica]))
+        if following is None:
+            self._leave_queue(replica)
+        elif replica.below_limit:
+            waiter, choice = following.request
+            self._serve(waiter, self._begin(choice, reserved=True))
+        else:
+            replica.reservations += 1
 
-    def _queue_ended(self, target: Upstream, position: QueuePosition) -> None:
-        if target.position is position:
-            target.position = None
-            self._start_rest(target)
+    def _use_reservations(self, replica: ReplicaPermits) -> None:
+        """Use the reservations that were kept until this router may have another permit at the replica."""
+        while replica.reservations and replica.below_limit and replica.position is not None:
+            replica.reservations -= 1
+            self._reserved(replica, replica.position)
 
-    def _leave_queue(self, target: Upstream) -> None:
-        position, target.position = target.position, None
+    def _queue_ended(self, replica: ReplicaPermits, position: QueuePosition) -> None:
+        if replica.position is position:
+            kept, replica.position, replica.reservations = replica.reservations, None, 0
+            if not kept:  # otherwise a reservation has expired, and the replica has not failed
+                self._start_rest(replica)
+
+    def _leave_queue(self, replica: ReplicaPermits) -> None:
+        position, replica.position, replica.reservations = replica.position, None, 0
         if position is not None:
             position.leave()
 
-    def _start_rest(self, target: Upstream) -> None:
-        self._end_rest(target)
-        if self._replicas.by_id.get(target.endpoint.id) is target and not self._closed:
-            target.rest = asyncio.get_running_loop().call_later(REST_S, self._rest_over, target)
+    def _start_rest(self, replica: ReplicaPermits) -> None:
+        self._end_rest(replica)
+        if self._replicas.by_id.get(replica.endpoint.id) is replica and not self._closed:
+            replica.rest = asyncio.get_running_loop().call_later(REST_S, self._rest_over, replica)
 
-    def _rest_over(self, target: Upstream) -> None:
-        target.rest = None
+    def _rest_over(self, replica: ReplicaPermits) -> None:
+        replica.rest = None
         self._assign()
 
-    def _end_rest(self, target: Upstream) -> None:
-        timer, target.rest = target.rest, None
+    def _end_rest(self, replica: ReplicaPermits) -> None:
+        timer, replica.rest = replica.rest, None
         if timer is not None:
             timer.cancel()
 

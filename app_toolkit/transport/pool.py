@@ -371,7 +371,7 @@ class PooledConnection(asyncio.Protocol):
         if self._framing.ended and self._listener is listener:
             assert self._response is not None
             self._listener = None
-            listener.ended(self._response.reusable and self.usable)
+            listener.ended(self._response.reusable)
 
     def _broken(self, reason: str) -> None:
         listener, self._listener = self._listener, None

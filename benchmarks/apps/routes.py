@@ -1,6 +1,8 @@
 """The routes of all contenders that serve FastAPI, one for each measure."""
 
 import asyncio
+import os
+import time
 from collections.abc import AsyncIterable, AsyncIterator
 
 from fastapi import APIRouter, Request, Response, WebSocket
@@ -26,6 +28,34 @@ async def hello() -> dict[str, str]:
 @router.post("/item")
 async def item(item: Item) -> Item:
     return item
+
+
+def compute(milliseconds: float) -> None:
+    """Use the CPU for this time, in this thread."""
+    until = time.thread_time() + milliseconds / 1_000
+    while time.thread_time() < until:
+        pass
+
+
+@router.post("/order")
+async def order(item: Item) -> Item:
+    """Validate a document, and compute for 1 ms."""
+    compute(1)
+    return item
+
+
+@router.get("/compute")
+async def computed() -> dict[str, str]:
+    """Compute for 60 ms."""
+    compute(60)
+    return {"hello": "world"}
+
+
+@router.get("/process")
+async def process() -> int:
+    """Wait for 20 ms without serving other requests, so that other processes accept them, and return the process ID."""
+    time.sleep(0.02)  # noqa: ASYNC251
+    return os.getpid()
 
 
 @router.get("/stream")

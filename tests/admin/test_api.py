@@ -38,11 +38,11 @@ def test_every_command_has_a_route_except_those_of_drivers(http: httpx.Client) -
         for name, each in vars(commands).items()
         if isinstance(each, type) and issubclass(each, commands.Command) and each not in api_commands()
     }
-    assert others == {"Command", "Query", "DriverCommand", "GetCallee", "Hold", "Leave", "Forget"}
+    assert others == {"Command", "Query", "DriverCommand", "GetCallee", "Hold", "Leave", "Listen", "Forget"}
 
 
 def test_every_operating_command_of_the_command_line_can_use_the_admin_api() -> None:
-    local = {"new", "dev", "plan", "run", "grafana"}
+    local = {"new", "dev", "plan", "run", "up", "down", "grafana"}
     names = {each.name or each.callback.__name__: each for each in command_line.registered_commands if each.callback}
     for name, command in names.items():
         parameters = getattr(command.callback, "__signature__", None)

@@ -10,6 +10,7 @@ from app_toolkit.config.models import (
     DeploymentConfig,
     Faults,
     RayOptions,
+    RecyclingConfig,
     ResourceOptions,
 )
 from app_toolkit.config.options import InstanceOptions, TrafficOptions
@@ -25,9 +26,10 @@ def test_every_option_is_on_the_page() -> None:
     text = page()
     options = {*InstanceOptions.model_fields, *ApplicationOptions.model_fields}
     options |= (ClassConfig.model_fields.keys() | DeploymentConfig.model_fields.keys()) - {"name"}
-    options -= {"resources", "batch", "autoscaling_config", "faults", "traffic"}
+    options -= {"resources", "batch", "autoscaling_config", "faults", "traffic", "recycling"}
     options |= {f"autoscaling_config.{name}" for name in AutoscalingConfig.model_fields}
     options |= {f"faults.{name}" for name in Faults.model_fields}
+    options |= {f"recycling.{name}" for name in RecyclingConfig.model_fields}
     options |= {f"resources.{name}" for name in ResourceOptions.model_fields if name != "ray"}
     options |= {f"resources.ray.{name}" for name in RayOptions.model_fields}
     options |= {f"traffic.{name}" for name in TrafficOptions.model_fields}

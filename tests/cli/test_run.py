@@ -303,6 +303,7 @@ def test_a_ray_of_our_own_has_as_many_logical_cpus_as_the_plan_asks_for(
     app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     engine = Scripted(ready, ctrl_c)
     ran(app, engine)
     assert engine.num_cpus == 2
@@ -353,7 +354,14 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(app: str) -> Non
         engine = Scripted()
         taken = RunOptions(app, None, HTTPOptions(port=server.getsockname()[1]), PlanOptions())
         with pytest.raises(ConfigError, match="is in use"):
-            run(taken, Screen(), lambda: engine)
+            run(taken, Screen(), engine)
+    assert engine.did == []
+
+
+def test_changes_of_files_update_only_replicas_on_processes(app: str) -> None:
+    engine = Scripted()
+    with pytest.raises(ConfigError, match="--reload needs replicas on processes of this machine"):
+        run(options(app, reload=True), Screen(), engine)
     assert engine.did == []
 
 
@@ -364,5 +372,5 @@ def test_admin_process_that_others_reach_needs_a_token_before_anything_starts(
     engine = Scripted()
     exposed = RunOptions(app, None, HTTPOptions(port=0, admin_host="0.0.0.0"), PlanOptions())
     with pytest.raises(ConfigError, match=r"^admin_host = '0\.0\.0\.0': other machines .* APP_TOOLKIT_ADMIN_TOKEN$"):
-        run(exposed, Screen(), lambda: engine)
+        run(exposed, Screen(), engine)
     assert engine.did == []

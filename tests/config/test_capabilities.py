@@ -8,10 +8,10 @@ OPTIONS = ClassConfig(
     name="writer",
     num_replicas=2,
     max_replicas_per_node=1,
-    resources={"num_gpus": 1, "custom": {"tpu": 1}, "ray": {"accelerator_type": "H100"}},
+    resources={"num_gpus": 1, "custom": {"tpu": 1}, "nice": 5, "ray": {"accelerator_type": "H100"}},
     user_config={},
 )
-RESERVED = ("resources.num_gpus", "resources.custom")
+RESERVED = ("resources.num_gpus", "resources.custom", "resources.nice")
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ RESERVED = ("resources.num_gpus", "resources.custom")
     [
         ((), {"num_replicas", "max_replicas_per_node", *RESERVED, "resources.ray.accelerator_type"}),
         (("processes",), {"max_replicas_per_node", *RESERVED, "resources.ray.accelerator_type"}),
-        (("processes", "resources"), {"max_replicas_per_node", "resources.ray.accelerator_type"}),
-        (("processes", "nodes", "resources", "ray"), set()),
+        (("processes", "resources", "limits"), {"max_replicas_per_node", "resources.ray.accelerator_type"}),
+        (("processes", "nodes", "resources", "ray"), {"resources.nice"}),
     ],
 )
 def test_options_have_no_effect_without_what_they_need(

@@ -35,7 +35,7 @@ ACTOR = st.fixed_dictionaries(
     {},
     optional={
         "num_cpus": st.floats(0, 1024),
-        "num_gpus": st.floats(0, 64) | st.integers(0, 64),
+        "num_gpus": st.floats(0, 1) | st.integers(0, 64),
         "memory": st.none() | st.integers(min_value=1),
         "custom": st.dictionaries(TEXTS, st.floats(0, 10), max_size=2),
         "ray": st.fixed_dictionaries(

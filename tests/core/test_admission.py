@@ -35,9 +35,9 @@ def test_once_a_slot_came_free_one_more_is_offered_so_that_the_next_request_is_t
     assert reservations(admission, ongoing=1) == "", "nobody knows how long the handler takes"
     admission.freed()
     assert reservations(admission, ongoing=0) == "ab"
-    assert admission.redeem("a")
+    assert admission.redeem("a", 0.0)
     assert admission.admits_reserved(0)
-    assert admission.redeem("b")
+    assert admission.redeem("b", 0.0)
     assert not admission.admits_reserved(1)
     admission.wait("request", "b")
     assert admission.next_in(1) is None
@@ -55,8 +55,8 @@ def test_caller_of_an_early_request_keeps_its_place_if_it_times_out() -> None:
         admission.join(caller)
     admission.freed()
     assert reservations(admission, ongoing=0) == "ab"
-    admission.redeem("a")
-    admission.redeem("b")
+    admission.redeem("a", 0.0)
+    admission.redeem("b", 0.0)
     admission.wait("request", "b")
     admission.timed_out("request")
     assert reservations(admission, ongoing=1) == ""
@@ -71,10 +71,23 @@ def test_caller_that_lets_a_reservation_expire_leaves_the_queue() -> None:
     assert reservations(admission, ongoing=1, now=5.0) == "ab"
     assert admission.expires_at == 5.0 + RESERVATION_S
     assert admission.expire(5.0 + RESERVATION_S / 2) == []
-    assert admission.redeem("b")
+    assert admission.redeem("b", 5.0)
     assert admission.expire(5.0 + RESERVATION_S) == ["a"]
     assert list(admission.callers) == ["b"]
     assert admission.expires_at is None
+
+
+def test_reservation_that_is_on_its_way_when_its_caller_leaves_can_be_redeemed_until_it_expires() -> None:
+    admission: Admission[str] = Admission(slots=2)
+    for caller in "ab":
+        admission.join(caller)
+    assert reservations(admission, ongoing=0, now=5.0) == "ab"
+    admission.leave("a")
+    admission.leave("b")
+    assert admission.reserved == 0, "it keeps no slot from others"
+    assert admission.redeem("a", 5.0)
+    assert not admission.redeem("a", 5.0)
+    assert not admission.redeem("b", 5.0 + RESERVATION_S)
 
 
 def test_wait_queue_is_bounded() -> None:
@@ -95,8 +108,12 @@ class RandomAdmission(RuleBasedStateMachine):
         self.tokens = itertools.count()
         self.now = 0.0
         self.ongoing = 0
-        #: The offers that each caller has heard and not claimed.
-        self.heard: Counter[str] = Counter()
+        #: When the offers were made that each caller has heard and not claimed.
+        self.heard: dict[str, list[float]] = {}
+        #: When each of the reservations was made that a caller had when it left the queue.
+        self.departed: dict[str, list[float]] = {name: [] for name in NAMES}
+        #: How many requests redeemed one of these. They take slots beyond the reserved ones.
+        self.late = 0
         self.on_deck: set[int] = set()
         self.entering: set[int] = set()
         #: How many offers each got since the other of a pair last got one, while both stood and nobody lost a place.
@@ -108,13 +125,13 @@ class RandomAdmission(RuleBasedStateMachine):
             self.on_deck.remove(token)
             self.entering.add(token)
         while (caller := self.admission.next_reservation(self.ongoing, self.now)) is not None:
-            self.heard[caller] += 1
+            self.heard.setdefault(caller, []).append(self.now)
             for other in self.admission.callers:
                 self.ahead[caller, other] += 1
                 self.ahead[other, caller] = 0
 
     def left(self, caller: str) -> None:
-        self.heard[caller] = 0
+        self.departed[caller] += self.heard.pop(caller, [])
         for other in NAMES:
             self.ahead[caller, other] = self.ahead[other, caller] = 0
 
@@ -139,11 +156,13 @@ class RandomAdmission(RuleBasedStateMachine):
 
     @rule(caller=st.sampled_from(NAMES))
     def someone_claims_an_offer(self, caller: str) -> None:
-        reserved = self.heard[caller] > 0
-        assert self.admission.redeem(caller) is reserved
-        if not reserved:
+        self.departed[caller] = [at for at in self.departed[caller] if self.now - at < RESERVATION_S]
+        offers = self.heard.get(caller) or self.departed[caller]
+        assert self.admission.redeem(caller, self.now) is bool(offers)
+        if not offers:
             return self.a_stranger_comes()
-        self.heard[caller] -= 1
+        self.late += offers is self.departed[caller]
+        del offers[0]
         if self.admission.admits_reserved(self.ongoing):
             self.ongoing += 1
         else:
@@ -188,7 +207,7 @@ class RandomAdmission(RuleBasedStateMachine):
     @invariant()
     def no_more_are_inside_than_there_are_slots(self) -> None:
         assert self.ongoing + len(self.entering) <= self.admission.slots
-        assert self.ongoing + self.admission.reserved <= self.admission.slots + EARLY
+        assert self.ongoing + self.admission.reserved <= self.admission.slots + EARLY + self.late
 
     @invariant()
     def no_slot_is_idle_while_somebody_stands_in_line(self) -> None:
@@ -203,8 +222,8 @@ class RandomAdmission(RuleBasedStateMachine):
 
     @invariant()
     def promises_are_the_sizes_of_live_sets(self) -> None:
-        assert self.admission.reserved == self.heard.total() + len(self.on_deck) + len(self.entering)
-        assert {caller for caller, count in self.heard.items() if count} <= set(self.admission.callers)
+        assert self.admission.reserved == sum(map(len, self.heard.values())) + len(self.on_deck) + len(self.entering)
+        assert {caller for caller, offers in self.heard.items() if offers} <= set(self.admission.callers)
 
     def teardown(self) -> None:
         for caller in NAMES:

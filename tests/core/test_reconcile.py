@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.config.models import DeploymentConfig, RecyclingConfig
 from app_toolkit.core.reconcile import (
     Probe,
     Reconfigure,
@@ -50,6 +50,8 @@ def another_spec(rng):
     template_hash, spread = rng.choice(["v1", "v2", "v3"]), rng.random() < 0.3
     surge, unavailable = rng.choice([(1, 0), (2, 0), ("25%", 0), (0, 1), ("0%", "30%"), ("50%", "50%"), (1, 2)])
     waves = {"max_surge": surge, "max_unavailable": unavailable}
+    limits = RecyclingConfig(max_requests=100, max_memory=100, max_age_s=60, jitter=0.5)
+    waves["recycling"] = rng.choice([None, limits])
     return replica_set_spec(template_hash, rng.randint(0, 5), another_live(rng), spread=spread, **waves)
 
 

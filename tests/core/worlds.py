@@ -17,6 +17,7 @@ from app_toolkit.core.reconcile import (
     Kill,
     Probe,
     Reconfigure,
+    Recycle,
     ReplicaSetRecord,
     ReplicaSetSpec,
     Retire,
@@ -205,6 +206,8 @@ class World:
                 )
                 if self.full:
                     self.say(Unplaceable(id, "1 GPU", "0 GPUs"))
+            case Recycle():
+                pass
             case Retire():
                 self.unrouted.add(id)
                 self.say(Unrouted(id))
@@ -222,7 +225,9 @@ class World:
                 if process.state == "running" and not process.hangs:
                     refused = process.refuses_probes
                     answered = self.rng.random() < 0.5
-                    self.say(ProbeFailed(id, "not well", answered) if refused else ProbePassed(id))
+                    requests, memory = (0, 0) if self.calm else (self.rng.randint(0, 200), self.rng.randint(0, 200))
+                    passed = ProbePassed(id, requests=requests, memory=memory)
+                    self.say(ProbeFailed(id, "not well", answered) if refused else passed)
 
     # What the controller does
 
@@ -319,17 +324,14 @@ class World:
         left = [
             a.replica
             for a in actions
-            if isinstance(a, Retire)
-            and not a.failed
-            and before.replica(a.replica).template_hash != self.spec.template_hash
+            if isinstance(a, Retire) and not a.failed and self.is_replaced(self.record.replica(a.replica))
         ]
         if left:
-            well = [
-                r
-                for r in self.healthy(self.record)
-                if r.template_hash != self.spec.template_hash or self.has_been_ready(r)
-            ]
+            well = [r for r in self.healthy(self.record) if self.is_replaced(r) or self.has_been_ready(r)]
             assert len(well) >= self.spec.target - self.spec.unavailable, f"{left} left too early"
+
+    def is_replaced(self, record):
+        return record.template_hash != self.spec.template_hash or record.recycled is not None
 
     def has_been_ready(self, record):
         return record.id in self.passed
@@ -365,6 +367,11 @@ class World:
             case Retire(failed=failed):
                 assert was.phase is Phase.RUNNING
                 assert not failed or self.failed_probes(was) >= spec.health_check_failure_threshold
+            case Recycle(limit=limit):
+                assert was.phase is Phase.RUNNING
+                assert was.recycled is None
+                limits = {"max_requests": was.requests >= 50, "max_memory": was.memory > 100, "max_age_s": age >= 30}
+                assert limits[limit]
             case Drain():
                 assert was.drain_sent is None
                 assert not spec.routed or action.replica in self.unrouted or age >= UNROUTE_S
@@ -407,6 +414,8 @@ class World:
     def settle(self, *, steps=300):
         """Once the world calms down it comes to what the spec says, and stays there."""
         self.calm, self.full = True, False
+        if self.spec is not None:
+            self.spec = replace(self.spec, recycling=None)
         for _ in range(steps):
             self.step()
         desired = Counter({(self.spec.template_hash, "running"): self.spec.target}) if self.spec else Counter()

@@ -78,6 +78,8 @@ def only_taken(folder: Path) -> Iterator[None]:
         patched.setattr(argparse.ArgumentParser, "parse_args", parse)
         patched.setattr(command_line, "serve_on_cluster", lambda *_: None)
         patched.setattr(command_line, "deploy_on_cluster", lambda *_: None)
+        patched.setattr(command_line, "start_background", lambda *_: None)
+        patched.setattr(command_line, "end_background", lambda *_: None)
         patched.setattr(command_line, "serve_in_one_process", lambda *_, **__: None)
         patched.setattr(command_line, "create_project", take_answers)
         patched.setattr(command_line, "connect", lambda _: Nobody())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import app_toolkit
+from app_toolkit.config.fields import description
 from app_toolkit.config.models import (
     AutoscalingConfig,
     BatchLimits,
@@ -59,7 +60,7 @@ def test_a_keyword_has_the_text_and_the_default_of_its_option(module: ModuleType
     assert texts.keys() == getattr(module, name).__annotations__.keys() == model.model_fields.keys() - INGRESSES_ONLY
     for option, text in texts.items():
         field = model.model_fields[option]
-        assert text == OTHERWISE.get(option, f"{field.description}. Default: {field.default}"), option
+        assert text == OTHERWISE.get(option, f"{description(model, option)}. Default: {field.default}"), option
 
 
 @pytest.mark.parametrize("name", app_toolkit.__all__)

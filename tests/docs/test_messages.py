@@ -1,4 +1,4 @@
-"""The page on messages between replicas: its hub, on Ray and in one process, and its use of Redis."""
+"""The page on messages between replicas: its hub, on processes and in one process, and its use of Redis."""
 
 import asyncio
 from collections.abc import Iterator
@@ -53,14 +53,14 @@ async def test_with_redis_each_follower_gets_the_message(redis: RedisServer, mon
 
 
 @pytest.fixture
-def served(cluster: Cluster, tmp_path: Path) -> Iterator[Served]:
+def served(processes: Cluster, tmp_path: Path) -> Iterator[Served]:
     (tmp_path / "messages.py").write_text(PAGE.code)
-    served = cluster.deploy("messages:app", tmp_path)
+    served = processes.deploy("messages:app", tmp_path)
     yield served
     served.delete()
 
 
-async def test_on_ray_the_followers_at_all_replicas_get_the_message(served: Served) -> None:
+async def test_on_processes_the_followers_at_all_replicas_get_the_message(served: Served) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=served.url, trust_env=False, verify=False))
         following = []

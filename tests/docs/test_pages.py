@@ -1,5 +1,6 @@
 """The code and the commands of the pages work."""
 
+import json
 import os
 import re
 import subprocess
@@ -73,6 +74,8 @@ SHOWN = {
     ),
     "docs/observability.md text": "tests/docs/test_observability.py::test_the_page_explains_events_that_there_are",
     "docs/operations.md console": "tests/docs/test_operations.py::test_deploy_prints_the_lines_of_the_page",
+    "docs/processes.md ini": "tests/docs/test_pages.py::test_units_and_image_of_the_page_start_the_command",
+    "docs/processes.md dockerfile": "tests/docs/test_pages.py::test_units_and_image_of_the_page_start_the_command",
     "docs/operations.md ini": "tests/docs/test_pages.py::test_the_unit_of_the_page_signals_the_command_alone",
     "docs/operations.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/outcomes.md http": "tests/proxy/test_outcomes.py::test_the_page_shows_how_a_client_asks_for_less_time",
@@ -147,6 +150,21 @@ def test_the_unit_of_the_page_signals_the_command_alone() -> None:
     unit.read_string(next(each.text for each in page("docs/operations.md").blocks if each.language == "ini"))
     assert unit["Service"]["KillMode"] == "mixed"
     assert unit["Service"]["ExecStart"].endswith("app-toolkit run main.py")
+
+
+def test_units_and_image_of_the_page_start_the_command() -> None:
+    blocks = page("docs/processes.md").blocks
+    unit = ConfigParser(interpolation=None)
+    for block in blocks:
+        if block.language == "ini":
+            unit.read_string(block.text)
+    assert unit["Socket"]["ListenStream"].isdigit()
+    assert (unit["Service"]["Type"], unit["Service"]["KillMode"]) == ("notify", "mixed")
+    program = unit["Service"]["ExecStart"].split("/")[-1]
+    image = next(block.text for block in blocks if block.language == "dockerfile")
+    (command,) = re.findall(r"^CMD (.*)$", image, re.MULTILINE)
+    assert " ".join(json.loads(command)).startswith(program)
+    assert program == "app-toolkit run main.py"
 
 
 def test_every_other_block_is_held_by_a_test() -> None:

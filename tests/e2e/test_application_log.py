@@ -1,4 +1,4 @@
-"""An application with several replicas, whose stream log is therefore shared, on Ray."""
+"""An application with several replicas, whose stream log is therefore shared, on processes."""
 
 import asyncio
 import re
@@ -23,13 +23,13 @@ MISSING = (
 
 
 @pytest.fixture(scope="module")
-def chats(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("shared_streams:one")
+def chats(processes: Cluster) -> Iterator[Served]:
+    served = processes.deploy("shared_streams:one")
     yield served
     served.delete()
     (log,) = shared_logs([served.spec])
     with suppress(ConfigError):  # the test that deploys it may not run
-        Served(cluster, log).delete()
+        Served(processes, log).delete()
 
 
 async def sent(http: httpx.AsyncClient, prompt: str, chat: str) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Replicas follow the load on Ray: from zero, up, down, and to zero, and no request is lost."""
+"""Replicas follow the load on processes: from zero, up, down, and to zero, and no request is lost."""
 
 import asyncio
 import time
@@ -60,8 +60,8 @@ async def load(client: httpx.AsyncClient) -> AsyncIterator[list[int]]:
         await asyncio.gather(*asking)
 
 
-async def test_replicas_follow_the_load_of_clients_and_of_handles(cluster: Cluster) -> None:
-    served = await asyncio.to_thread(cluster.deploy, "scaled:app")
+async def test_replicas_follow_the_load_of_clients_and_of_handles(processes: Cluster) -> None:
+    served = await asyncio.to_thread(processes.deploy, "scaled:app")
     await until_there_are(served, front=0, worker=0)
     limits = httpx.Limits(max_connections=2 * len(PATHS) * CLIENTS)
     async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=PATIENCE_S, limits=limits) as client:

@@ -10,8 +10,8 @@ from tests.cluster import Cluster, Served
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("blocking:app", num_replicas=2)
+def served(processes: Cluster) -> Iterator[Served]:
+    served = processes.deploy("blocking:app", num_replicas=2)
     assert served.status()["status"] == "healthy", served.status()
     yield served
     served.delete()

@@ -20,8 +20,8 @@ CALLERS = 8
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy(f"{chain.__name__}:app", ROOT)
+def served(processes: Cluster) -> Iterator[Served]:
+    served = processes.deploy(f"{chain.__name__}:app", ROOT)
     yield served
     served.delete()
 

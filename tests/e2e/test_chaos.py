@@ -1,7 +1,6 @@
 """The short forms of the scenarios of `benchmarks.chaos` that kill no proxy, against the session's cluster."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from benchmarks.chaos.scenarios import (
     slow_readers,
 )
 from benchmarks.chaos.streams import followers_of_a_hub, idle_streams
-from benchmarks.chaos.system import LEDGER, VICTIM, System
+from benchmarks.chaos.system import VICTIM, System
 from benchmarks.chaos.updates import updates
 from tests.cluster import Served
 
@@ -27,8 +26,8 @@ from tests.cluster import Served
 class Rig(System):
     """Deploys each application once, from this process: the command takes longer than most short forms."""
 
-    def __init__(self, victim: Served) -> None:
-        super().__init__(victim.cluster.client, victim.spec.name, Path(os.environ[LEDGER]))
+    def __init__(self, victim: Served, ledger: Path) -> None:
+        super().__init__(victim.cluster.client, victim.spec.name, ledger)
         self._cluster = victim.cluster
         self._served: dict[str, Served] = {}
 
@@ -49,8 +48,8 @@ class Rig(System):
 
 
 @pytest.fixture(scope="module")
-def system(victim: Served) -> Iterator[System]:
-    rig = Rig(victim)
+def system(victim: Served, ledger: Path) -> Iterator[System]:
+    rig = Rig(victim, ledger)
     yield rig
     rig.close()
 

@@ -1,4 +1,4 @@
-"""Live revisions on Ray: requests are divided, stay in their revision, and none fails."""
+"""Live revisions on processes: requests are divided, stay in their revision, and none fails."""
 
 import os
 import signal
@@ -17,8 +17,8 @@ from tests.cluster import Cluster, Served
 
 
 @pytest.fixture
-def served(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("versions:one")
+def served(processes: Cluster) -> Iterator[Served]:
+    served = processes.deploy("versions:one")
     yield served
     served.delete()
 
@@ -44,7 +44,7 @@ def versions(served: Served) -> Iterator[str]:
             yield ingress
 
 
-def test_no_request_fails_or_uses_two_revisions_while_weights_change(cluster: Cluster, served: Served) -> None:
+def test_no_request_fails_or_uses_two_revisions_while_weights_change(processes: Cluster, served: Served) -> None:
     number = add(served, 0.5)
     seen, failed, over = Counter[str](), [], threading.Event()
 
@@ -61,11 +61,11 @@ def test_no_request_fails_or_uses_two_revisions_while_weights_change(cluster: Cl
     for each in clients:
         each.start()
     for step in range(20):
-        cluster.client.execute(SetTraffic(served.spec.name, {1: 1 + step % 3, number: 1 + step % 2}))
+        processes.client.execute(SetTraffic(served.spec.name, {1: 1 + step % 3, number: 1 + step % 2}))
         before = seen.total()
         served.wait(lambda _, before=before: seen.total() > before + 5 or bool(failed))
-    os.kill(cluster.controller_pid(), signal.SIGKILL)
-    main = cluster.client.execute(Promote(served.spec.name))
+    os.kill(processes.controller_pid(), signal.SIGKILL)
+    main = processes.client.execute(Promote(served.spec.name))
     served.wait(lambda now: now["serving_revision"] == main and all(each["is_removed"] for each in now["traffic"][1:]))
     over.set()
     for each in clients:
@@ -75,32 +75,32 @@ def test_no_request_fails_or_uses_two_revisions_while_weights_change(cluster: Cl
     assert set(islice(versions(served), 20)) == {"two"}
 
 
-def test_an_aborted_revision_gets_no_more_requests(cluster: Cluster, served: Served) -> None:
+def test_an_aborted_revision_gets_no_more_requests(processes: Cluster, served: Served) -> None:
     add(served, 0.5)
-    cluster.client.execute(Abort(served.spec.name))
+    processes.client.execute(Abort(served.spec.name))
     served.wait(lambda _: set(islice(versions(served), 20)) == {"one"})
 
 
 @pytest.mark.slow
-def test_a_mirror_gets_copies_and_no_client_notices_its_death(cluster: Cluster, served: Served) -> None:
+def test_a_mirror_gets_copies_and_no_client_notices_its_death(processes: Cluster, served: Served) -> None:
     ingress = f"{served.spec.name}@{add(served, 0.0, mirror=1.0)}/app"
-    served.wait(lambda _: set(islice(versions(served), 10)) == {"one"} and mirrored(cluster, ingress).compared > 20)
-    assert mirrored(cluster, ingress).different_body == mirrored(cluster, ingress).compared
-    application = next(each for each in cluster.status()["applications"] if each["name"] in ingress.split("/"))
+    served.wait(lambda _: set(islice(versions(served), 10)) == {"one"} and mirrored(processes, ingress).compared > 20)
+    assert mirrored(processes, ingress).different_body == mirrored(processes, ingress).compared
+    application = next(each for each in processes.status()["applications"] if each["name"] in ingress.split("/"))
     for deployment in application["deployments"]:
         for replica in deployment["replicas"]:
-            os.kill(cluster.pid(replica["id"]), signal.SIGKILL)
-    before = mirrored(cluster, ingress)
+            os.kill(processes.pid(replica["id"]), signal.SIGKILL)
+    before = mirrored(processes, ingress)
     assert set(islice(versions(served), 50)) == {"one"}
-    served.wait(lambda _: set(islice(versions(served), 10)) == {"one"} and mirrored(cluster, ingress) != before)
+    served.wait(lambda _: set(islice(versions(served), 10)) == {"one"} and mirrored(processes, ingress) != before)
 
 
-def mirrored(cluster: Cluster, ingress: str) -> MirrorCounts:
-    return cluster.client.load()[ingress].mirrored
+def mirrored(processes: Cluster, ingress: str) -> MirrorCounts:
+    return processes.client.load()[ingress].mirrored
 
 
 @pytest.mark.slow  # three revisions start
-def test_a_canary_release_returns_or_is_promoted(cluster: Cluster, served: Served) -> None:
+def test_a_canary_release_returns_or_is_promoted(processes: Cluster, served: Served) -> None:
     statuses, over = Counter[int](), threading.Event()
 
     def ask() -> None:
@@ -111,7 +111,7 @@ def test_a_canary_release_returns_or_is_promoted(cluster: Cluster, served: Serve
     def release(version: str, *steps: float) -> Mapping[str, Any]:
         number = add(served, 0.0, version)
         plan = plan_release(steps, "1s", ["error_rate<1%", "p95<30s"], min_requests=50)
-        cluster.client.execute(BeginRelease(served.spec.name, plan, number))
+        processes.client.execute(BeginRelease(served.spec.name, plan, number))
         found: Mapping[str, Any] = served.wait(lambda now: now["canary"]["outcome"] is not None)["canary"]
         assert found["revision"] == number
         return found

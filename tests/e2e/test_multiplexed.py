@@ -1,4 +1,4 @@
-"""`@multiplexed` on Ray: requests go to the replica that has loaded their model."""
+"""`@multiplexed` on processes: requests go to the replica that has loaded their model."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,8 @@ from .translators import NAMES
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("translators:app")
+def served(processes: Cluster) -> Iterator[Served]:
+    served = processes.deploy("translators:app")
     yield served
     served.delete()
 

@@ -1,4 +1,4 @@
-"""Routing policies on Ray: turns of a conversation return to their replica, and a function of the app is obeyed."""
+"""Routing policies on processes: turns of a conversation return to their replica, and a function is obeyed."""
 
 from collections.abc import Iterator
 
@@ -10,8 +10,8 @@ from tests.patience import wait_until
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("talkers:app")
+def served(processes: Cluster) -> Iterator[Served]:
+    served = processes.deploy("talkers:app")
     yield served
     served.delete()
 

@@ -10,11 +10,15 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
+import pytest
 import ray
 
 from app_toolkit.config.settings import runtime_folder
 from app_toolkit.errors import ConfigError
-from tests.cluster import Served
+from app_toolkit.host import orders
+from app_toolkit.planning import plan
+from app_toolkit.userapp.loading import load
+from tests.cluster import E2E, Cluster, Served
 from tests.patience import PATIENCE_S, wait_until
 
 
@@ -109,3 +113,19 @@ def test_killed_proxy_restarts_on_its_port(victim: Served) -> None:
 
     wait_until(serves_again)
     assert victim.url == url
+
+
+def test_questions_to_a_replica_that_ends_before_it_has_started_show_no_error_of_ray(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unhandled: list[Exception] = []
+    monkeypatch.setattr("ray._private.worker._unhandled_error_handler", unhandled.append)
+    target = "deployed:starts_for_ever"
+    spec = plan(load(target, str(E2E)), target=target, app_dir=str(E2E), name="asked", route_prefix="/asked")
+    cluster.update(spec)
+    served = Served(cluster, spec)
+    served.wait(lambda now: any(each["replicas"] for each in now["deployments"]))
+    monkeypatch.setattr(orders, "QUESTION_S", 0.0)  # it does not wait for the replica
+    assert cluster.client.load()
+    served.delete()
+    assert not unhandled

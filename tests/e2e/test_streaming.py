@@ -1,4 +1,4 @@
-"""Resumable streams on Ray: their clients get each event once and in order, whatever is killed or updated meanwhile."""
+"""Resumable streams on processes: their clients get each event once and in order through kills and updates."""
 
 import asyncio
 import json
@@ -23,9 +23,9 @@ CLIENTS = 20
 
 
 @pytest.fixture(scope="module")
-def streams(cluster: Cluster) -> Iterator[Served]:
-    log = cluster.deploy("streamlog:log", name="stream-log")
-    served = cluster.deploy("streams:one")
+def streams(processes: Cluster) -> Iterator[Served]:
+    log = processes.deploy("streamlog:log", name="stream-log")
+    served = processes.deploy("streams:one")
     yield served
     served.delete()
     log.delete()

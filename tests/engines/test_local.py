@@ -432,7 +432,7 @@ class Mirrored:
 
     @property
     def mirrors(self) -> Mirrors:
-        mirroring = IN_PROCESS.filters_of(asyncio.get_running_loop()).of(CallMirroring)
+        mirroring = IN_PROCESS.deployed_of(self.main).plane.filters.of(CallMirroring)
         assert mirroring is not None
         return mirroring.mirrors
 

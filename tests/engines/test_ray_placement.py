@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.engines.ray.placement import Lack, Node, lack, may_be_granted
+from app_toolkit.engines.amounts import Lack
+from app_toolkit.engines.ray.placement import Node, lack, may_be_granted
 
 TWO = {"CPU": 2.0}
 

@@ -21,27 +21,24 @@ def uvicorn(target: str) -> list[str]:
     return [sys.executable, "-m", "uvicorn", "--app-dir", str(TESTS), "--port", "0", target]
 
 
-def by_hand() -> list[str]:
-    return [sys.executable, "-m", "parity.pieces"]
-
-
 @dataclass(frozen=True)
 class Form:
     command: list[str]
-    """What starts it; empty on Ray, where the session's cluster serves it."""
+    """What starts it; empty if the session's instance serves it."""
     ingresses: int = 1
     """How many kinds of processes serve it."""
     replicas: int = 1
     """How many processes there are of each."""
-    on_ray: bool = False
+    instance: str = ""
+    """The fixture with the instance of the session that serves it."""
 
 
 FORMS = {
     "bare": Form(uvicorn("parity.bare:bare")),
     "control": Form(uvicorn("parity.bare:bare")),
     "embedded": Form(uvicorn("parity.served:app")),
-    "pieces-2": Form(by_hand(), ingresses=3, replicas=2),
-    "ray-2": Form([], ingresses=3, replicas=2, on_ray=True),
+    "processes-2": Form([], ingresses=3, replicas=2, instance="processes"),
+    "ray-2": Form([], ingresses=3, replicas=2, instance="cluster"),
 }
 
 

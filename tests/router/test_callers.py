@@ -16,6 +16,7 @@ from tests import published
 from tests.keys import key
 from tests.patience import PATIENCE_S
 from tests.router.deployments import Writer
+from tests.router.waiting import acquire
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +72,7 @@ async def following(*callees: str) -> AsyncIterator[tuple[RemoteDataPlane, Publi
 async def sent_to(caller: RemoteDeploymentClient) -> str:
     """The replica that a call goes to, once there is one."""
     async with asyncio.timeout(PATIENCE_S):
-        permit = caller.router.try_acquire() or await caller.router.acquire(caller.loop.time())
+        permit = caller.router.try_acquire() or await acquire(caller.router)
     caller.router.release(permit)
     return permit.endpoint.id
 
@@ -128,7 +129,7 @@ async def test_calls_that_wait_for_the_first_replica_are_reported_at_once() -> N
             assert (caller.router.waiting, caller.router.replicas) == (0, 0)
         run = asyncio.create_task(callers.run(nobody, report))
         waiting = [
-            asyncio.create_task(callers.client_at(key(f"bank/{name}")).router.acquire(callers.loop.time()))
+            asyncio.create_task(acquire(callers.client_at(key(f"bank/{name}")).router))
             for name in ("safe", "teller", "teller")
         ]
         async with asyncio.timeout(PATIENCE_S):

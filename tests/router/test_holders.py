@@ -24,6 +24,7 @@ from app_toolkit.router.placement.holders import DISPLACEMENT_S, PREFERENCE_S
 from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
 from tests.docs.pages import page
+from tests.router.waiting import acquire
 
 LOAD_S, WORK_S = 0.15, 0.05
 
@@ -90,7 +91,7 @@ class World:
         now = asyncio.get_running_loop().time
         since = now()
         while True:
-            permit = router.try_acquire(preference=keyed(key)) or await router.acquire(since, preference=keyed(key))
+            permit = router.try_acquire(preference=keyed(key)) or await acquire(router, since, preference=keyed(key))
             replica = self.replicas[permit.endpoint.id]
             ran = await replica.run(key, permit.held, lambda: self.waits[key].append(now() - since))
             if (report := holdings(replica)) is not None:
@@ -175,12 +176,12 @@ def test_a_request_waits_for_the_holder_of_its_key_for_a_bounded_time_and_then_t
         assert stuck.held
         assert router.try_acquire(preference=keyed("one")) is None, "the other replica has room, and another model"
         since = loop.time()
-        permit = await router.acquire(since, preference=keyed("one"))
+        permit = await acquire(router, since, preference=keyed("one"))
         assert loop.time() - since == pytest.approx(PREFERENCE_S, rel=0.01)
         assert permit.endpoint.id != stuck.endpoint.id
         router.release(permit)
         since = loop.time()
-        waiting = asyncio.create_task(router.acquire(since, preference=keyed("one")))
+        waiting = asyncio.create_task(acquire(router, since, preference=keyed("one")))
         await asyncio.sleep(PREFERENCE_S / 2)
         router.release(stuck)
         permit = await waiting
@@ -238,10 +239,10 @@ def test_a_request_that_waits_since_before_the_first_report_takes_any_replica_af
         assert first is not None
         assert second is not None
         loop = asyncio.get_running_loop()
-        before = asyncio.create_task(router.acquire(loop.time(), preference=keyed("one")))
+        before = asyncio.create_task(acquire(router, loop.time(), preference=keyed("one")))
         await asyncio.sleep(PREFERENCE_S / 2)
         since = loop.time()
-        waiting = asyncio.create_task(router.acquire(since, preference=keyed("one")))
+        waiting = asyncio.create_task(acquire(router, since, preference=keyed("one")))
         await asyncio.sleep(PREFERENCE_S * 3 / 4)
         before.cancel()
         await asyncio.sleep(0)
@@ -265,7 +266,7 @@ def test_a_full_deployment_is_reported_once_as_the_page_shows(caplog: pytest.Log
         for number, permit in enumerate(permits):
             assert permit is not None
             permit.request = "search" if number else "count"
-        served, waiting = (asyncio.create_task(router.acquire(0.0)) for _ in range(2))
+        served, waiting = (asyncio.create_task(acquire(router, 0.0)) for _ in range(2))
         await asyncio.sleep(FULL_S / 2)
         assert permits[0] is not None
         router.release(permits[0])
@@ -293,7 +294,7 @@ def test_requests_that_may_wait_for_their_own_slots_are_named(caplog: pytest.Log
         for permit in permits:
             assert permit is not None
             permit.request = "/report"
-        waiting = asyncio.create_task(router.acquire(0.05))  # an event loop's clock is a little late
+        waiting = asyncio.create_task(acquire(router, 0.05))  # an event loop's clock is a little late
         await asyncio.sleep(2 * FULL_S)
         assert caplog.messages == [page("docs/queues.md").shown("text")[3].strip()]
         assert permits[0] is not None
@@ -311,8 +312,9 @@ def test_calls_that_hold_their_slots_because_they_yield_nothing_are_named(caplog
         for number, permit in enumerate(permits):
             assert permit is not None
             permit.request, permit.yields = ("subscribe", True) if number else ("publish", False)
-        waiting = asyncio.create_task(router.acquire(asyncio.get_running_loop().time()))
+        waiting = asyncio.create_task(acquire(router))
         await asyncio.sleep(router.policy.max_queue_wait_s + 1)
+        router.expire(asyncio.get_running_loop().time())
         with pytest.raises(QueueTimeout, match="15 of the calls that hold slots have not yielded their first item"):
             await waiting
         assert caplog.messages == [page("docs/queues.md").shown("text")[2].strip()]
@@ -326,7 +328,7 @@ def test_calls_that_have_only_just_begun_are_no_cause(caplog: pytest.LogCaptureF
         router = Router("model")
         router.update([Endpoint(ReplicaId("model-1"), Address("unix:/model-1"), 1)])
         permit = router.try_acquire()
-        waiting = [asyncio.create_task(router.acquire(0.0)) for _ in range(4)]
+        waiting = [asyncio.create_task(acquire(router, 0.0)) for _ in range(4)]
         for each in waiting:
             assert permit is not None
             permit.request, permit.yields = "generate", True
@@ -348,7 +350,7 @@ def test_a_client_cannot_write_lines_of_its_own_to_the_log(caplog: pytest.LogCap
         permit = router.try_acquire()
         assert permit is not None
         permit.request = "/a\nCRITICAL forged\x1b[2J" + 10_000 * "b"
-        waiting = asyncio.create_task(router.acquire(asyncio.get_running_loop().time()))
+        waiting = asyncio.create_task(acquire(router))
         await asyncio.sleep(2 * FULL_S)
         router.release(permit)
         router.release(await waiting)

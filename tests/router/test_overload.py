@@ -8,8 +8,8 @@ import pytest
 
 from app_toolkit.config.models import Policy
 from app_toolkit.interfaces import Endpoint
+from app_toolkit.router.permits import Permit, Waiter
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Permit, Waiter
 from app_toolkit.types import Address, ReplicaId
 
 SLOTS, SERVICE_S, SECONDS = 4, 0.05, 30

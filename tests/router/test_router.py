@@ -14,11 +14,12 @@ from app_toolkit.core.attempts import NO_OTHER
 from app_toolkit.core.preference import keyed
 from app_toolkit.errors import CannotStart, NoReplica, QueueFull, QueueTimeout
 from app_toolkit.interfaces import Endpoint
+from app_toolkit.router.permits import Permit, Waiter
 from app_toolkit.router.placement.least_loaded import RUN, SPARE_REQUESTS
 from app_toolkit.router.router import REST_S, Router
-from app_toolkit.router.targets import Permit, Waiter
 from app_toolkit.types import Address, ReplicaId
 from tests.patience import PATIENCE_S
+from tests.router.waiting import acquire
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +75,7 @@ def test_an_unresponsive_replica_gets_no_permit() -> None:
 async def test_requests_fail_while_no_replica_can_start() -> None:
     router = router_of()
     waiter = router.wait(never, 0.0)
-    asleep = asyncio.ensure_future(router.acquire(asyncio.get_running_loop().time()))
+    asleep = asyncio.ensure_future(acquire(router))
     await asyncio.sleep(0)
     dismissed = router.update([], "no replica starts: RuntimeError")
     assert waiter in dismissed
@@ -245,9 +246,8 @@ async def test_a_replica_that_took_no_request_rests_and_is_tried_again(end: Call
     assert permit is not None
     end(router, permit)
     assert router.try_acquire() is None
-    async with asyncio.timeout(PATIENCE_S), router.permit() as again:
-        assert again.endpoint.id == "a"
-    assert router.ongoing == 0
+    async with asyncio.timeout(PATIENCE_S):
+        assert replica_of(await acquire(router)) == "a"
 
 
 async def test_a_replica_rests_from_the_last_loss_and_has_one_timer_however_many_there_are() -> None:
@@ -258,9 +258,9 @@ async def test_a_replica_rests_from_the_last_loss_and_has_one_timer_however_many
     lost = asyncio.get_running_loop().time()
     router.rest(permits[1])
     router.rest(permits[2])
-    async with asyncio.timeout(PATIENCE_S), router.permit():
-        assert asyncio.get_running_loop().time() - lost > 0.9 * REST_S
-    assert router.ongoing == 0
+    async with asyncio.timeout(PATIENCE_S):
+        await acquire(router)
+    assert asyncio.get_running_loop().time() - lost > 0.9 * REST_S
 
 
 async def test_a_replica_that_left_and_a_closed_router_leave_no_timer() -> None:
@@ -268,13 +268,13 @@ async def test_a_replica_that_left_and_a_closed_router_leave_no_timer() -> None:
     lost, other = router.try_acquire(), router.try_acquire()
     assert lost is not None
     assert other is not None
-    targets = [lost.target, other.target]
+    replicas = [lost.replica, other.replica]
     router.rest(lost)
     router.update([other.endpoint])
     router.rest(other)
-    assert [target.rest is None for target in targets] == [True, False]
+    assert [replica.rest is None for replica in replicas] == [True, False]
     router.close()
-    assert [target.rest for target in targets] == [None, None]
+    assert [replica.rest for replica in replicas] == [None, None]
 
 
 # Standing in line
@@ -348,20 +348,56 @@ def test_a_full_replica_is_not_asked_again_before_it_reserves_a_slot() -> None:
     assert (world.router.waiting, world.router.ongoing) == (0, 0)
 
 
-def test_a_reservation_beyond_the_limit_is_returned() -> None:
-    world = InLine(endpoint("a", 2))
-    holding = world.router.try_acquire()
+def test_a_reservation_at_the_limit_is_used_when_a_permit_is_released() -> None:
+    world = InLine(endpoint("a", 1))
     world.refused()
     world.wait("one")
     world.wait("two")
     world.positions[0].offer()
-    assert world.served == ["one@a"]
-    world.positions[0].offer()
-    assert (world.router.positions, world.router.waiting, world.router.ongoing) == (0, 1, 2)
-    assert holding is not None
-    world.router.release(holding)
+    world.positions[0].offer()  # the replica has ended the first request, and its response is on the way
+    assert (world.served, world.router.positions) == (["one@a"], 1)
+    assert world.permits[0].redeem()
+    world.router.release(world.permits[0])
     assert world.served == ["one@a", "two@a"]
-    assert not world.permits[1].redeem(), "a stranger, since we hold all that the replica runs"
+    assert world.permits[1].redeem()
+
+
+def test_a_reservation_at_the_limit_is_used_when_the_limit_is_raised() -> None:
+    world = InLine(endpoint("a", 1))
+    world.refused()
+    world.wait("one")
+    world.wait("two")
+    world.positions[0].offer()
+    world.positions[0].offer()
+    world.router.update([endpoint("a", 2)])
+    assert world.served == ["one@a", "two@a"]
+
+
+def test_a_reservation_at_the_limit_is_returned_if_no_request_can_use_it() -> None:
+    world = InLine(endpoint("a", 1), endpoint("b", 1))
+    world.refused()
+    world.refused()
+    world.wait("one", "b")
+    world.wait("two", "a")
+    at_a = next(position for position in world.positions if position.endpoint.id == "a")
+    at_a.offer()
+    assert (world.served, at_a.left) == (["one@a"], False)
+    at_a.offer()
+    assert at_a.left
+
+
+def test_a_replica_whose_reservation_expired_at_the_limit_does_not_rest() -> None:
+    world = InLine(endpoint("a", 1))
+    world.refused()
+    world.wait("one")
+    world.wait("two")
+    world.positions[0].offer()
+    world.positions[0].offer()
+    world.positions[0].end()
+    assert world.router.positions == 0
+    world.router.release(world.permits[0])
+    assert world.served == ["one@a", "two@a"]
+    assert not world.permits[1].redeem()
 
 
 def test_an_unused_reservation_goes_to_the_next_request_or_is_returned() -> None:
@@ -397,8 +433,8 @@ async def test_a_replica_rests_when_its_queue_closes_and_is_asked_again() -> Non
     assert (world.router.positions, position.left) == (0, False)
     position.offer()  # too late
     assert world.router.try_acquire() is None
-    async with asyncio.timeout(PATIENCE_S), world.router.permit() as again:
-        assert not again.redeem()
+    async with asyncio.timeout(PATIENCE_S):
+        assert not (await acquire(world.router)).redeem()
 
 
 async def test_a_position_is_left_if_the_replica_is_lost_or_removed_or_the_router_closes() -> None:
@@ -430,53 +466,14 @@ def test_a_permit_refused_by_a_removed_replica_joins_no_queue() -> None:
     assert (world.positions, world.router.ongoing) == ([], 0)
 
 
-async def test_a_request_cancelled_after_its_grant_releases_its_permit() -> None:
-    router = router_of(endpoint("a"))
-    holding = router.try_acquire()
-    assert holding is not None
-
-    async def wants() -> None:
-        async with router.permit():
-            raise AssertionError("it was cancelled before it could run")
-
-    task = asyncio.create_task(wants())
-    await asyncio.sleep(0)
-    assert router.waiting == 1
-    router.release(holding)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (router.waiting, router.ongoing) == (0, 0)
-
-
-async def test_a_permit_for_a_cancelled_request_goes_to_the_next() -> None:
-    router = router_of(endpoint("a"))
-    holding = router.try_acquire()
-    assert holding is not None
-    served = asyncio.Event()
-
-    async def wants() -> None:
-        async with router.permit():
-            served.set()
-
-    cancelled, following = asyncio.create_task(wants()), asyncio.create_task(wants())
-    await asyncio.sleep(0)
-    assert router.waiting == 2
-    cancelled.cancel()
-    router.release(holding)
-    await following
-    assert served.is_set()
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
-    assert (router.waiting, router.ongoing) == (0, 0)
-
-
-async def test_waiting_ends_with_a_sentence() -> None:
+def test_waiting_ends_with_a_sentence() -> None:
     router = router_of(policy=Policy(max_queue_wait_s=0.01))
-    with pytest.raises(QueueTimeout, match=r"no replica of shop/chat runs, and none began to serve within 0.01 s"):
-        async with router.permit():
-            pass
-    assert router.waiting == 0
+    errors: list[Exception] = []
+    router.wait(never, 0.0, failed=errors.append)
+    router.expire(0.01)
+    (error,) = errors
+    assert isinstance(error, QueueTimeout)
+    assert str(error).startswith("no replica of shop/chat runs, and none began to serve within 0.01 s")
 
 
 async def test_a_closed_router_grants_no_permit() -> None:
@@ -513,7 +510,7 @@ class RandomRouter(RuleBasedStateMachine):
         return self.positions[-1]
 
     def take(self, permit: Permit) -> None:
-        assert len(permit.target.permits) <= permit.endpoint.max_ongoing_requests
+        assert len(permit.replica.permits) <= permit.endpoint.max_ongoing_requests
         self.permits.append(permit)
 
     def wait(self, avoid: set[ReplicaId], since: float, *, again: bool = False) -> None:
@@ -601,8 +598,8 @@ class RandomRouter(RuleBasedStateMachine):
     def gauges_are_the_sizes_of_live_sets(self) -> None:
         self.waiters = [waiter for waiter in self.waiters if not waiter.done]
         assert self.router.ongoing == len(self.permits)
-        assert {permit for each in self.opened for permit in each.target.opened} == set(self.opened)
-        assert all(not permit.target.opened for permit in self.permits if not self.opened)
+        assert {permit for each in self.opened for permit in each.replica.opened} == set(self.opened)
+        assert all(not permit.replica.opened for permit in self.permits if not self.opened)
         assert self.router.waiting == len(self.waiters)
         self.positions = [position for position in self.positions if not position.left]
         assert self.router.positions == len(self.positions)

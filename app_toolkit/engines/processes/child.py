@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 
+from app_toolkit.engines.processes import limits
+from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, call
 from app_toolkit.host.exit_report import report_exit
@@ -23,7 +25,8 @@ continue. The orders that wait for a thread are bounded by their senders: the co
 instance send the next one when the last one is answered."""
 
 
-def run_replica(services: ProcessServices, name: str, listener: socket.socket) -> None:
+def run_replica(services: ProcessServices, name: str, listener: socket.socket, granted: Grant) -> None:
+    limits.apply(granted)
     serve_replica(ReplicaProcess(ReplicaId(name), services), services, listener)
 
 
@@ -38,7 +41,7 @@ def serve_replica(process: ReplicaProcess, services: ProcessServices, listener: 
     obey(process, listener)
 
 
-def run_proxy(services: ProcessServices, name: str, listener: socket.socket) -> None:
+def run_proxy(services: ProcessServices, name: str, listener: socket.socket, granted: Grant) -> None:
     obey(ProxyProcess(ReplicaId(name), services), listener)
 
 

@@ -3,24 +3,30 @@
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
 from app_toolkit.client.commands import Command
 from app_toolkit.client.remote import ControllerUnavailable, RemoteClient
 from app_toolkit.config import settings
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.processes.output import RecordFollower
-from app_toolkit.engines.processes.services import CONTROLLER, HOME, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, HOME, RELEASED, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import PeerGone, call, call_all
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.host.orders import Order
+from app_toolkit.proxy.server import bind
 
 R = TypeVar("R")
 
 ALIVE_S = 5.0
 """Seconds that a supervisor has to answer."""
+
+ENDED_POLL_S = 0.05
+"""Seconds between two checks whether an instance has ended."""
 
 
 class ProcessControl:
@@ -65,7 +71,15 @@ class ProcessControl:
         return {}
 
     def end_controller(self) -> None:
-        """Do nothing: it ends by itself."""
+        """Wait until the instance has ended: it does so by itself."""
+        while is_alive(self.services.path_of(SUPERVISOR)):
+            time.sleep(ENDED_POLL_S)
+
+    def release(self) -> None:
+        """Let an instance that this process has started go on after the end of this process."""
+        if self._supervisor is not None:
+            self._supervisor.release()
+            self._supervisor = None
 
     def close(self) -> None:
         supervisor, self._supervisor = self._supervisor, None
@@ -79,19 +93,45 @@ class ProcessControl:
 class OwnSupervisor:
     """A supervisor in a child of this process. It ends when this process does, or closes this object."""
 
-    def __init__(self, services: ProcessServices) -> None:
-        """Start it, and wait until the other processes can be asked. Raises `ConfigError` if it does not start."""
+    def __init__(self, http: HTTPOptions | None = None) -> None:
+        """Start it, and wait until the other processes can be asked.
+
+        `http`: the address at which clients connect, for an instance in the background, whose processes print to
+        `ProcessServices.output`. None: it prints where this process does. Raises `ConfigError` if it does not start,
+        and `StartupError` if the address cannot be bound.
+        """
         self._connection, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-P", "-m", __package__, services.session, str(theirs.fileno())]
-            # A Ctrl-C in the terminal reaches only this process, which then shuts the instance down.
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
-        if self._connection.recv(len(STARTED)) != STARTED:
-            self.close()
-            raise ConfigError(f"the supervisor of the instance did not start: exit code {self._process.returncode}")
+        with theirs, nullcontext() if http is None else bind(http) as clients:
+            passed = [theirs.fileno(), *([] if clients is None else [clients.fileno()])]
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                __package__,
+                *map(str, passed),
+                *([] if http is None else [http.host]),
+            ]
+            self._process = subprocess.Popen(
+                command,
+                stdin=None if http is None else subprocess.DEVNULL,
+                pass_fds=passed,
+                start_new_session=True,  # a Ctrl-C in the terminal reaches only this process
+            )
+        with self._connection.makefile("rb") as said:
+            session = said.readline().decode().rstrip("\n")
+            if said.read(len(STARTED)) != STARTED:
+                self.close()
+                raise ConfigError(f"the supervisor of the instance did not start: exit code {self._process.returncode}")
+        self.services = ProcessServices(session)
+
+    def release(self) -> None:
+        """Let the instance go on after the end of this process."""
+        self._connection.sendall(RELEASED)
+        self._connection.close()
+        self._process.returncode = 0  # this process does not wait for its end
 
     def close(self) -> None:
-        """End all processes of the instance, and wait for that."""
+        """End all processes of the instance, and wait for that. Do nothing if it was released."""
         self._connection.close()
         self._process.wait()
 
@@ -116,8 +156,17 @@ class ProcessClient(RemoteClient):
     ) -> None:
         """`is_local`: the instance ends with this client, which also shows its output."""
         output = RecordFollower(services.log_folder) if is_local and settings.logs_to_stdout() else None
-        super().__init__(ProcessControl(services, supervisor, output), is_local=is_local)
+        self._control = ProcessControl(services, supervisor, output)
+        super().__init__(self._control, is_local=is_local)
         self.services = services
+
+    def report_ready(self) -> None:
+        call(self.services.path_of(SUPERVISOR), "ready", timeout_s=ALIVE_S)
+
+    def detach(self) -> str:
+        self._control.release()
+        self.is_local = False
+        return f"Its processes print to {self.services.output}."
 
 
 class ProcessDriver(LoopDriver):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from app_toolkit.client.client import Client, Driver, Engine
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.engines.processes import systemd
 from app_toolkit.engines.processes.sessions import PREFIX, new_session, running
 from app_toolkit.errors import ConfigError
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class ProcessEngine(Engine):
-    capabilities = frozenset({"processes"})
+    capabilities = frozenset({"processes", "resources", "limits"})
+    runs_here = True
 
     def __init__(self) -> None:
         self._services: ProcessServices | None = None
@@ -36,6 +38,14 @@ class ProcessEngine(Engine):
     def is_joined(self) -> bool:
         return self._services is not None
 
+    def inherited_address(self) -> tuple[str, int] | None:
+        passed = systemd.listener()
+        if passed is None:
+            return None
+        with passed:
+            host, port, *_ = passed.getsockname()
+        return host, port
+
     def begin_instance(self, http: HTTPOptions) -> bool:
         from app_toolkit.engines.processes.fork import fork_here
         from app_toolkit.engines.processes.services import ProcessServices
@@ -45,8 +55,9 @@ class ProcessEngine(Engine):
         if not sys.flags.safe_path:
             del sys.path[0]  # the current folder, or that of the script: replicas must not import from there
         services = ProcessServices(new_session())
-        services.clients, services.host = bind(http), http.host
-        supervisor = Supervisor(services)
+        passed, notify = systemd.take()
+        services.clients, services.host = passed or bind(http), http.host
+        supervisor = Supervisor(services, notify=notify)
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of each process copies the pages that it shares with the others
         command = fork_here("app-toolkit")
@@ -55,17 +66,30 @@ class ProcessEngine(Engine):
         self._services = services
         return True
 
+    def check_background(self) -> None:
+        if instances := running("auto"):
+            names = ", ".join(services.session for services in instances)
+            raise ConfigError(
+                f"an instance runs already on this machine ({names}): `app-toolkit deploy` changes its applications, "
+                "and `app-toolkit down` ends it"
+            )
+
+    def start_in_background(self, http: HTTPOptions) -> Client:
+        from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
+
+        supervisor = OwnSupervisor(http)
+        return ProcessClient(supervisor.services, supervisor, is_local=True)
+
     def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
-        from app_toolkit.engines.processes.services import ProcessServices
 
         if address is not None:
             client = self.connect(address)
         elif self._services is not None:
             client = ProcessClient(self._services, is_local=True)
         else:
-            services = ProcessServices(new_session())
-            client = ProcessClient(services, OwnSupervisor(services), is_local=True)
+            supervisor = OwnSupervisor()
+            client = ProcessClient(supervisor.services, supervisor, is_local=True)
         if with_lease:
             client.acquire_lease()
         return client

@@ -2,20 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from app_toolkit.config.settings import variables_of_threads
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
 from app_toolkit.engines.processes.admin import AdminThreads
+from app_toolkit.engines.processes.capacity import Grant
+from app_toolkit.engines.processes.reservations import Reservations
 from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import PeerGone
 from app_toolkit.host.launcher import Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
 from app_toolkit.host.preparation import preparation_key
-from app_toolkit.interfaces import AdminSpec, ReplicaSpec
+from app_toolkit.interfaces import AdminSpec, ReplicaSpec, Resources
 from app_toolkit.types import ReplicaId
 
 R = TypeVar("R")
@@ -38,6 +42,7 @@ class LocalProcesses:
     def __init__(self, services: ProcessServices) -> None:
         self._services = services
         self._templates = Templates(services)
+        self._reservations = Reservations()
         self.admin: AdminThreads | None = None
         """The last admin server that was started; None: none was."""
 
@@ -47,22 +52,35 @@ class LocalProcesses:
             self.admin = AdminThreads(spec.id, self._services)
             return self.admin
         if isinstance(spec, ReplicaSpec):
-            creation = self._templates.start_replica(spec)
+            creation = self._start_replica(spec, action.resources)
         else:
             creation = self._services.peer(SUPERVISOR).call("start", "proxy", spec.id)
-        return LocalProcess(spec.id, self._services, self._templates, creation)
+        return LocalProcess(spec.id, self._services, self._release, creation)
+
+    async def _start_replica(self, spec: ReplicaSpec, resources: Resources) -> None:
+        granted = await self._reservations.reserve(spec.id, resources)
+        if granted.memory is not None:
+            logger.info("%s gets at most %d bytes of memory (RLIMIT_DATA)", spec.id, granted.memory)
+        await self._templates.start_replica(spec, granted)
+
+    def _release(self, name: str) -> None:
+        """Free what a process has used that has ended."""
+        self._templates.release(name)
+        self._reservations.release(name)
 
     async def existing(self) -> Mapping[ReplicaId, Process | None]:
         running: Mapping[str, Child] = await self._services.peer(SUPERVISOR).call("running")
         processes: dict[ReplicaId, Process | None] = {}
         for name, child in running.items():
             if child.role != "template":
-                processes[ReplicaId(name)] = LocalProcess(name, self._services, self._templates)
+                processes[ReplicaId(name)] = LocalProcess(name, self._services, self._release)
                 self._templates.adopt(name, child.template)
+                self._reservations.adopt(name, child.granted)
         return processes
 
     async def lack(self, action: Start, waited_s: float) -> Unplaceable | None:
-        return None
+        lacks = self._reservations.lacks.get(action.replica)
+        return None if lacks is None else Unplaceable(action.replica, lacks.asks, lacks.free, lacks.for_ever)
 
 
 class LocalProcess:
@@ -72,13 +90,13 @@ class LocalProcess:
         self,
         name: str,
         services: ProcessServices,
-        templates: "Templates",
+        release: Callable[[str], None],
         creation: Awaitable[None] | None = None,
     ) -> None:
-        """`creation`: starts the process. None: it runs."""
+        """`release`: is called once the process has ended. `creation`: starts the process. None: it runs."""
         self._name = name
         self._services = services
-        self._templates = templates
+        self._release = release
         self._creation = None if creation is None else asyncio.ensure_future(creation)
 
     @property
@@ -110,7 +128,7 @@ class LocalProcess:
             except PeerGone as error:  # the supervisor ends, and the kernel kills this process
                 why = str(error)
         self._services.disconnect(self._name)
-        self._templates.release(self._name)
+        self._release(self._name)
         return Ending(why)
 
     async def kill(self) -> None:
@@ -143,12 +161,14 @@ class Templates:
         #: The ends of templates that are not used any more.
         self._ends: set[asyncio.Task[None]] = set()
 
-    async def start_replica(self, spec: ReplicaSpec) -> None:
+    async def start_replica(self, spec: ReplicaSpec, granted: Grant) -> None:
         """Fork a replica from the template of its app, which is started if there is none.
 
         If the app cannot be imported there, or must not be forked, or the template does not fork for `FORK_S`, the
         replica starts without a template, imports the app itself and reports its errors.
         """
+        # Libraries read the number of threads when they are imported, so a template belongs to one number.
+        spec = replace(spec, variables={**variables_of_threads(granted.num_cpus), **spec.variables})
         name = f"template-{preparation_key(spec)[:16]}"
         if name not in self._unfit:
             self._of_replicas[spec.id] = name
@@ -156,7 +176,7 @@ class Templates:
                 async with asyncio.timeout(FORK_S if name in self._prepared else None) as limit:
                     if await self._prepare(name, spec, limit):
                         limit.reschedule(asyncio.get_running_loop().time() + FORK_S)
-                        await self._services.peer(name).call("fork", spec.id)
+                        await self._services.peer(name).call("fork", spec.id, granted)
                         return
             except (PeerGone, TimeoutError):  # the template has ended, for example because its app does not import
                 pass
@@ -166,7 +186,7 @@ class Templates:
                 raise
             self._of_replicas.pop(spec.id, None)
             await self._end(name)
-        await self._services.peer(SUPERVISOR).call("start", "replica", spec.id)
+        await self._services.peer(SUPERVISOR).call("start", "replica", spec.id, granted)
 
     async def _prepare(self, name: str, spec: ReplicaSpec, limit: asyncio.Timeout) -> bool:
         """Start a template, unless it runs, and return whether it can be forked. Remove the limit if it imports."""

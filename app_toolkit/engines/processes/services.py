@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from app_toolkit.core.reports import Compared, Loads, Lost
+from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.store import SQLiteStore
 from app_toolkit.engines.processes.wire import Peer, PeerGone
 from app_toolkit.errors import ControlError
@@ -29,6 +30,12 @@ CONTROLLER = "controller"
 STARTED = b"+"
 """What the owner of an instance receives once its processes can be asked."""
 
+RELEASED = b"-"
+"""What the owner of an instance sends to let it go on without an owner."""
+
+OUTPUT = "output.log"
+"""The file with what the processes of an instance in the background print, in the folder of the logs."""
+
 RECORDS = "records"
 """The folder of the log files, beside the access logs."""
 
@@ -44,6 +51,8 @@ class Child:
     role: str
     template: str = ""
     """The template that has forked it; empty: the supervisor has."""
+    granted: Grant = NOTHING
+    """What it has reserved, for a controller that has not started it."""
 
 
 def orders_path(folder: Path, process: str) -> str:
@@ -80,6 +89,11 @@ class ProcessServices:
     @property
     def log_folder(self) -> Path:
         return self.folder.folder(LOGS) / RECORDS
+
+    @property
+    def output(self) -> Path:
+        """The file with what the processes print, if the instance runs in the background."""
+        return self.folder.folder(LOGS) / OUTPUT
 
     def payloads(self) -> AbstractContextManager[Payloads | None]:
         return contextlib.nullcontext(None)

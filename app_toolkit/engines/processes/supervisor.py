@@ -16,15 +16,16 @@ from contextlib import suppress
 from functools import partial
 
 from app_toolkit.engines.processes import child, controller, template
+from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import SIGNALS, fork
 from app_toolkit.engines.processes.output import begin_output
-from app_toolkit.engines.processes.services import CONTROLLER, STARTED, SUPERVISOR, Child, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, RELEASED, STARTED, SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.userapp.ending import adopt_orphans, descendants
 
-ROLES: dict[str, Callable[[ProcessServices, str, socket.socket], None]] = {
+ROLES: dict[str, Callable[[ProcessServices, str, socket.socket, Grant], None]] = {
     "replica": child.run_replica,
     "proxy": child.run_proxy,
     "template": template.run,
@@ -54,10 +55,12 @@ class Supervisor:
         self,
         services: ProcessServices,
         run_controller: Callable[[ProcessServices, socket.socket], None] = controller.run,
+        notify: Callable[[str], None] = lambda state: None,
     ) -> None:
-        """`run_controller`: what the process of the controller does."""
+        """`run_controller`: what the process of the controller does. `notify`: reports a state to systemd."""
         self._services = services
         self._run_controller = run_controller
+        self._notify = notify
         self._children: dict[str, Child] = {}
         self._ends: OrderedDict[str, str] = OrderedDict()
         """Why processes have ended, by name: at most `KEPT`."""
@@ -81,7 +84,8 @@ class Supervisor:
         Parameters:
             command: A child, such as the command that deploys an app. The instance ends with it, and signals are
                 passed on to it. None: signals shut the instance down.
-            owner: The other end receives `STARTED`, and the instance ends when it is closed. None: it has no owner.
+            owner: The other end receives `STARTED`. The instance ends when that end is closed, unless it has sent
+                `RELEASED` before. None: it has no owner.
         """
         self._command = command
         adopt_orphans()
@@ -91,13 +95,14 @@ class Supervisor:
         if owner is not None:
             close_in_children(owner)
             owner.send(STARTED)
-            server.watch(owner, partial(self._end, 0))
+            server.watch(owner, partial(self._read_owner, server, owner))
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of a child copies the pages that it shares with this process
         self._start_controller()
         while self._code is None:
             server.run_once(self._act_on_time())
         self._kill_all()
+        self._close_inherited(keeps_clients=False)  # who finds no folder can bind the port again
         self._services.folder.end()
         return self._code
 
@@ -127,6 +132,7 @@ class Supervisor:
         if now - self._signalled_at < SAME_S:
             return
         self._signalled_at = now
+        self._notify("STOPPING=1")
         if self._command is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._command, number)
@@ -136,6 +142,13 @@ class Supervisor:
             self._asked = True
             if self._controller:
                 os.kill(self._controller, signal.SIGTERM)
+
+    def _read_owner(self, server: Server, owner: socket.socket) -> None:
+        server.unwatch(owner)
+        with suppress(OSError), owner:
+            if owner.recv(len(RELEASED)) == RELEASED:
+                return
+        self._end(0)
 
     # Orders
 
@@ -153,29 +166,29 @@ class Supervisor:
                 self._wait_for_end(request)
             case "kill":
                 request.perform(self._kill)
+            case "ready":
+                request.perform(partial(self._notify, "READY=1"))
             case _:
                 request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
 
-    def _start(self, role: str, name: str) -> bool:
+    def _start(self, role: str, name: str, granted: Grant = NOTHING) -> bool:
         """Start a process, unless it runs already. Return whether it was started."""
         if name in self._children:
             return False
         listener = self._new_listener(name)
         try:
-            run = partial(self._run_child, ROLES[role], role, name, listener)
-            self._children[name] = Child(fork(run, f"at-{role}"), role)
+            run = partial(self._run_child, role, name, listener, granted)
+            self._children[name] = Child(fork(run, f"at-{role}"), role, granted=granted)
         finally:
             listener.close()
         return True
 
-    def _run_child(
-        self, run: Callable[[ProcessServices, str, socket.socket], None], role: str, name: str, listener: socket.socket
-    ) -> None:
+    def _run_child(self, role: str, name: str, listener: socket.socket, granted: Grant) -> None:
         self._close_inherited(keeps_clients=role == "proxy")
         begin_output(role)
-        run(self._services, name, listener)
+        ROLES[role](self._services, name, listener, granted)
 
-    def _register(self, pid: int, name: str, template: str, controller: int) -> None:
+    def _register(self, pid: int, name: str, template: str, granted: Grant, controller: int) -> None:
         """Take over a process that a template has forked.
 
         `controller`: the process ID of the one that has ordered it. Raises `ControlError` if nobody would watch the
@@ -190,7 +203,7 @@ class Supervisor:
             os.kill(controller, 0)
         except ProcessLookupError:
             raise ControlError(f"the controller {controller} that has ordered {name!r} has ended") from None
-        self._children[name] = Child(pid, "replica", template)
+        self._children[name] = Child(pid, "replica", template, granted)
 
     def _announce_end(self, name: str, sentence: str) -> None:
         """Note why a process will end, as it says itself."""
@@ -230,7 +243,7 @@ class Supervisor:
         elif pid == self._controller:
             self._controller = 0
             if code == 0:
-                self._end(0)
+                self._note_shutdown()
             else:
                 self._write(f"{CONTROLLER}: {sentence(code)}; another one starts\n")
                 soon = self._controller_started_at + RESTART_S
@@ -254,6 +267,14 @@ class Supervisor:
         self._ends[name] = why
         if len(self._ends) > KEPT:
             self._ends.popitem(last=False)
+
+    def _note_shutdown(self) -> None:
+        """End, because the instance was shut down. The command may still report why, and ends by itself."""
+        if self._command is None:
+            self._end(0)
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(self._services.path_of(SUPERVISOR))  # to others, the instance has ended
 
     def _end(self, code: int) -> None:
         if self._code is None:

@@ -10,6 +10,8 @@ import sys
 from dataclasses import replace
 from functools import partial
 
+from app_toolkit.engines.processes import limits
+from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.child import serve_replica
 from app_toolkit.engines.processes.fork import fork_for
 from app_toolkit.engines.processes.inheritance import Inheritance
@@ -23,7 +25,7 @@ from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.types import ReplicaId
 
 
-def run(services: ProcessServices, name: str, listener: socket.socket) -> None:
+def run(services: ProcessServices, name: str, listener: socket.socket, granted: Grant) -> None:
     """Obey orders until the process is killed. All run on the main thread, because the app is imported there."""
     template = Template(services, name)
     close_in_children(listener)
@@ -63,23 +65,24 @@ class Template:
             gc.freeze()  # otherwise the garbage collection of a replica copies the pages that it shares
         return self._obstacles
 
-    def fork(self, name: str, controller: int) -> None:
+    def fork(self, name: str, granted: Grant, controller: int) -> None:
         """Fork a replica, and return once it can receive orders, or has ended.
 
         `controller`: the process ID of the one that has ordered it.
         """
         ready, starting = os.pipe()
         try:
-            fork_for(self._supervisor, partial(self._live, name, controller, ready, starting), "at-replica")
+            fork_for(self._supervisor, partial(self._live, name, granted, controller, ready, starting), "at-replica")
         finally:
             os.close(starting)
             os.read(ready, 1)  # the replica closes its end
             os.close(ready)
 
-    def _live(self, name: str, controller: int, ready: int, starting: int) -> None:
+    def _live(self, name: str, granted: Grant, controller: int, ready: int, starting: int) -> None:
         os.close(ready)
+        limits.apply(granted)
         try:
-            call(self._services.path_of(SUPERVISOR), "register", name, self._name, controller)
+            call(self._services.path_of(SUPERVISOR), "register", name, self._name, granted, controller)
         except ControlError:  # nobody waits for this process any more
             sys.exit(1)
         listener = listen(self._services.path_of(name))

@@ -429,6 +429,10 @@ class Server:
         """Also call a function when this socket has something to read."""
         self._selector.register(file, selectors.EVENT_READ, readable)
 
+    def unwatch(self, file: socket.socket) -> None:
+        """Undo `watch`."""
+        self._selector.unregister(file)
+
     def run_once(self, timeout_s: float | None = None) -> None:
         """Wait at most `timeout_s` seconds for calls, and receive those that have arrived. None: no limit."""
         for ready, _ in self._selector.select(timeout_s):

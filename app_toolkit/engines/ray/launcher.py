@@ -18,11 +18,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
+from app_toolkit.engines.amounts import Lack, amounts_of
 from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, Kind, ProxyActor, ReplicaActor, log_folder
 from app_toolkit.engines.ray.admin import AdminActor
 from app_toolkit.engines.ray.exits import Exits, exit_sentence
 from app_toolkit.engines.ray.orders import send
-from app_toolkit.engines.ray.placement import Lack, Node, lack, may_be_granted
+from app_toolkit.engines.ray.placement import Node, lack, may_be_granted
 from app_toolkit.host.launcher import PLACED_S, Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
 from app_toolkit.interfaces import AdminSpec, ProxySpec, Resources
@@ -202,12 +203,9 @@ def _existing() -> dict[ReplicaId, Handle]:
 
 
 def _amounts(resources: Resources) -> dict[str, float]:
-    named = {"CPU": resources.num_cpus, "GPU": resources.num_gpus, "memory": resources.memory or 0.0}
+    amounts = amounts_of(resources)
     accelerator = resources.engine_options.get("accelerator_type")
-    if accelerator is not None:
-        named[f"{ACCELERATOR}{accelerator}"] = ACCELERATOR_SHARE
-    named.update(resources.custom)
-    return {name: float(amount) for name, amount in named.items() if amount}
+    return amounts if accelerator is None else {**amounts, f"{ACCELERATOR}{accelerator}": ACCELERATOR_SHARE}
 
 
 def _actor_options(action: Start) -> dict[str, Any]:

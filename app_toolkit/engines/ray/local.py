@@ -1,14 +1,17 @@
 """A Ray cluster of one node that belongs to this process."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from app_toolkit import private
+from app_toolkit.config import settings
 from app_toolkit.engines.ray import guard
 from app_toolkit.engines.ray.output import Output
 from app_toolkit.errors import ConfigError, InsecurePath
@@ -37,9 +40,9 @@ class LocalRay:
         folder = self._private / "ray"
         folder.mkdir()
         self._output: Output | None = None
-        cpus = [] if num_cpus is None else [f"--num-cpus={num_cpus:.0f}"]
+        resources = _arguments({} if num_cpus is None else {"CPU": num_cpus}, settings.machine_resources())
         self._guard = subprocess.Popen(
-            [sys.executable, "-P", guard.__file__, str(folder), *cpus],
+            [sys.executable, "-P", guard.__file__, str(folder), *resources],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -66,6 +69,15 @@ class LocalRay:
         if self._output is not None:
             self._output.close()
         shutil.rmtree(self._private, ignore_errors=True)
+
+
+def _arguments(amounts: Mapping[str, float], stated: Mapping[str, float]) -> list[str]:
+    """Return the arguments of `ray start` for these resources of the node. Those that are stated come first."""
+    amounts = {**amounts, **stated}
+    numbers = {"CPU": "num-cpus", "GPU": "num-gpus", "memory": "memory"}
+    arguments = [f"--{option}={amounts[name]:.0f}" for name, option in numbers.items() if name in amounts]
+    custom = {name: amount for name, amount in amounts.items() if name not in numbers}
+    return [*arguments, f"--resources={json.dumps(custom)}"] if custom else arguments
 
 
 def _private_folder(parent: Path) -> Path:

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from app_toolkit.engines.amounts import Lack, format_amounts
+
 ROUNDING = 0.0001
 """Ray counts resources in units of one ten-thousandth."""
 
@@ -13,14 +15,6 @@ class Node:
     """The resources of the empty node, by name."""
     mine: int
     """The number of replicas of the same deployment and revision that are known to run there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lack:
-    asks: str
-    free: str
-    for_ever: bool
-    """Whether the replica fits on no node, even if the node is empty."""
 
 
 def lack(
@@ -41,12 +35,12 @@ def lack(
         for name, amount in asks.items()
     ):
         return None
-    asked = _format_amounts(asks)
+    asked = format_amounts(asks)
     available = {name: free.get(name, 0.0) for name in asks}
     if len(open_) < len(fitting):
         asked += f" on a node with fewer than {max_per_node} of its replicas ({len(open_)} of {len(fitting)} are such)"
     if not fitting:
-        return Lack(asked, _format_amounts(available), for_ever=True)
+        return Lack(asked, format_amounts(available), for_ever=True)
     totals = {name: sum(node.total.get(name, 0.0) for node in nodes) for name in asks}
     shown = ", ".join(f"{amount:g} of {totals[name]:g} {name}" for name, amount in available.items())
     return Lack(asked, shown or "nothing", for_ever=False)
@@ -71,7 +65,3 @@ def _most_free(node: Node, name: str, amount: float) -> float:
 
 def _covers(amounts: Mapping[str, float], asks: Mapping[str, float]) -> bool:
     return all(amounts.get(name, 0.0) >= amount for name, amount in asks.items())
-
-
-def _format_amounts(amounts: Mapping[str, float]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"

@@ -53,6 +53,8 @@ class LiveSets:
         self.streams: set[Live] = set()
         self.running: set[Live] = set()
         self.websockets: set[Live] = set()
+        #: How many requests have entered since the start.
+        self.received = 0
         #: Is called when a request has released its slot.
         self.freed: Callable[[], None]
         self._drained: asyncio.Event | None = None
@@ -64,6 +66,7 @@ class LiveSets:
         """Add a request that was admitted. `kind`: the type of its ASGI scope."""
         if not self._sweeping:
             self._sweep_later()
+        self.received += 1
         if kind == "http":
             self.running.add(request)
             self.ongoing.add(request)

@@ -51,6 +51,8 @@ class ReplicaStatistics:
     """Responses that are open streams and hold no slot."""
     reached: tuple[str, ...] = field(default=(), compare=False)
     """The limits that the replica has reached: `100 of 100 max_ongoing_requests`."""
+    received: int = field(default=0, compare=False)
+    """The requests, calls and WebSockets that were admitted since the start."""
 
     @property
     def connections(self) -> int:
@@ -284,7 +286,7 @@ class Replica:
 
     async def _enter(self, kind: str, caller: str, *, slow: bool = False, key: bytes | None = None) -> Refusal | None:
         """Admit a request that redeems a reservation. It waits for its slot. Return the reason if it is refused."""
-        if not self.wait_queue.redeem(caller):
+        if self.draining or not self.wait_queue.redeem(caller):
             return self._refusal(kind, slow=slow, key=key)
         if kind == "websocket":
             self.wait_queue.advance()  # it needs no slot
@@ -333,6 +335,7 @@ class Replica:
             buffered(),
             len(self.live.streams),
             self._reached(),
+            self.live.received,
         )
 
     def _reached(self) -> tuple[str, ...]:

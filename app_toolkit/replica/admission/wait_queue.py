@@ -102,7 +102,7 @@ class WaitQueue:
 
     def redeem(self, caller: str) -> bool:
         """Redeem a reservation. Return False if there is none any more."""
-        return self._admission.redeem(caller)
+        return self._admission.redeem(caller, asyncio.get_running_loop().time())
 
     async def enter(self, caller: str) -> bool:
         """Wait for the slot of a request that redeemed a reservation. Return False if it is refused.
@@ -189,8 +189,8 @@ async def serve_position(queue: WaitQueue, caller: str, receive: Receive, send: 
         news.set()
 
     position = queue.join(caller, reserved, ended)
-    gone = asyncio.ensure_future(_gone(receive))
-    gone.add_done_callback(ended)
+    disconnect = asyncio.ensure_future(_until_disconnected(receive))
+    disconnect.add_done_callback(ended)
     try:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while not over:
@@ -202,10 +202,10 @@ async def serve_position(queue: WaitQueue, caller: str, receive: Receive, send: 
         await send({"type": "http.response.body", "body": b""})
     finally:
         position.leave()
-        gone.cancel()
+        disconnect.cancel()
 
 
-async def _gone(receive: Receive) -> None:
+async def _until_disconnected(receive: Receive) -> None:
     message: Message = {}
     while message.get("type") != "http.disconnect":
         message = await receive()

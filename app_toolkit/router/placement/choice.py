@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app_toolkit.core.preference import Outcome
-from app_toolkit.router.targets import Upstream
+from app_toolkit.router.permits import ReplicaPermits
 
 
 @dataclass(eq=False, slots=True)
 class Choice:
     """The replica that a request gets if the router grants it a permit now. It is never changed."""
 
-    replica: Upstream
+    replica: ReplicaPermits
     outcome: Outcome | None = None
     """What becomes of its preference. None: it has none, or only that of a client."""
     held: bool = False

@@ -10,9 +10,9 @@ from hashlib import blake2b
 from heapq import nlargest
 
 from app_toolkit.core.preference import Preference
+from app_toolkit.router.permits import ReplicaPermits
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.interface import Replicas
-from app_toolkit.router.targets import Upstream
 from app_toolkit.types import ReplicaId
 
 
@@ -26,7 +26,7 @@ class Hashed:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         replicas, key = self._replicas, preference.key

@@ -11,11 +11,11 @@ from math import inf
 
 from app_toolkit.core.holdings import Holdings
 from app_toolkit.core.preference import Outcome, Preference
+from app_toolkit.router.permits import ReplicaPermits
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.hashed import most_preferred, preferred
 from app_toolkit.router.placement.interface import Replicas
 from app_toolkit.router.placement.least_loaded import is_clearly_less
-from app_toolkit.router.targets import Upstream
 from app_toolkit.transport import hop
 from app_toolkit.types import ReplicaId
 
@@ -41,7 +41,7 @@ class Holders:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         replicas, key = self._replicas, preference.key
@@ -65,7 +65,7 @@ class Holders:
         outcome: Outcome = "spilled" if ranking.spilled else "kept"
         return Choice(replica, outcome, ranking.held, ranking.gives_way, arrives)
 
-    def report(self, replica: Upstream, report: bytes, *, moved: bool) -> bool:
+    def report(self, replica: ReplicaPermits, report: bytes, *, moved: bool) -> bool:
         """Note which keys a replica holds, as it has reported in the field `hop.HOLDINGS`. Return whether that is new.
 
         `moved`: the replica has refused the request because of its key. Otherwise, a report that was received before
@@ -81,7 +81,7 @@ class Holders:
         return True
 
 
-def _arrives(replica: Upstream, key: str, *, displaces: bool) -> None:
+def _arrives(replica: ReplicaPermits, key: str, *, displaces: bool) -> None:
     """Note that a request gets a permit at a replica that does not hold its key."""
     if displaces:
         replica.displaced_at = asyncio.get_running_loop().time()

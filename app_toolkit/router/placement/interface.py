@@ -7,8 +7,8 @@ from typing import Protocol
 from app_toolkit.core.attempts import NO_OTHER
 from app_toolkit.core.preference import Preference
 from app_toolkit.core.sessions import digest
+from app_toolkit.router.permits import ReplicaPermits
 from app_toolkit.router.placement.choice import Choice
-from app_toolkit.router.targets import Upstream
 from app_toolkit.types import ReplicaId
 
 
@@ -19,7 +19,7 @@ class Placement(Protocol):
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         """Return the most preferred replica with room. None: the request waits.
@@ -43,7 +43,7 @@ class Replicas:
         self.rng = rng
         self.update({})
 
-    def update(self, by_id: Mapping[ReplicaId, Upstream]) -> None:
+    def update(self, by_id: Mapping[ReplicaId, ReplicaPermits]) -> None:
         self.by_id = by_id
         self.all = tuple(by_id.values())
         self.ids = tuple(by_id)
@@ -52,18 +52,20 @@ class Replicas:
         #: Whether a replica has reported which keys it holds.
         self.reporting = any(replica.holdings is not None for replica in self.all)
         #: None: none has been needed since the last `update`.
-        self._by_digest: dict[str, Upstream] | None = None
+        self._by_digest: dict[str, ReplicaPermits] | None = None
 
-    def with_session(self, session: str) -> Upstream | None:
+    def with_session(self, session: str) -> ReplicaPermits | None:
         """Return the replica with this digest. None: it is gone."""
         if self._by_digest is None:
             self._by_digest = {digest(replica.endpoint.id): replica for replica in self.all}
         return self._by_digest.get(session)
 
-    def free(self) -> list[Upstream]:
+    def free(self) -> list[ReplicaPermits]:
         return [replica for replica in self.all if replica.has_room]
 
-    def usable(self, avoid: Collection[ReplicaId], free: Sequence[Upstream] | None = None) -> Sequence[Upstream]:
+    def usable(
+        self, avoid: Collection[ReplicaId], free: Sequence[ReplicaPermits] | None = None
+    ) -> Sequence[ReplicaPermits]:
         """Return the replicas with room that a request may use.
 
         Replicas that have failed for the request are used only if there is no other replica. With `NO_OTHER` among
@@ -78,7 +80,7 @@ class Replicas:
             return others
         return free if all(id in avoid for id in self.ids) else others
 
-    def reachable(self, avoid: Collection[ReplicaId]) -> list[Upstream]:
+    def reachable(self, avoid: Collection[ReplicaId]) -> list[ReplicaPermits]:
         """Return the replicas that a request may use, now or when they have room."""
         return [
             replica

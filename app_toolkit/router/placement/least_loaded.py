@@ -9,9 +9,9 @@ from random import Random
 from typing import TypeVar
 
 from app_toolkit.core.preference import Preference
+from app_toolkit.router.permits import Load, ReplicaPermits
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.interface import Replicas
-from app_toolkit.router.targets import Load, Upstream
 from app_toolkit.types import ReplicaId
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class LeastLoaded:
 
     def forget(self) -> None:
         """Forget which replica was picked last, because the replica set has changed."""
-        self._last: Upstream | None = None
+        self._last: ReplicaPermits | None = None
         #: The number of times in a row that it was picked.
         self._run = 0
 
@@ -48,19 +48,19 @@ class LeastLoaded:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         replicas = self._replicas
         if free is None and not avoid:
             last = self._last
             moves = preference.stays or self._run >= RUN
-            replica = pick(replicas.all, Upstream.load, replicas.rng, last, moves=moves)
+            replica = pick(replicas.all, ReplicaPermits.load, replicas.rng, last, moves=moves)
             self._run = self._run + 1 if replica is last else 1
             self._last = replica
             if replica is not None and replica.has_room:
                 return replicas.choices[replica]
-        replica = pick(replicas.usable(avoid, free), Upstream.load, replicas.rng)
+        replica = pick(replicas.usable(avoid, free), ReplicaPermits.load, replicas.rng)
         return None if replica is None else replicas.choices[replica]
 
 

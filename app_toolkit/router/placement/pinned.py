@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from app_toolkit.core.preference import Preference
+from app_toolkit.router.permits import ReplicaPermits
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.interface import Placement, Replicas
-from app_toolkit.router.targets import Upstream
 from app_toolkit.types import ReplicaId
 
 
@@ -22,7 +22,7 @@ class Pinned:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         home = self._replicas.with_session(preference.session)

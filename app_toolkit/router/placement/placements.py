@@ -6,6 +6,7 @@ from random import Random
 from app_toolkit.core.preference import NO_PREFERENCE, Preference, keyed
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Call
+from app_toolkit.router.permits import ReplicaPermits
 from app_toolkit.router.placement.alarm import PolicyAlarm
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.hashed import Hashed
@@ -16,7 +17,6 @@ from app_toolkit.router.placement.pinned import Pinned
 from app_toolkit.router.placement.prefix import Prefix
 from app_toolkit.router.placement.sticky import Sticky
 from app_toolkit.router.placement.user_policy import UserPolicy, import_policy
-from app_toolkit.router.targets import Upstream
 from app_toolkit.types import ReplicaId
 
 PREFIX = "prefix"
@@ -40,7 +40,7 @@ class Placements:
         #: The path of the function that was imported last, or could not be imported.
         self._path = ""
 
-    def update(self, by_id: Mapping[ReplicaId, Upstream]) -> None:
+    def update(self, by_id: Mapping[ReplicaId, ReplicaPermits]) -> None:
         """Apply a new replica set."""
         self.replicas.update(by_id)
         self._least_loaded.forget()
@@ -70,7 +70,7 @@ class Placements:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         return self.of(preference).rank(preference, avoid, free, since)

@@ -14,12 +14,12 @@ from itertools import islice
 
 from app_toolkit.core.preference import NO_PREFERENCE, Outcome, Preference
 from app_toolkit.interfaces import Call
+from app_toolkit.router.permits import Load, ReplicaPermits
 from app_toolkit.router.placement.alarm import PolicyAlarm
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.hashed import most_preferred
 from app_toolkit.router.placement.interface import Placement, Replicas
 from app_toolkit.router.placement.least_loaded import is_clearly_less
-from app_toolkit.router.targets import Load, Upstream
 from app_toolkit.types import ReplicaId
 
 MOST_PREFIXES = 10_000
@@ -61,7 +61,7 @@ class Prefix:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         replicas, digests = self._replicas, preference.prefixes

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 
 from app_toolkit.core.preference import Preference
+from app_toolkit.router.permits import ReplicaPermits
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.interface import Placement, Replicas
 from app_toolkit.router.placement.least_loaded import another, is_clearly_less
-from app_toolkit.router.targets import Upstream
 from app_toolkit.types import ReplicaId
 
 
@@ -22,7 +22,7 @@ class Sticky:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         if free is None and not avoid and preference.replica is not None:
@@ -31,7 +31,7 @@ class Sticky:
                 return self._replicas.choices[self._kept(own, preference.streamed)]
         return self._otherwise.rank(preference, avoid, free, since)
 
-    def _kept(self, own: Upstream, streamed: bool) -> Upstream:
+    def _kept(self, own: ReplicaPermits, streamed: bool) -> ReplicaPermits:
         """Return the replica of a client, or another replica that has room and clearly less load."""
         replicas = self._replicas.all
         if len(replicas) < 2:

@@ -11,10 +11,10 @@ from app_toolkit.core.methods import MANY
 from app_toolkit.core.preference import Preference, RoutedCall
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Call
+from app_toolkit.router.permits import ReplicaPermits
 from app_toolkit.router.placement.alarm import PolicyAlarm
 from app_toolkit.router.placement.choice import Choice
 from app_toolkit.router.placement.interface import Placement, Replicas
-from app_toolkit.router.targets import Upstream
 from app_toolkit.transport.calls import EncodedValue
 from app_toolkit.types import ReplicaId
 
@@ -82,7 +82,7 @@ class UserPolicy:
         self,
         preference: Preference,
         avoid: Collection[ReplicaId],
-        free: Sequence[Upstream] | None = None,
+        free: Sequence[ReplicaPermits] | None = None,
         since: float | None = None,
     ) -> Choice | None:
         assert preference.call is not None, "the preference is that of a call"

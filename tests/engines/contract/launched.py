@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Started
 from app_toolkit.engines.processes.launcher import LocalProcesses
-from app_toolkit.engines.processes.services import ProcessServices
+from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.ray import launcher as on_ray
 from app_toolkit.engines.ray.launcher import RayProcesses
 from app_toolkit.engines.simulated import SimulatedLauncher, World
@@ -28,7 +27,6 @@ from app_toolkit.transport import hop
 from app_toolkit.types import Address, ReplicaId
 from tests.engines.contract import bad, lone
 from tests.engines.contract.ground import Ground, eventually
-from tests.engines.supervised import supervised
 from tests.keys import key
 from tests.patience import PATIENCE_S
 
@@ -180,18 +178,22 @@ class OnRay(Real):
 
 
 class OnProcesses(Real):
-    """Processes of a supervisor whose controller does nothing."""
+    """Processes of a supervisor whose controller does nothing. All of them have ended after a test."""
 
-    def __init__(self, ground: Ground, session: str) -> None:
+    def __init__(self, ground: Ground, services: ProcessServices) -> None:
         super().__init__(ground)
-        self._session = session
+        self._services = services
 
     def launcher(self) -> Launcher:
-        return ProcessLauncher(LocalProcesses(ProcessServices(self._session)), self._secret)
+        return ProcessLauncher(LocalProcesses(self._services), self._secret)
 
     @classmethod
     @asynccontextmanager
-    async def running(cls, ground: Ground) -> AsyncIterator["OnProcesses"]:
-        session = f"contract-{os.getpid()}-{ground.folder.name}"
-        with supervised(session):
-            yield cls(ground, session)
+    async def running(cls, session: str, ground: Ground) -> AsyncIterator["OnProcesses"]:
+        services = ProcessServices(session)
+        yield cls(ground, services)
+        supervisor = services.peer(SUPERVISOR)
+        while running := await supervisor.call("running"):
+            for name in running:
+                await supervisor.call("kill", name)
+        await services.aclose()

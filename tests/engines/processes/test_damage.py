@@ -23,7 +23,9 @@ def test_an_instance_with_a_damaged_store_says_so_and_can_be_shut_down(
     client.execute(GetStatus())
     (session,) = named("auto")
     services = ProcessEngine().connect(session).services
-    (supervisor,) = [process for process in psutil.Process().children() if session in process.cmdline()]
+    (supervisor,) = [
+        process for process in psutil.Process().children() if "app_toolkit.engines.processes" in process.cmdline()
+    ]
     (controller,) = [process for process in supervisor.children() if process.name() == "at-controller"]
     (services.folder.path / "store.db").write_bytes(b"damaged" * 1_000)
     controller.kill()

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from app_toolkit.engines.processes.capacity import NOTHING
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import call
 from app_toolkit.errors import ControlError
@@ -26,7 +27,7 @@ def test_a_replica_that_was_killed_before_it_could_register_is_refused(superviso
     path, controller = supervisor
     call(path, "kill", "shop.api-1-1")
     with pytest.raises(ControlError, match=r"'shop\.api-1-1' has ended already: it was killed while it started"):
-        call(path, "register", "shop.api-1-1", "template-1", controller)
+        call(path, "register", "shop.api-1-1", "template-1", NOTHING, controller)
 
 
 def test_a_replica_whose_controller_has_ended_is_refused(supervisor: tuple[str, int]) -> None:
@@ -34,5 +35,5 @@ def test_a_replica_whose_controller_has_ended_is_refused(supervisor: tuple[str, 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with pytest.raises(ControlError, match=f"the controller {ended.pid} that has ordered"):
-        call(path, "register", "shop.api-1-2", "template-1", ended.pid)
+        call(path, "register", "shop.api-1-2", "template-1", NOTHING, ended.pid)
     assert call(path, "running") == {}

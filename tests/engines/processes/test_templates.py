@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from app_toolkit.engines.processes.services import SUPERVISOR, Child, ProcessSer
 from app_toolkit.host import orders
 from app_toolkit.host.launcher import Process, Unreachable
 from app_toolkit.host.store import new_secret
-from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.interfaces import ReplicaSpec, Resources
 from app_toolkit.types import ReplicaId
 from tests.engines.contract.launched import start as contract_start
 from tests.engines.supervised import supervised
@@ -26,16 +27,19 @@ from tests.patience import AGAIN_S, PATIENCE_S, until
 pytestmark = pytest.mark.anyio
 
 APP = """
-import asyncio, os, random, threading, time
+import asyncio, os, random, resource, threading, time
 from fastapi import FastAPI
 
 app = FastAPI()
-imported = os.getpid()
+imported, at_import = os.getpid(), os.environ.get("OMP_NUM_THREADS")
 {code}
 
 @app.get("/about")
 async def about() -> dict[str, object]:
-    return {{"imported": imported, "here": os.getpid(), "random": random.random(), "cwd": os.getcwd()}}
+    threads, gpus = (os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))
+    reserved = [at_import, threads, gpus, resource.getrlimit(resource.RLIMIT_DATA)[0], os.nice(0)]
+    about = {{"imported": imported, "here": os.getpid(), "random": random.random(), "cwd": os.getcwd()}}
+    return {{**about, "reserved": reserved}}
 """
 
 
@@ -54,15 +58,25 @@ async def services(session: str) -> AsyncIterator[ProcessServices]:
     services.folder.close()
 
 
+NO_RESOURCES = Resources()
+
+
 class Replica:
     """One replica of an app whose import runs some code."""
 
-    def __init__(self, processes: LocalProcesses, folder: Path, number: int, code: str = "") -> None:
+    def __init__(
+        self,
+        processes: LocalProcesses,
+        folder: Path,
+        number: int,
+        code: str = "",
+        resources: Resources = NO_RESOURCES,
+    ) -> None:
         (folder / "served.py").write_text(APP.format(code=code))
         action = contract_start(ReplicaId(f"{folder.name}.app-1-{number}"), folder)
         assert isinstance(action.spec, ReplicaSpec)
         self._spec = replace(action.spec, target="served:app", app_dir=str(folder))
-        self._action = replace(action, spec=self._spec)
+        self._action = replace(action, spec=self._spec, resources=resources)
         self._processes = processes
         self.process: Process
 
@@ -122,6 +136,28 @@ async def test_a_replica_imports_its_app_itself_if_a_template_cannot(
     assert len(warnings) == (0 if said is None else 1)
     assert all(said is not None and said in warning for warning in warnings)
     assert await templates(services) == before
+
+
+@pytest.mark.parametrize("code", ["", "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"])
+async def test_a_replica_has_what_it_reserves_and_no_more(
+    services: ProcessServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    processes = LocalProcesses(services)
+    asks = [Resources(3.0, num_gpus=0.5), Resources(0.1, num_gpus=1, memory=2**30), Resources(nice=1)]
+    replicas = [Replica(processes, tmp_path, number, code, asked) for number, asked in enumerate(asks)]
+    reserved = [(await replica.about())["reserved"] for replica in replicas]
+    ordinary, most = os.nice(0), resource.getrlimit(resource.RLIMIT_DATA)[0]
+    assert reserved == [
+        ["3", "3", "4", most, ordinary],
+        ["1", "1", "7", 2**30, ordinary],
+        ["1", "1", "", most, min(ordinary + 1, 19)],
+    ]
+    later = await LocalProcesses(services).existing()
+    assert len([name for name in later if tmp_path.name in name]) == 3
+    for replica in replicas:
+        await replica.end()
 
 
 async def test_a_replica_that_is_killed_while_its_template_imports_the_app_ends_both(

@@ -6,8 +6,8 @@ from app_toolkit.chat.protocol import ChatMessage, ChatRequest
 from app_toolkit.config.models import Policy
 from app_toolkit.core.preference import Outcome
 from app_toolkit.interfaces import Call, Endpoint
+from app_toolkit.router.permits import Permit
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Permit
 from app_toolkit.types import Address, ReplicaId
 
 

@@ -4,8 +4,8 @@ from random import Random
 from app_toolkit.core.preference import Preference
 from app_toolkit.core.sessions import digest
 from app_toolkit.interfaces import Endpoint
+from app_toolkit.router.permits import Permit
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Permit
 from app_toolkit.types import Address, ReplicaId
 
 

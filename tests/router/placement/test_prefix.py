@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, ToolCall
 from app_toolkit.core.preference import NO_PREFERENCE
 from app_toolkit.interfaces import Call, Endpoint
+from app_toolkit.router.permits import Load, Permit
 from app_toolkit.router.placement.hashed import most_preferred
 from app_toolkit.router.placement.least_loaded import SPARE_REQUESTS, is_clearly_less
 from app_toolkit.router.placement.prefix import LONGEST_CHAIN, PIECE, Prefixes, keeps_prefix, prefixes
-from app_toolkit.router.targets import Load, Permit
 from app_toolkit.types import Address, ReplicaId
 from tests.router.placement.calls import begin, outcome, router_of, turn
 

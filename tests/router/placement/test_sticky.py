@@ -9,8 +9,8 @@ import pytest
 
 from app_toolkit.core.preference import NEW_CLIENT, Preference, served_by
 from app_toolkit.interfaces import Endpoint
+from app_toolkit.router.permits import Permit
 from app_toolkit.router.router import Router
-from app_toolkit.router.targets import Permit
 from app_toolkit.types import Address, ReplicaId
 
 

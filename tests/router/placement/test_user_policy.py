@@ -8,8 +8,8 @@ import pytest
 from app_toolkit import RoutedCall, RoutedReplica
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import Call
+from app_toolkit.router.permits import Permit
 from app_toolkit.router.placement.user_policy import import_policy
-from app_toolkit.router.targets import Permit
 from app_toolkit.transport import calls
 from app_toolkit.transport.calls import EncodedValue
 from tests.router import policies

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.dispatch.call_exchange import CallDownstream, CallPlane
 from app_toolkit.dispatch.call_request import CallRequest
-from app_toolkit.dispatch.caller import Caller, CallPlane
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.errors import DeadlineExceeded, QueueFull
 from app_toolkit.interfaces import Call
@@ -31,7 +31,7 @@ NONE: Any = None
 def test_call_is_recorded_when_it_ends(error: BaseException | None, outcome: str, status: int) -> None:
     found: list[Record] = []
     plane = CallPlane(ReplicaSetKey("shop", "writer"), NONE, NONE, Records(found.append), Filters())
-    with suppress(BaseException), Caller(plane, CallRequest(Call("write", (), {}), "it")):
+    with suppress(BaseException), CallDownstream(plane, CallRequest(Call("write", (), {}), "it")):
         if error is not None:
             raise error
     (record,) = found

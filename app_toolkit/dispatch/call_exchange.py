@@ -14,7 +14,7 @@ from app_toolkit.core.preference import Preference, keyed
 from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.call_request import CallRequest
 from app_toolkit.dispatch.deadlines import Deadline
-from app_toolkit.dispatch.dispatcher import Router, Stage
+from app_toolkit.dispatch.dispatcher import WAITING, Router
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.filters import Filters
 from app_toolkit.dispatch.ingress_router import IngressRouter, RoutePermit
@@ -35,7 +35,7 @@ HELD = 1024 * 1024
 HERE = hop.peers(None, None, "http")
 
 
-class Caller:
+class CallDownstream:
     """The caller of a call, until the end of the `with` block. `next` returns the results one by one.
 
     A result is an item, or the last one. It is a frame of the wire, or an object with the same `kind` and `size`.
@@ -45,7 +45,7 @@ class Caller:
     call which the method has made.
     """
 
-    __slots__ = ("_ahead", "_error", "_paused", "_results", "_waiter", "exchange", "request")
+    __slots__ = ("_ahead", "_error", "_results", "_waiter", "exchange", "request", "writable")
 
     host = ""
     head: ResponseHead | None = None  # only the results matter
@@ -60,34 +60,29 @@ class Caller:
         #: Those that the caller has not taken, with their sizes.
         self._results: deque[tuple[Any, int]] = deque()
         self._ahead = 0
-        self._paused = False
+        #: Whether fewer than `HELD` bytes of results wait for the caller. Otherwise, reading is paused.
+        self.writable = True
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     async def next(self) -> Any:
         """Return the next result. Raises the error of the call, once all results that arrived before are taken."""
-        if not self._results:
-            await self._wait()
-        result, size = self._results.popleft()
-        if result.kind == "out_of_band":
-            result.fetch()
-            await self._wait()
-            result, size = self._results.popleft()
-        self._ahead -= size
-        if self._paused and self.writable and self.exchange is not None:
-            self._paused = False
-            self.exchange.client_paused(False)
-        return result
-
-    async def _wait(self) -> None:
-        while not self._results:
-            if self._error is not None:
-                raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
+        while True:
+            while not self._results:
+                if self._error is not None:
+                    raise self._error
+                self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
-            finally:
-                self._waiter = None
+            result, size = self._results.popleft()
+            if result.kind != "out_of_band":
+                break
+            result.fetch()
+        self._ahead -= size
+        if not self.writable and self._ahead < HELD:
+            self.writable = True
+            if self.exchange is not None:
+                self.exchange.client_paused(False)
+        return result
 
     def __enter__(self) -> Self:
         return self
@@ -104,18 +99,15 @@ class Caller:
 
     # For the exchange
 
-    @property
-    def writable(self) -> bool:
-        return self._ahead < HELD
-
     def write(self, data: Any) -> None:
         """Keep a result until the caller takes it."""
         size = data.size
         self._results.append((data, size))
         self._ahead += size
-        if self._ahead >= HELD and not self._paused and self.exchange is not None:
-            self._paused = True
-            self.exchange.client_paused(True)
+        if self._ahead >= HELD and self.writable:
+            self.writable = False
+            if self.exchange is not None:
+                self.exchange.client_paused(True)
         self._wake()
 
     def fail(self, error: Exception) -> None:
@@ -155,10 +147,10 @@ class CallExchange(Exchange):
 
     kind = "call"
     plane: "CallPlane"
-    downstream: Caller
+    downstream: CallDownstream
     request: CallRequest
 
-    def __init__(self, plane: "CallPlane", caller: Caller, request: CallRequest) -> None:
+    def __init__(self, plane: "CallPlane", caller: CallDownstream, request: CallRequest) -> None:
         super().__init__(plane, caller, request)
         self.preference = keyed(request.call.affinity)
 
@@ -201,7 +193,7 @@ class CallExchange(Exchange):
     def _wait_for_permit(self) -> None:
         super()._wait_for_permit()
         dispatcher = self.dispatcher
-        if dispatcher.stage is Stage.WAITING:
+        if dispatcher.stage is WAITING:
             left = dispatcher.attempts.since + dispatcher.router.policy.max_queue_wait_s - self.plane.clock()
             self._timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._waited_too_long)
 

@@ -19,8 +19,8 @@ Failed = Callable[[Exception], None]
 
 
 @dataclass(eq=False, slots=True)
-class Upstream:
-    """The state of one replica at one router."""
+class ReplicaPermits:
+    """The permits of one router at one replica, and what the router knows of the replica."""
 
     endpoint: Endpoint
     #: The permits for the requests of this caller that run at the replica.
@@ -30,6 +30,8 @@ class Upstream:
     #: The position in the replica's wait queue, if other callers have filled the replica. Then the replica reserves
     #: slots, and no permits are granted without a reservation. None: there is no position.
     position: QueuePosition | None = None
+    #: The reservations that this router has received and not used, because it has all of its permits at the replica.
+    reservations: int = 0
     #: Until this timer fires, no permits are granted, because the replica was lost, was not reached, drains, or ended
     #: the position. None: the replica does not rest.
     rest: TimerHandle | None = None
@@ -80,7 +82,7 @@ class Upstream:
 class Permit:
     """The right to run one request at one replica. The caller that acquires a permit must release it."""
 
-    target: Upstream
+    replica: ReplicaPermits
     #: Whether the replica has reserved the slot, and no request has redeemed the reservation yet.
     reserved: bool = False
     #: Whether the replica has the session or holds the key of the request, as far as the router knows.
@@ -96,7 +98,7 @@ class Permit:
 
     @property
     def endpoint(self) -> Endpoint:
-        return self.target.endpoint
+        return self.replica.endpoint
 
     def redeem(self) -> bool:
         """Return whether the request that is sent next must redeem a reservation. True only once."""
