@@ -27,7 +27,7 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.planning import plan
 from app_toolkit.userapp.loading import load
-from benchmarks.chaos.system import System
+from benchmarks.chaos.system import Actors, System
 from benchmarks.report import table as markdown
 
 APPS = Path(__file__).parent / "apps"
@@ -147,7 +147,7 @@ def serving() -> Iterator[tuple[httpx.Client, Mapping[str, int]]]:
         revision = client.execute(Deploy(spec, HTTPOptions(port=0), owner=client.owner))
         status = client.wait_until_serving({spec.name: revision}, START_S)
         with httpx.Client(base_url=status.url or "", trust_env=False, timeout=None) as http:
-            yield http, System(client, "default", Path(os.devnull)).processes()
+            yield http, System(client, Actors(""), "default", Path(os.devnull)).processes()
     finally:
         client.shutdown()
 

@@ -2,6 +2,7 @@
 
 python -m benchmarks.chaos --write-docs          # all scenarios in the long form: about half an hour
 python -m benchmarks.chaos B1 B9 --short         # two scenarios in the short form, about ten seconds each
+python -m benchmarks.chaos --engine processes    # on processes of this machine instead of Ray
 python -m benchmarks.chaos --read --write-docs   # write the page from the recorded results, without measuring
 
 The exit status is 1 if a bound is missed. New results replace the recorded ones of the same scenarios.
@@ -22,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import machine
-from benchmarks.chaos.report import document, holds, plain, rows_table, summary, verdict
+from benchmarks.chaos.report import ENGINES, document, holds, plain, rows_table, summary, verdict
 from benchmarks.chaos.scenarios import SCENARIOS, Scenario
-from benchmarks.chaos.system import ROOT, launched
+from benchmarks.chaos.system import ROOT, EngineName, launched
 from benchmarks.servers import CannotStart
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -39,20 +40,21 @@ def main() -> None:
     else:
         bars = options.bars or [scenario.bar for scenario in SCENARIOS]
         chosen = [scenario for scenario in SCENARIOS if scenario.bar.partition(" ")[0] in bars]
-        found = {entry["bar"]: entry for entry in known["scenarios"]}
+        found = {(entry["engine"], entry["bar"]): entry for entry in known["scenarios"]}
         results = {
             "machine": machine(),
             "versions": {"Python": platform.python_version()}
             | {name: version(name) for name in ("app-toolkit", "ray", "fastapi", "uvicorn", "uvloop")},
         }
         for scenario in chosen:  # save each result at once, in case the next scenario hangs
-            found[scenario.bar] = measure(scenario, options.short)
-            results["scenarios"] = [found[each.bar] for each in SCENARIOS if each.bar in found]
+            found[options.engine, scenario.bar] = measure(scenario, options.engine, options.short)
+            order = [(engine, each.bar) for engine in ENGINES for each in SCENARIOS]
+            results["scenarios"] = [found[key] for key in order if key in found]
             options.out.write_text(json.dumps(results, indent=1) + "\n")
     if options.write_docs:
         DOCS.write_text(document(results))
     print(summary(results))
-    sys.exit(0 if all(holds(entry) for entry in results["scenarios"]) else 1)
+    sys.exit(0 if all(map(holds, results["scenarios"])) else 1)
 
 
 def _options() -> argparse.Namespace:
@@ -61,6 +63,7 @@ def _options() -> argparse.Namespace:
     )
     bars = sorted({scenario.bar.partition(" ")[0] for scenario in SCENARIOS})
     parser.add_argument("bars", nargs="*", metavar="BAR", help=f"scenarios to run: {', '.join(bars)} (default: all)")
+    parser.add_argument("--engine", choices=list(ENGINES), default="ray", help="the engine to measure (default: ray)")
     parser.add_argument("--short", action="store_true", help="run the short form, about ten seconds per scenario")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file of the recorded results")
     parser.add_argument("--read", action="store_true", help="read the recorded results, without measuring")
@@ -71,7 +74,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def measure(scenario: Scenario, short: bool) -> dict[str, Any]:
+def measure(scenario: Scenario, engine: EngineName, short: bool) -> dict[str, Any]:
     """Run a scenario against a new system. If it cannot be measured, the result contains the reason."""
     print(f"{scenario.bar}: {scenario.title} ...", flush=True)
     rows: list[dict[str, Any]] = []
@@ -80,7 +83,7 @@ def measure(scenario: Scenario, short: bool) -> dict[str, Any]:
         # A garbage collection would pause the clients for 0.2 s, which they would measure as latency.
         gc.disable()
         try:
-            with launched(*scenario.options) as system:
+            with launched(engine, *scenario.options) as system:
                 began = time.monotonic()
                 rows = [plain(row) for row in asyncio.run(scenario.run(system, short))]
         except CannotStart as error:
@@ -92,6 +95,7 @@ def measure(scenario: Scenario, short: bool) -> dict[str, Any]:
         finally:
             gc.enable()
     entry = {
+        "engine": engine,
         "bar": scenario.bar,
         "title": scenario.title,
         "says": scenario.says,

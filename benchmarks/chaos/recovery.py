@@ -129,7 +129,7 @@ async def the_controller_is_struck(system: System, short: bool) -> list[Row]:
             sum(each.same for each in stopped),
             len(stopped),
             at_least=True,
-            saw="Ray starts no other controller while the process exists",
+            saw="an engine starts no other controller while the process exists",
         ),
         lost("GET of an application deployed afterwards, each over a new connection", reached),
     ]

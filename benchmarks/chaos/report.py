@@ -7,6 +7,9 @@ from typing import Any
 
 from benchmarks.report import number, table
 
+ENGINES = {"ray": "Ray", "processes": "processes"}
+"""What the page calls each engine."""
+
 WORDS = {True: "met", False: "**missed**"}
 
 
@@ -66,11 +69,12 @@ def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(results: Mapping[str, Any]) -> str:
-    """Return a table with one row per scenario."""
+    """Return a table with one row per engine and scenario."""
     return table(
-        ("scenario", "bounds", "result"),
+        ("engine", "scenario", "bounds", "result"),
         [
             (
+                ENGINES[entry["engine"]],
                 f"{entry['bar']}: {entry['title']}",
                 f"{sum(Row(**row).holds for row in entry['rows'])} of {len(entry['rows'])} met",
                 verdict(entry),
@@ -94,25 +98,33 @@ def _paragraphs(results: Mapping[str, Any]) -> Iterator[str]:
         "`benchmarks/chaos/results.json`."
     )
     yield (
-        "Each scenario starts `app-toolkit run` with its own Ray instance. The handlers of the application write to a "
-        "file, the ledger, when they start, end or are cancelled. The client sends requests, each with a unique ID, on "
-        "a fixed schedule, and measures latencies from the scheduled time. *C* is the capacity in requests per second, "
-        "measured in a closed loop at the start of the scenario; client and system share the machine."
+        "Each scenario starts `app-toolkit run` with an instance of its own, on Ray or on processes of this machine "
+        "(`--engine processes`). The handlers of the application write to a file, the ledger, when they start, end or "
+        "are cancelled. The client sends requests, each with a unique ID, on a fixed schedule, and measures latencies "
+        "from the scheduled time. *C* is the capacity in requests per second, measured in a closed loop at the start "
+        "of the scenario; client and system share the machine."
     )
     yield (
         f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, "
         f"{machine['system']}. " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."
     )
     yield "```bash\npython -m benchmarks.chaos --write-docs\n```"
+    bars = [entry["bar"] for entry in results["scenarios"]]
     yield "## Summary"
     yield summary(results)
-    for entry in results["scenarios"]:
-        yield f"## {entry['bar']}: {entry['title']}"
-        yield entry["says"]
+    shown = set()
+    for entry in sorted(results["scenarios"], key=lambda entry: bars.index(entry["bar"])):
+        if entry["bar"] not in shown:
+            shown.add(entry["bar"])
+            yield f"## {entry['bar']}: {entry['title']}"
+            yield entry["says"]
         if entry["failed"] is not None:
-            yield f"Not measured: {entry['failed']}."
+            yield f"Not measured on {ENGINES[entry['engine']]}: {entry['failed']}."
             continue
-        yield f"Measured on {entry['date']} in the {entry['form']} form, which took {entry['seconds']:.0f} s."
+        yield (
+            f"Measured on {ENGINES[entry['engine']]} on {entry['date']} in the {entry['form']} form, which took "
+            f"{entry['seconds']:.0f} s."
+        )
         yield rows_table(entry["rows"])
 
 

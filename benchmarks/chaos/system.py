@@ -12,20 +12,22 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 import psutil
 
 from app_toolkit.client.commands import GetStatus
+from app_toolkit.client.remote import RemoteClient
+from app_toolkit.engines.processes.client import ProcessClient
+from app_toolkit.engines.processes.engine import ProcessEngine
+from app_toolkit.engines.processes.services import SUPERVISOR, Child, ProcessServices
+from app_toolkit.engines.processes.wire import call
 from app_toolkit.host.orders import GetCallLoads, GetStatistics
 from benchmarks.chaos.client import Client
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.contenders import Contender
 from benchmarks.servers import Server, started
-
-if TYPE_CHECKING:
-    from app_toolkit.engines.ray.client import RayClient
 
 ROOT = Path(__file__).parents[2]
 VICTIM = Path(__file__).parent / "victim.py"
@@ -34,7 +36,9 @@ LOOK_S = 0.05
 NEWS_S = 0.5
 """How long to wait for a change of an application's status."""
 ANSWER_S = 5.0
-"""How long an actor may take to answer a question about its state."""
+"""How long a process may take to answer a question about its state."""
+
+EngineName = Literal["ray", "processes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +99,90 @@ class Look:
         )
 
 
+class Processes(Protocol):
+    """The processes of an instance, as its engine knows them."""
+
+    address: str
+    """What `--address` of a command names."""
+
+    def controller(self) -> int:
+        """Return the process ID of the controller."""
+        ...
+
+    def process_id(self, name: str) -> int:
+        """Return the process ID of a proxy or a replica. Raises an error if it does not run."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Return whether a process of this name exists, whether or not the controller knows it."""
+        ...
+
+
+class Actors:
+    """The processes on Ray. Ray reads environment variables when it is imported, so `launched` sets them first."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def controller(self) -> int:
+        from app_toolkit.engines.ray.actors import CONTROLLER
+
+        return self.process_id(CONTROLLER)
+
+    def process_id(self, name: str) -> int:
+        import ray
+
+        from app_toolkit.engines.ray.actors import NAMESPACE
+
+        actor: Any = ray.get_actor(name, namespace=NAMESPACE)
+        return int(ray.get(actor.here.remote(), timeout=ANSWER_S))
+
+    def exists(self, name: str) -> bool:
+        import ray
+
+        from app_toolkit.engines.ray.actors import NAMESPACE
+
+        with suppress(ValueError):  # no actor has this name
+            ray.get_actor(name, namespace=NAMESPACE)
+            return True
+        return False
+
+
+class Children:
+    """The processes of the engine on processes of one machine: children of the supervisor."""
+
+    def __init__(self, services: ProcessServices, supervisor: int) -> None:
+        self.address = services.session
+        self._services = services
+        self._supervisor = psutil.Process(supervisor)
+
+    def controller(self) -> int:
+        began = time.monotonic()
+        while time.monotonic() - began < ANSWER_S:  # the next one starts within a second
+            for process in self._supervisor.children():
+                with suppress(psutil.NoSuchProcess):
+                    if process.name() == "at-controller" and process.status() != psutil.STATUS_ZOMBIE:
+                        return process.pid
+            time.sleep(LOOK_S)
+        raise AssertionError("the instance has no controller")
+
+    def process_id(self, name: str) -> int:
+        return self._running()[name].pid
+
+    def exists(self, name: str) -> bool:
+        return name in self._running()
+
+    def _running(self) -> Mapping[str, Child]:
+        running: Mapping[str, Child] = call(self._services.path_of(SUPERVISOR), "running", timeout_s=ANSWER_S)
+        return running
+
+
 class System:
     """A deployed application of the victim. The methods that are not coroutines block: call them in a thread."""
 
-    def __init__(self, client: "RayClient", application: str, ledger: Path) -> None:
+    def __init__(self, client: RemoteClient, processes: Processes, application: str, ledger: Path) -> None:
         self._client = client
+        self._processes = processes
         self._application = application
         self.ledger = Ledger(ledger)
         place = urlsplit(client.execute(GetStatus()).url or "")
@@ -111,7 +194,7 @@ class System:
 
     def beside(self, application: str) -> "System":
         """Return another application of the same instance."""
-        return System(self._client, application, self.ledger.path)
+        return System(self._client, self._processes, application, self.ledger.path)
 
     def client(self, patience_s: float = 10.0) -> Client:
         return Client(self.address, self.prefix, patience_s)
@@ -135,22 +218,11 @@ class System:
 
     def controller(self) -> int:
         """Return the process ID of the controller."""
-        from app_toolkit.engines.ray.actors import CONTROLLER
-
-        return self._process_id(CONTROLLER)
+        return self._processes.controller()
 
     def living(self, ids: Collection[str]) -> list[str]:
-        """Return the IDs for which a Ray actor exists, whether or not the controller knows it."""
-        import ray
-
-        from app_toolkit.engines.ray.actors import NAMESPACE
-
-        found = []
-        for id in ids:
-            with suppress(ValueError):  # no actor has this name
-                ray.get_actor(id, namespace=NAMESPACE)
-                found.append(id)
-        return found
+        """Return the IDs for which a process exists, whether or not the controller knows it."""
+        return [id for id in ids if self._processes.exists(id)]
 
     async def deploy(self, application: str, version: str, *options: str) -> Said:
         """Run `app-toolkit deploy` for one of the victim's apps. The application's name is also its route prefix."""
@@ -174,12 +246,9 @@ class System:
 
     async def command(self, *words: str) -> Said:
         """Run an `app-toolkit` command in a subprocess."""
-        import ray
-
-        address = ray.get_runtime_context().gcs_address
         began = time.monotonic()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "app_toolkit.cli", *words, "--address", address),
+            *(sys.executable, "-m", "app_toolkit.cli", *words, "--address", self._processes.address),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -206,23 +275,17 @@ class System:
         """Count the requests and calls in each place."""
         status = self._whole()
         proxies, replicas = _ids(status["proxies"]), _ids(self._application_of(status)["deployments"])
-        # Ray reads environment variables when it is imported, so `launched` must set them first.
-        import ray
-
-        from app_toolkit.engines.ray.actors import NAMESPACE
-        from app_toolkit.engines.ray.orders import send
-
-        everybody = [(id, GetStatistics()) for id in (*proxies, *replicas)]
-        questions: list[tuple[str, Any]] = [*everybody, *((id, GetCallLoads()) for id in replicas)]
-        asked: Any = [send(ray.get_actor(id, namespace=NAMESPACE), question) for id, question in questions]
-        answers: list[Any] = ray.get(asked, timeout=ANSWER_S)
+        # A process that does not serve yet has no answer.
+        statistics: Mapping[str, Any] = self._client.control.ask(dict.fromkeys([*proxies, *replicas], GetStatistics()))
+        loads: Mapping[str, Any] = self._client.control.ask(dict.fromkeys(replicas, GetCallLoads()))
         found = NOBODY
-        for each in filter(None, answers[: len(proxies)]):  # None: it does not serve yet
-            found += Places(in_proxies=each.waiting, ongoing=each.ongoing)
-        for each in filter(None, answers[len(proxies) : len(everybody)]):
-            ongoing = max(each.ongoing, each.running) + each.websockets
-            found += Places(in_wait_queues=each.waiting_callers, ongoing=ongoing, buffered=each.buffered)
-        for calling in answers[len(everybody) :]:
+        for id, each in statistics.items():
+            if id in proxies:
+                found += Places(in_proxies=each.waiting, ongoing=each.ongoing)
+            else:
+                ongoing = max(each.ongoing, each.running) + each.websockets
+                found += Places(in_wait_queues=each.waiting_callers, ongoing=ongoing, buffered=each.buffered)
+        for calling in loads.values():
             for called in calling.values():
                 found += Places(in_handles=called.waiting, ongoing=called.ongoing)
         return found
@@ -253,17 +316,8 @@ class System:
         for replica in replica_set["replicas"]:
             if replica["phase"] == "running":
                 with suppress(Exception):  # it may have just died; the status shows that shortly after
-                    found[str(replica["id"])] = self._process_id(replica["id"])
+                    found[str(replica["id"])] = self._processes.process_id(replica["id"])
         return found
-
-    def _process_id(self, name: str) -> int:
-        # Ray reads environment variables when it is imported, so `launched` must set them first.
-        import ray
-
-        from app_toolkit.engines.ray.actors import NAMESPACE
-
-        actor: Any = ray.get_actor(name, namespace=NAMESPACE)
-        return int(ray.get(actor.here.remote(), timeout=ANSWER_S))
 
 
 class Watch:
@@ -323,8 +377,8 @@ async def seconds_until(condition: Callable[[], bool], at_most: float) -> float:
 
 
 @contextmanager
-def launched(*options: str) -> Iterator[System]:
-    """Start `app-toolkit run` for the victim with its own Ray instance, and stop it at the end of the block.
+def launched(engine: EngineName, *options: str) -> Iterator[System]:
+    """Start `app-toolkit run` for the victim with an instance of its own, and stop it at the end of the block.
 
     Raises `CannotStart` with the output of the command.
     """
@@ -335,7 +389,7 @@ def launched(*options: str) -> Iterator[System]:
             title="the victim",
             command=" ".join(
                 (
-                    f"{{python}} -m app_toolkit.cli run {VICTIM} --engine ray",
+                    f"{{python}} -m app_toolkit.cli run {VICTIM} --engine {engine}",
                     "--host 127.0.0.1 --port {port}",
                     *options,
                 )
@@ -347,10 +401,17 @@ def launched(*options: str) -> Iterator[System]:
         # Do not print the victim's logs to this terminal. Ray reads the variable when it is imported.
         os.environ["RAY_LOG_TO_DRIVER"] = "0"
         with started(contender) as server:
-            from app_toolkit.engines.ray.client import RayClient
+            if engine == "ray":
+                from app_toolkit.engines.ray.client import RayClient
 
-            with RayClient.connect(_cluster_of(server)) as client:
-                yield System(client, "default", ledger)
+                address = _cluster_of(server)
+                with RayClient.connect(address) as ray_client:
+                    yield System(ray_client, Actors(address), "default", ledger)
+            else:
+                supervisor = server.family()[0].pid
+                with ProcessEngine().connect(f"processes-{supervisor}-") as client:
+                    assert isinstance(client, ProcessClient)
+                    yield System(client, Children(client.services, supervisor), "default", ledger)
 
 
 def _cluster_of(server: Server) -> str:

@@ -19,6 +19,7 @@ from tests.patience import wait_until
 
 def entry(*rows: Row, failed: str | None = None) -> dict[str, Any]:
     return {
+        "engine": "ray",
         "bar": "B1",
         "title": "replicas are killed",
         "says": "A replica is killed.",
@@ -57,8 +58,8 @@ def test_an_infinite_time_misses_its_bound_also_after_a_round_trip_through_json(
 def test_the_page_shows_the_bounds_and_the_measurements_and_the_scenarios_without_any() -> None:
     said = document(results(entry(GOOD, BAD), entry(failed="`app-toolkit run` has no --moon")))
     assert "| time until it is back (slow) | ≤ 5 s | 6.25 | **missed** |" in said
-    assert "| B1: replicas are killed | 1 of 2 met | **missed** |" in said
-    assert "Not measured: `app-toolkit run` has no --moon." in said
+    assert "| Ray | B1: replicas are killed | 1 of 2 met | **missed** |" in said
+    assert "Not measured on Ray: `app-toolkit run` has no --moon." in said
     assert "in the short form" in said
     assert "None" not in said
 

@@ -54,7 +54,7 @@ class ProcessControl:
             result: R = call(self.services.path_of(CONTROLLER), "execute", command, timeout_s=timeout_s)
             return result
         except (PeerGone, TimeoutError) as error:
-            if not is_alive(self.services):
+            if not is_alive(self.services.path_of(SUPERVISOR)):
                 raise InstanceEnded("the instance was shut down") from None
             raise ControllerUnavailable(str(error)) from error
 
@@ -72,7 +72,7 @@ class ProcessControl:
 
     def end_controller(self) -> None:
         """Wait until the instance has ended: it does so by itself."""
-        while is_alive(self.services):
+        while is_alive(self.services.path_of(SUPERVISOR)):
             time.sleep(ENDED_POLL_S)
 
     def release(self) -> None:
@@ -136,11 +136,11 @@ class OwnSupervisor:
         self._process.wait()
 
 
-def is_alive(services: ProcessServices) -> bool:
-    """Return whether the supervisor of an instance runs."""
+def is_alive(supervisor: str) -> bool:
+    """Return whether the supervisor of an instance runs. `supervisor`: the path of its socket."""
     with suppress(PeerGone):
         with suppress(TimeoutError):  # it is very busy, or stopped
-            call(services.path_of(SUPERVISOR), "running", timeout_s=ALIVE_S)
+            call(supervisor, "running", timeout_s=ALIVE_S)
         return True
     return False
 

@@ -7,8 +7,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from app_toolkit.userapp.ending import exit_code
 
@@ -18,6 +18,9 @@ end = os._exit
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 """From `linux/prctl.h`."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask a program to stop."""
 
 PASSED_ON_S = 0.0005
 """Seconds between two checks whether the kernel has given a process to its new parent."""
@@ -46,17 +49,24 @@ def fork(run: Callable[[], None], name: str) -> int:
 def fork_here(name: str) -> int:
     """Fork this process as `os.fork` does: the child continues here, with 0 as the result.
 
-    Otherwise this is as `fork`.
+    A Ctrl-C during the fork reaches only this process. Otherwise this is as `fork`.
     """
     _flush()
     parent = os.getpid()
-    pid = os.fork()
-    if not pid:
-        _begin(name, parent)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        pid = os.fork()
+        if not pid:
+            with _ended_by_errors():
+                _begin(name, parent)
+                signal.set_wakeup_fd(-1)
+                for number in SIGNALS:
+                    signal.signal(number, signal.SIG_IGN)  # discards one that waits
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+                    signal.signal(number, signal.SIG_DFL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return pid
 
 
@@ -70,15 +80,29 @@ def fork_for(reaper: int, run: Callable[[], None], name: str) -> None:
     between = os.fork()
     if between:
         os.waitpid(between, 0)
-    elif os.fork():
-        end(0)
-    else:
+        return
+    with _ended_by_errors():
+        if os.fork():
+            end(0)
         while os.getppid() != reaper:
             if os.getppid() == 1:  # the ancestor has ended
                 end(1)
             time.sleep(PASSED_ON_S)
         _begin(name, reaper)
-        _live(run)
+    _live(run)
+
+
+@contextmanager
+def _ended_by_errors() -> Iterator[None]:
+    """End this process at an error, with a traceback: it is a child that must not continue as its parent does."""
+    try:
+        yield
+    except BaseException:
+        try:
+            traceback.print_exc()
+            _flush()
+        finally:
+            end(1)
 
 
 def _begin(name: str, parent: int) -> None:

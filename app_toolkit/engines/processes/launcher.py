@@ -14,7 +14,7 @@ from app_toolkit.core.replica_state import Unplaceable
 from app_toolkit.engines.processes.admin import AdminThreads
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.reservations import Reservations
-from app_toolkit.engines.processes.services import HOME, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import PeerGone
 from app_toolkit.host.launcher import Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
@@ -28,6 +28,10 @@ logger = logging.getLogger("app_toolkit.processes")
 
 KEPT_S = 60.0
 """Seconds for which a template is kept after its last replica has ended, because another one may start."""
+
+
+FORK_S = 5.0
+"""Seconds that a template that has imported its app may take to answer. Otherwise it is stopped, or hangs."""
 
 
 class LocalProcesses:
@@ -65,13 +69,13 @@ class LocalProcesses:
         self._reservations.release(name)
 
     async def existing(self) -> Mapping[ReplicaId, Process | None]:
-        running: Mapping[str, tuple[str, str, Grant]] = await self._services.peer(SUPERVISOR).call("running")
+        running: Mapping[str, Child] = await self._services.peer(SUPERVISOR).call("running")
         processes: dict[ReplicaId, Process | None] = {}
-        for name, (role, template, granted) in running.items():
-            if role != "template":
+        for name, child in running.items():
+            if child.role != "template":
                 processes[ReplicaId(name)] = LocalProcess(name, self._services, self._release)
-                self._templates.adopt(name, template)
-                self._reservations.adopt(name, granted)
+                self._templates.adopt(name, child.template)
+                self._reservations.adopt(name, child.granted)
         return processes
 
     async def lack(self, action: Start, waited_s: float) -> Unplaceable | None:
@@ -150,6 +154,8 @@ class Templates:
         self._services = services
         #: The template of each replica that was forked.
         self._of_replicas: dict[str, str] = {}
+        #: The templates that have imported their app.
+        self._prepared: set[str] = set()
         #: The templates that must not be forked.
         self._unfit: set[str] = set()
         #: The ends of templates that are not used any more.
@@ -158,8 +164,8 @@ class Templates:
     async def start_replica(self, spec: ReplicaSpec, granted: Grant) -> None:
         """Fork a replica from the template of its app, which is started if there is none.
 
-        If the app cannot be imported there, or must not be forked, the replica starts without a template, imports the
-        app itself and reports its errors.
+        If the app cannot be imported there, or must not be forked, or the template does not fork for `FORK_S`, the
+        replica starts without a template, imports the app itself and reports its errors.
         """
         # Libraries read the number of threads when they are imported, so a template belongs to one number.
         spec = replace(spec, variables={**variables_of_threads(granted.num_cpus), **spec.variables})
@@ -169,21 +175,26 @@ class Templates:
         if name not in self._unfit:
             self._of_replicas[spec.id] = name
             try:
-                if await self._prepare(name, spec):
-                    await self._services.peer(name).call("fork", spec.id, granted)
-                    return
-            except PeerGone:  # the template has ended, for example because its app does not import
+                async with asyncio.timeout(FORK_S if name in self._prepared else None) as limit:
+                    if await self._prepare(name, spec, limit):
+                        limit.reschedule(asyncio.get_running_loop().time() + FORK_S)
+                        await self._services.peer(name).call("fork", spec.id, granted)
+                        return
+            except (PeerGone, TimeoutError):  # the template has ended, for example because its app does not import
                 pass
             except asyncio.CancelledError:
-                await self._end(name)  # the import may never end
+                if name not in self._prepared:
+                    await self._end(name)  # the import may never end
                 raise
             self._of_replicas.pop(spec.id, None)
             await self._end(name)
         await self._services.peer(SUPERVISOR).call("start", "replica", spec.id, granted)
 
-    async def _prepare(self, name: str, spec: ReplicaSpec) -> bool:
-        """Start a template, unless it runs, and return whether it can be forked."""
-        await self._services.peer(SUPERVISOR).call("start", "template", name)
+    async def _prepare(self, name: str, spec: ReplicaSpec, limit: asyncio.Timeout) -> bool:
+        """Start a template, unless it runs, and return whether it can be forked. Remove the limit if it imports."""
+        if await self._services.peer(SUPERVISOR).call("start", "template", name):
+            self._prepared.discard(name)
+            limit.reschedule(None)
         try:
             obstacles: list[str] = await self._services.peer(name).call("prepare", spec)
         except PeerGone:
@@ -191,6 +202,7 @@ class Templates:
         except Exception as error:  # of user code
             logger.debug("%s cannot be imported in a template: %s", spec.target, error)
             return False
+        self._prepared.add(name)
         if obstacles:
             self._refuse(name, spec, f"while it is imported {' and '.join(obstacles)}")
         return not obstacles
@@ -219,6 +231,7 @@ class Templates:
             task.add_done_callback(self._ends.discard)
 
     async def _end(self, template: str) -> None:
+        self._prepared.discard(template)
         self._services.disconnect(template)
         with suppress(PeerGone):
             await self._services.peer(SUPERVISOR).call("kill", template)

@@ -7,10 +7,12 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from app_toolkit.core.reports import Compared, Loads, Lost
+from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.store import SQLiteStore
 from app_toolkit.engines.processes.wire import Peer, PeerGone
 from app_toolkit.errors import ControlError
@@ -39,6 +41,24 @@ RECORDS = "records"
 
 AGAIN_S = 0.1
 """Seconds before a process asks the controller again if that does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that the supervisor has started or taken over."""
+
+    pid: int
+    role: str
+    template: str = ""
+    """The template that has forked it; empty: the supervisor has."""
+    granted: Grant = NOTHING
+    """What it has reserved, for a controller that has not started it."""
+
+
+def orders_path(folder: Path, process: str) -> str:
+    """Return the path of the socket at which a process receives orders. `folder`: that of its session."""
+    # A name may be longer than that of a file.
+    return str(folder / f"{sha256(process.encode()).hexdigest()[:16]}.orders")
 
 
 class ProcessServices:
@@ -85,8 +105,7 @@ class ProcessServices:
 
     def path_of(self, process: str) -> str:
         """Return the path of the socket at which a process receives orders."""
-        # A name may be longer than that of a file.
-        return str(self.folder.path / f"{sha256(process.encode()).hexdigest()[:16]}.orders")
+        return orders_path(self.folder.path, process)
 
     def peer(self, process: str) -> Peer:
         """Return the connection of the running event loop to another process."""

@@ -28,17 +28,16 @@ def named(address: str) -> list[str]:
 
 
 def running(address: str) -> "list[ProcessServices]":
-    """Return the services of the instances at an address."""
+    """Return the services of the instances at an address.
+
+    Folders of ended instances are not opened, because there may be hundreds of them. The next instance removes them
+    (`host/runtime_folder.py`).
+    """
     names = named(address)
     if not names:
         return []
     from app_toolkit.engines.processes.client import is_alive
-    from app_toolkit.engines.processes.services import ProcessServices
+    from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices, orders_path
 
-    instances = []
-    for services in map(ProcessServices, names):
-        if is_alive(services):
-            instances.append(services)
-        else:
-            services.folder.close()  # so that another process can remove it
-    return instances
+    base = runtime_folder()
+    return [ProcessServices(name) for name in names if is_alive(orders_path(base / name, SUPERVISOR))]

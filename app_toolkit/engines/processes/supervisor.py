@@ -13,14 +13,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
-from app_toolkit.engines.processes.fork import fork
+from app_toolkit.engines.processes.fork import SIGNALS, fork
 from app_toolkit.engines.processes.output import begin_output
-from app_toolkit.engines.processes.services import CONTROLLER, RELEASED, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import CONTROLLER, RELEASED, STARTED, SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
@@ -47,19 +46,6 @@ ENDING_S = 10.0
 
 SAME_S = 0.1
 """Seconds within which two signals count as one: programs such as `timeout` signal a process and its group."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that ask the instance to shut down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    pid: int
-    role: str
-    template: str = ""
-    """The template that has forked it; empty: the supervisor has."""
-    granted: Grant = NOTHING
-    """What it has reserved, for a controller that has not started it."""
 
 
 class Supervisor:
@@ -131,7 +117,8 @@ class Supervisor:
         self._waking = waking  # otherwise it would be closed
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            # `nohup` ignores SIGHUP. A shell without job control ignores SIGINT for a command that it starts with `&`.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._shut_down)
 
         def wake() -> None:
@@ -172,9 +159,7 @@ class Supervisor:
             case "register":
                 request.perform(partial(self._register, request.pid))
             case "running":
-                request.answer(
-                    {name: (child.role, child.template, child.granted) for name, child in self._children.items()}
-                )
+                request.answer(dict(self._children))
             case "note_end":
                 request.perform(self._announce_end)
             case "ended":
@@ -186,25 +171,37 @@ class Supervisor:
             case _:
                 request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
 
-    def _start(self, role: str, name: str, granted: Grant = NOTHING) -> None:
-        """Start a process, unless it runs already."""
+    def _start(self, role: str, name: str, granted: Grant = NOTHING) -> bool:
+        """Start a process, unless it runs already. Return whether it was started."""
         if name in self._children:
-            return
+            return False
         listener = self._new_listener(name)
         try:
             run = partial(self._run_child, role, name, listener, granted)
             self._children[name] = Child(fork(run, f"at-{role}"), role, granted=granted)
         finally:
             listener.close()
+        return True
 
     def _run_child(self, role: str, name: str, listener: socket.socket, granted: Grant) -> None:
         begin_output(role)
         ROLES[role](self._services, name, listener, granted)
 
-    def _register(self, pid: int, name: str, template: str, granted: Grant) -> None:
-        """Take over a process that a template has forked. Raises `ControlError` if one of this name runs already."""
+    def _register(self, pid: int, name: str, template: str, granted: Grant, controller: int) -> None:
+        """Take over a process that a template has forked.
+
+        `controller`: the process ID of the one that has ordered it. Raises `ControlError` if nobody would watch the
+        process: one of this name runs already or has ended, which includes one that was killed before it could
+        register, or the controller has ended.
+        """
         if name in self._children:
             raise ControlError(f"a process {name!r} runs already")
+        if name in self._ends:
+            raise ControlError(f"the process {name!r} has ended already: {self._ends[name]}")
+        try:
+            os.kill(controller, 0)
+        except ProcessLookupError:
+            raise ControlError(f"the controller {controller} that has ordered {name!r} has ended") from None
         self._children[name] = Child(pid, "replica", template, granted)
 
     def _announce_end(self, name: str, sentence: str) -> None:
@@ -224,6 +221,8 @@ class Supervisor:
         running = self._children.get(name)
         if running is not None:
             os.kill(running.pid, signal.SIGKILL)
+        elif name not in self._ends:
+            self._keep_end(name, "it was killed while it started")
 
     # Ends of processes
 
@@ -253,9 +252,8 @@ class Supervisor:
             return
         del self._children[name]
         announced = self._announced.pop(name, None)
-        self._ends[name] = why = announced if announced is not None and code >= 0 else sentence(code)
-        if len(self._ends) > KEPT:
-            self._ends.popitem(last=False)
+        why = announced if announced is not None and code >= 0 else sentence(code)
+        self._keep_end(name, why)
         with suppress(FileNotFoundError):
             os.unlink(self._services.path_of(name))
         with suppress(ProcessLookupError, PermissionError):
@@ -263,6 +261,11 @@ class Supervisor:
         self._orphans_at = time.monotonic() + ORPHAN_S
         for request in self._waiting.pop(name, ()):
             request.answer(why)
+
+    def _keep_end(self, name: str, why: str) -> None:
+        self._ends[name] = why
+        if len(self._ends) > KEPT:
+            self._ends.popitem(last=False)
 
     def _note_shutdown(self) -> None:
         """End, because the instance was shut down. The command may still report why, and ends by itself."""

@@ -6,6 +6,7 @@ Replicas that are forked share its memory, and start without an import. A templa
 import gc
 import os
 import socket
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -34,7 +35,7 @@ def run(services: ProcessServices, name: str, listener: socket.socket, granted: 
             case "prepare":
                 request.perform(template.prepare)
             case "fork":
-                request.perform(template.fork)
+                request.perform(partial(template.fork, controller=request.pid))
             case _:
                 request.fail(ControlError(f"a template has no order {request.method!r}"))
 
@@ -64,20 +65,26 @@ class Template:
             gc.freeze()  # otherwise the garbage collection of a replica copies the pages that it shares
         return self._obstacles
 
-    def fork(self, name: str, granted: Grant) -> None:
-        """Fork a replica, and return once it can receive orders, or has ended."""
+    def fork(self, name: str, granted: Grant, controller: int) -> None:
+        """Fork a replica, and return once it can receive orders, or has ended.
+
+        `controller`: the process ID of the one that has ordered it.
+        """
         ready, starting = os.pipe()
         try:
-            fork_for(self._supervisor, partial(self._live, name, granted, ready, starting), "at-replica")
+            fork_for(self._supervisor, partial(self._live, name, granted, controller, ready, starting), "at-replica")
         finally:
             os.close(starting)
             os.read(ready, 1)  # the replica closes its end
             os.close(ready)
 
-    def _live(self, name: str, granted: Grant, ready: int, starting: int) -> None:
+    def _live(self, name: str, granted: Grant, controller: int, ready: int, starting: int) -> None:
         os.close(ready)
         limits.apply(granted)
-        call(self._services.path_of(SUPERVISOR), "register", name, self._name, granted)
+        try:
+            call(self._services.path_of(SUPERVISOR), "register", name, self._name, granted, controller)
+        except ControlError:  # nobody waits for this process any more
+            sys.exit(1)
         listener = listen(self._services.path_of(name))
         os.close(starting)
         process = ReplicaProcess(ReplicaId(name), self._services, self._prepared)

@@ -20,11 +20,11 @@ def test_an_instance_with_a_damaged_store_says_so_and_can_be_shut_down(
     monkeypatch.setenv(RUNTIME_DIR, str(tmp_path))
     client = ProcessEngine().start(address=None, with_lease=False)
     assert isinstance(client, RemoteClient)
+    client.execute(GetStatus())
     (session,) = named("auto")
     services = ProcessEngine().connect(session).services
     supervisor = psutil.Process(int(session.split("-")[1]))
     (controller,) = [process for process in supervisor.children() if process.name() == "at-controller"]
-    client.execute(GetStatus())
     (services.folder.path / "store.db").write_bytes(b"damaged" * 1_000)
     controller.kill()
 

@@ -199,7 +199,11 @@ def test_the_end_of_run_leaves_no_process_and_no_file_except_logs(tmp_path: Path
     (tmp_path / "api.py").write_text(APP)
     environment = {**os.environ, RUNTIME_DIR: str(tmp_path)}
     with runs() as start:
-        run = start(str(tmp_path / "api.py"), "--engine", "processes", env=environment)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a command that a script starts with `&`
+        try:
+            run = start(str(tmp_path / "api.py"), "--engine", "processes", env=environment)
+        finally:
+            signal.signal(signal.SIGINT, before)
         run.url()
         processes = psutil.Process(run.process.pid).children(recursive=True)
         assert run.end(signal.SIGINT) == 0

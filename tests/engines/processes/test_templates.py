@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import resource
+import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.launcher import LocalProcesses
-from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import SUPERVISOR, Child, ProcessServices
 from app_toolkit.host import orders
 from app_toolkit.host.launcher import Process, Unreachable
 from app_toolkit.host.store import new_secret
@@ -98,8 +98,8 @@ class Replica:
 
 
 async def templates(services: ProcessServices) -> set[str]:
-    running: Mapping[str, tuple[str, str, Grant]] = await services.peer(SUPERVISOR).call("running")
-    return {name for name, (role, _, _) in running.items() if role == "template"}
+    running: Mapping[str, Child] = await services.peer(SUPERVISOR).call("running")
+    return {name for name, child in running.items() if child.role == "template"}
 
 
 async def test_replicas_share_an_import_and_have_random_numbers_of_their_own(
@@ -191,6 +191,39 @@ async def test_a_replica_that_is_killed_while_its_template_imports_the_app_ends_
     async with asyncio.timeout(PATIENCE_S):
         while await templates(services) != before:  # noqa: ASYNC110 - the supervisor reaps it
             await asyncio.sleep(AGAIN_S)
+
+
+async def test_a_killed_start_keeps_the_template_that_other_replicas_use(
+    services: ProcessServices, tmp_path: Path
+) -> None:
+    processes = LocalProcesses(services)
+    one, killed, other = [Replica(processes, tmp_path, number) for number in (1, 2, 3)]
+    template = (await one.about())["imported"]
+    os.kill(template, signal.SIGSTOP)
+    starts = asyncio.create_task(killed.about())
+    try:
+        await until(lambda: hasattr(killed, "process"))
+        await killed.process.kill()
+        with pytest.raises(Unreachable, match="it was killed while it started"):
+            await starts
+    finally:
+        os.kill(template, signal.SIGCONT)
+    assert (await other.about())["imported"] == template
+    for replica in (one, other):
+        await replica.end()
+
+
+async def test_a_replica_imports_its_app_itself_if_its_template_is_stopped(
+    services: ProcessServices, tmp_path: Path
+) -> None:
+    processes = LocalProcesses(services)
+    one, other = [Replica(processes, tmp_path, number) for number in (1, 2)]
+    template = (await one.about())["imported"]
+    os.kill(template, signal.SIGSTOP)
+    found = await other.about()
+    assert found["imported"] == found["here"]
+    for replica in (one, other):
+        await replica.end()
 
 
 async def test_a_second_order_to_start_finds_the_replica(services: ProcessServices, tmp_path: Path) -> None:
