@@ -40,6 +40,10 @@ class Timeouts:
     stalled_write_s: float = 120.0
 
 
+LINGER_S = 0.5
+"""Seconds for which a draining server keeps an idle connection, because its next request may be on its way already. The
+response to that one closes the connection."""
+
 TCP_CLOSED = (7, 8)
 """The kernel's TCP states `TCP_CLOSE` and `TCP_CLOSE_WAIT`, in which the client sends nothing more."""
 
@@ -183,12 +187,10 @@ class ClientConnection(asyncio.Protocol):
     # For uvicorn's server
 
     def shutdown(self) -> None:
-        """Close the connection once the current request is answered."""
+        """Close the connection once the current request is answered, or if none arrives within `LINGER_S`."""
         self._stopping = True
         if self._discarded is not None:
             self._leave(unread=True)
-        elif self._exchange is None and not self._leaving:
-            self._leave(unread=False)
 
     def abort(self) -> None:
         if self.transport is not None:
@@ -421,10 +423,10 @@ class ClientConnection(asyncio.Protocol):
             if now - self._head_since > self._timeouts.head_s:
                 self._parser.refuse(RequestTimeout(f"the head did not arrive within {self._timeouts.head_s:g} s"))
                 self._advance()
-        elif self.closing or now - self._since > (
-            self._timeouts.keep_alive_s if self._served else self._timeouts.head_s
-        ):
-            self._leave(unread=False)
+        else:
+            idle_s = self._timeouts.keep_alive_s if self._served else self._timeouts.head_s
+            if now - self._since > (min(idle_s, LINGER_S) if self.closing else idle_s):
+                self._leave(unread=False)
 
     def _sweep_body(self, exchange: Exchange, now: float) -> None:
         request = exchange.request

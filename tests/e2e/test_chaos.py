@@ -18,7 +18,7 @@ from benchmarks.chaos.scenarios import (
     slow_readers,
 )
 from benchmarks.chaos.streams import followers_of_a_hub, idle_streams
-from benchmarks.chaos.system import VICTIM, System
+from benchmarks.chaos.system import VICTIM, Actors, System
 from benchmarks.chaos.updates import updates
 from tests.cluster import Served
 
@@ -27,7 +27,7 @@ class Rig(System):
     """Deploys each application once, from this process: the command takes longer than most short forms."""
 
     def __init__(self, victim: Served, ledger: Path) -> None:
-        super().__init__(victim.cluster.client, victim.spec.name, ledger)
+        super().__init__(victim.cluster.client, Actors(victim.cluster.address()), victim.spec.name, ledger)
         self._cluster = victim.cluster
         self._served: dict[str, Served] = {}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from app_toolkit.observability.records import Record
 from app_toolkit.proxy.arrival import Capacity
-from app_toolkit.proxy.protocol import Timeouts
+from app_toolkit.proxy.protocol import LINGER_S, Timeouts
 from tests.patience import PATIENCE_S
 
 from .world import (
@@ -278,17 +278,26 @@ def test_a_websocket_that_is_never_accepted_ends_with_its_client(world: World) -
         assert raw.answer().error == "queue_timeout"
 
 
-def test_a_drain_closes_idle_connections_at_once(own: Callable[..., World]) -> None:
+def test_a_drain_closes_connections_that_stay_idle_for_a_moment(own: Callable[..., World]) -> None:
     world = own()
     replica = world.one()
-    with world.raw() as idle, world.raw() as silent, world.raw() as busy, world.raw() as rest:
-        assert idle.send(GET % b"/hello").answer().status == 200
+    with (
+        world.raw() as idle,
+        world.raw() as silent,
+        world.raw() as busy,
+        world.raw() as rest,
+        world.raw() as quick,
+    ):
+        for client in (idle, quick):
+            assert client.send(GET % b"/hello").answer().status == 200
         rest.send(b"POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\nhalf")
         got = rest.answer()
         assert (got.status, got.header("connection")) == (413, None)
         busy.send(GET % b"/wait")
         eventually(lambda: replica.journal.events)
         drained = world.edge.drain(PATIENCE_S)
+        assert quick.send(GET % b"/hello").answer().header("connection") == "close"
+        later(world, LINGER_S + 0.1)
         assert idle.closed()
         assert silent.closed()
         assert rest.closed()

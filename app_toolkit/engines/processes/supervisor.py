@@ -35,6 +35,9 @@ ROLES: dict[str, Callable[[ProcessServices, str, socket.socket, Grant], None]] =
 RESTART_S = 1.0
 """Seconds between two starts of a controller that ends at once."""
 
+KILLED_EARLY = "it was killed while it started"
+"""Why a process has ended that was killed before it could register."""
+
 ORPHAN_S = 1.0
 """Seconds after the end of a process until the processes are killed that it has left behind."""
 
@@ -191,13 +194,12 @@ class Supervisor:
         """Take over a process that a template has forked.
 
         `controller`: the process ID of the one that has ordered it. Raises `ControlError` if nobody would watch the
-        process: one of this name runs already or has ended, which includes one that was killed before it could
-        register, or the controller has ended.
+        process: one of this name runs already, it was killed before it could register, or the controller has ended.
         """
         if name in self._children:
             raise ControlError(f"a process {name!r} runs already")
-        if name in self._ends:
-            raise ControlError(f"the process {name!r} has ended already: {self._ends[name]}")
+        if self._ends.get(name) == KILLED_EARLY:
+            raise ControlError(f"the process {name!r} has ended already: {KILLED_EARLY}")
         try:
             os.kill(controller, 0)
         except ProcessLookupError:
@@ -222,7 +224,7 @@ class Supervisor:
         if running is not None:
             os.kill(running.pid, signal.SIGKILL)
         elif name not in self._ends:
-            self._keep_end(name, "it was killed while it started")
+            self._keep_end(name, KILLED_EARLY)
 
     # Ends of processes
 
