@@ -33,7 +33,14 @@ from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, SplitSpec
 from app_toolkit.config.options import LOG_OPTIONS, Options, PlanOptions, TrafficOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
-from app_toolkit.config.settings import log_format, log_level, logs_to_stdout, read_settings, set_logs
+from app_toolkit.config.settings import (
+    log_format,
+    log_level,
+    logs_to_stdout,
+    read_settings,
+    set_logs,
+    set_machine_resources,
+)
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus
@@ -83,6 +90,7 @@ class RunKeywords(TypedDict, total=False):
     address: str | None
     host: str
     port: int
+    edge: Literal["proxy", "replica"]
     proxies_per_node: int
     keep_alive_timeout_s: float
     head_timeout_s: float
@@ -103,6 +111,7 @@ class RunKeywords(TypedDict, total=False):
     log_level: Literal["debug", "info", "warning", "error", "critical"]
     log_format: Literal["text", "json"]
     log_file: Literal["-"] | None
+    resources: dict[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +210,8 @@ def deploy(
             raise ConfigError(f"{option} = {names!r}: it should be a list of names")
     if "log_file" in options:
         raise ConfigError("deploy() has no option 'log_file': use `app-toolkit logs --follow`")
+    if "resources" in options:
+        raise ConfigError("deploy() has no option 'resources': state them when you start the instance")
     for name in LOG_OPTIONS:
         if name in options:
             raise ConfigError(
@@ -491,6 +502,7 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
     if address is not None or is_joined:
         _check_logs(options, {})
     set_logs(chosen)
+    set_machine_resources(chosen.resources)
     if not is_joined:
         launch.check(engine, address, manifest.http)
     client = launch.start(engine, manifest.specs, address)
