@@ -26,7 +26,6 @@ import psutil
 
 from app_toolkit.client.commands import Deploy, GetApplication, Scale
 from app_toolkit.client.http import HTTPClient
-from app_toolkit.config.models import HTTPOptions
 from app_toolkit.errors import ToolkitError
 from benchmarks.__main__ import machine
 from benchmarks.contenders import ITEM, RAY_SERVE_ROLES, Contender
@@ -110,13 +109,6 @@ def _toolkit(name: str, title: str, options: str) -> Served:
     )
 
 
-def _edges() -> Iterator[Served]:
-    for edge in ("replica", "proxy") if "edge" in HTTPOptions.model_fields else ("proxy",):
-        option = f" --edge {edge}" if "edge" in HTTPOptions.model_fields else ""
-        name = "processes" if edge == "replica" else "processes-proxy"
-        yield _toolkit(name, f"app_toolkit, edge={edge}", f"--engine processes{option}")
-
-
 UVICORN = "uvicorn"
 CONTENDERS: tuple[Served, ...] = (
     Served(
@@ -147,7 +139,8 @@ CONTENDERS: tuple[Served, ...] = (
         peer="granian",
         renew=_signals(signal.SIGHUP),
     ),
-    *_edges(),
+    _toolkit("processes", "app_toolkit, edge=replica", "--engine processes --edge replica"),
+    _toolkit("processes-proxy", "app_toolkit, edge=proxy", "--engine processes --edge proxy"),
     _toolkit("ray", "app_toolkit on Ray", "--engine ray"),
     Served(
         name="ray-serve",
