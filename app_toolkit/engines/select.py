@@ -1,11 +1,13 @@
 """Chooses the engine on which instances run. No other module does."""
 
 import sys
+from importlib.util import find_spec
 from typing import Literal
 
 from app_toolkit.client.client import Engine
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.ray.engine import RayEngine
+from app_toolkit.errors import ConfigError
 
 EngineName = Literal["processes", "ray"]
 
@@ -16,14 +18,18 @@ def engine(admin_url: str | None = None, address: str | None = None) -> Engine:
     Parameters:
         admin_url: That of an instance to operate over its admin API; None: over its engine.
         address: That of the instance. `auto` and None: the instance on processes of this machine, if there is one,
-            otherwise the Ray cluster of this machine.
+            otherwise the Ray cluster of this machine, if Ray is installed.
+
+    Raises `ConfigError` if the address is that of a Ray cluster, and Ray is not installed.
     """
     if admin_url is not None:
         from app_toolkit.client.http import HTTPEngine
 
         return HTTPEngine()
     processes = ProcessEngine()
-    return processes if processes.runs(address) else RayEngine()
+    if processes.runs(address) or (address in (None, "auto") and not _has_ray()):
+        return processes
+    return _ray_engine()
 
 
 def engine_of_run(name: EngineName | None, address: str | None) -> Engine:
@@ -31,8 +37,20 @@ def engine_of_run(name: EngineName | None, address: str | None) -> Engine:
 
     `name`: None: the one of the instance at the address. Without an address, processes of this machine, or a local Ray
     on systems other than Linux.
+
+    Raises `ConfigError` if it is Ray, and Ray is not installed.
     """
     if name is None:
         on_processes = ProcessEngine().runs(address) if address is not None else sys.platform == "linux"
         name = "processes" if on_processes else "ray"
-    return ProcessEngine() if name == "processes" else RayEngine()
+    return ProcessEngine() if name == "processes" else _ray_engine()
+
+
+def _ray_engine() -> Engine:
+    if not _has_ray():
+        raise ConfigError("an instance on Ray needs the package ray: pip install 'app-toolkit[ray]'")
+    return RayEngine()
+
+
+def _has_ray() -> bool:
+    return find_spec("ray") is not None

@@ -106,7 +106,8 @@ class ProcessEngine(Engine):
     def connect(self, address: str | None) -> Client:
         client = self.find(address)
         if client is None:
-            raise ConfigError(f"no app_toolkit instance runs on this machine with the address {address or 'auto'}")
+            which = "" if address in (None, "auto") else f" with the address {address!r}"
+            raise ConfigError(f"no instance runs on this machine{which}: start one with `app-toolkit up`")
         return client
 
     def drive(self, client: Client) -> Driver:
