@@ -35,6 +35,7 @@ REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_an_ac
 ADMIN = "tests/docs/test_admin.py"
 GUNICORN = "tests/docs/test_gunicorn.py::test_the_project_of_the_page_answers_as_under_gunicorn"
 SHOWN = {
+    "README.md console": "tests/docs/test_tutorial.py::test_the_shop_of_the_readme_is_served_without_ray_as_it_shows",
     "docs/admin.md console": f"{ADMIN}::test_requests_of_the_page_are_answered",
     "docs/admin.md json": f"{ADMIN}::test_error_of_the_page_is_answered",
     "docs/admin.md text": ("tests/admin/test_security.py::test_reverse_proxy_may_pass_on_its_name_if_there_is_a_token"),
@@ -79,7 +80,6 @@ SHOWN = {
     "docs/operations.md console": "tests/docs/test_operations.py::test_deploy_prints_the_lines_of_the_page",
     "docs/processes.md ini": "tests/docs/test_pages.py::test_units_and_image_of_the_page_start_the_command",
     "docs/processes.md dockerfile": "tests/docs/test_pages.py::test_units_and_image_of_the_page_start_the_command",
-    "docs/operations.md ini": "tests/docs/test_pages.py::test_the_unit_of_the_page_signals_the_command_alone",
     "docs/operations.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/outcomes.md http": "tests/proxy/test_outcomes.py::test_the_page_shows_how_a_client_asks_for_less_time",
     "docs/outcomes.md json": REFUSAL,
@@ -95,15 +95,16 @@ SHOWN = {
     "docs/traces.md text": "tests/e2e/test_traces.py::test_one_tree_covers_a_request_with_its_call_and_batch",
     "docs/traffic.md yaml": "tests/docs/test_traffic.py::test_a_request_may_name_its_own_faults_as_on_the_page",
     "docs/tutorial/app.md console": ANSWERS,
-    "docs/tutorial/batching.md console": ANSWERS,
     "docs/tutorial/chat.md console": f"{CHAT}::test_the_chat_answers_as_the_page_shows",
     "docs/tutorial/chat.md html": f"{CHAT}::test_the_page_continues_a_response_after_a_reload_and_stops_it",
     "docs/tutorial/chat.md py": f"{CHAT}::test_the_sdk_reads_the_chat_as_the_page_shows",
     "docs/tutorial/deployment.md console": ANSWERS,
     "docs/tutorial/ingress.md console": ANSWERS,
-    "docs/tutorial/run.md console": "tests/docs/test_tutorial.py::test_the_shop_answers_on_ray_as_the_tutorial_shows",
+    "docs/tutorial/deploy.md console": (
+        "tests/docs/test_tutorial.py::test_the_shop_answers_on_processes_as_the_tutorial_shows"
+    ),
     "docs/tutorial/streaming.md console": ANSWERS,
-    "docs/tutorial/testing.md py": "tests/docs/test_tutorial.py::test_the_tests_of_the_tutorial_pass",
+    "docs/tutorial/streaming.md py": "tests/docs/test_tutorial.py::test_the_tests_of_the_tutorial_pass",
     "examples/embeddings/README.md console": (
         "tests/examples/test_embeddings.py::test_requests_of_the_page_are_answered"
     ),
@@ -122,13 +123,9 @@ def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "shop", raising=False)  # of a test on Ray
     app, where = load(resolve("shop.py", folder=tmp_path))
     spec = plan(app, target=where, app_dir=str(tmp_path))
-    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": 2, "scorer": 2}
+    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": "auto", "scorer": 2}
     with TestClient(app) as client:
-        assert client.post("/catalog/score", json={"name": "tea", "price": 2}).json() == 1.5
-        assert 'data: {"text":"HELLO"}' in client.get("/chat", params={"prompt": "hello"}).text
-        with client.websocket_connect("/chat/ws") as websocket:
-            websocket.send_text("hello")
-            assert websocket.receive_text() == "HELLO"
+        assert client.get("/score", params={"text": "tea"}).json() == 3
     del sys.modules["shop"]
 
 
@@ -143,16 +140,9 @@ def test_python_on_the_pages_is_right_to_mypy(tmp_path: Path) -> None:
             module = re.sub(r"\W", "_", each.name)
             (tmp_path / f"{module}.py").write_text(each.code)
     (tmp_path / "shop.py").write_text(page("docs/tutorial/streaming.md").code)
-    (tmp_path / "test_shop.py").write_text(page("docs/tutorial/testing.md").shown("py")[0])
+    (tmp_path / "test_shop.py").write_text(page("docs/tutorial/streaming.md").shown("py")[0])
     done = mypy("--strict", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_unit_of_the_page_signals_the_command_alone() -> None:
-    unit = ConfigParser(interpolation=None)
-    unit.read_string(next(each.text for each in page("docs/operations.md").blocks if each.language == "ini"))
-    assert unit["Service"]["KillMode"] == "mixed"
-    assert unit["Service"]["ExecStart"].endswith("app-toolkit run main.py")
 
 
 def test_units_and_image_of_the_page_start_the_command() -> None:
