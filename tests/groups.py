@@ -126,7 +126,7 @@ GROUPS = {
     ),
     "clients": Group(
         words=("tests.chat.node", "APP_TOOLKIT_TEST_NODE_MODULES"),
-        changes=("app_toolkit/chat/", "docs/clients/", "tests/chat/node.py", "tests/chat/stored_chat.mjs"),
+        changes=("app_toolkit/chat/", "docs/chat-clients.md", "tests/chat/node.py", "tests/chat/stored_chat.mjs"),
         programs={"node": "nodejs", "npm": "npm"},
         extra="test-clients",
         npm=("ai", "openai", "@ai-sdk/openai-compatible"),

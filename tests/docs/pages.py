@@ -58,6 +58,10 @@ class Page:
         """What stands below a heading, up to the next one."""
         return self.text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
+    def part(self, heading: str) -> "Page":
+        """What stands below a heading, as a page of its own."""
+        return Page(f"{self.name}: {heading}", self.below(heading))
+
     @property
     def spoken(self) -> list[str]:
         """What stands in `backticks`, between the blocks and in the comments of commands."""
