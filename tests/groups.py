@@ -99,7 +99,7 @@ GROUPS = {
     ),
     "prometheus": Group(
         words=("promtool",),
-        changes=("app_toolkit/observability/", "docs/metrics.md"),
+        changes=("app_toolkit/observability/", "docs/observability.md"),
         programs={"promtool": "prometheus"},
     ),
     "browser": Group(

@@ -59,14 +59,13 @@ SHOWN = {
     "docs/chat-clients.md py": f"{CLIENTS}::test_python_prints_the_shown_output",
     "docs/chat-clients.md yaml": f"{CLIENTS}::test_the_settings_of_librechat_name_routes_and_models_of_the_app",
     "docs/concepts.md mermaid": DRAWING,
-    "docs/debugging.md text": "tests/cli/test_status.py::test_slow_requests_are_shown_with_their_stages_and_calls",
     "docs/logs.md dockerfile": "tests/cli/test_configuration.py::test_commands_of_the_page_log_to_standard_output",
     "docs/logs.md ini": "tests/cli/test_configuration.py::test_commands_of_the_page_log_to_standard_output",
     "docs/logs.md json": "tests/observability/test_logs.py::test_records_in_json_are_one_line_each",
     "docs/logs.md py": "tests/observability/test_logs.py::test_a_formatter_of_the_app_uses_the_fields",
     "docs/logs.md text": "tests/observability/test_logs.py::test_a_record_has_its_time_and_the_id_of_its_request",
     "docs/logs.md yaml": "tests/config/test_files.py::test_an_application_may_have_a_logging_configuration",
-    "docs/metrics.md yaml": (
+    "docs/observability.md yaml": (
         "tests/observability/test_grafana.py::test_promtool_accepts_the_configuration_of_the_page"
     ),
     "docs/observability.md text": "tests/docs/test_observability.py::test_the_page_explains_events_that_there_are",
@@ -87,7 +86,6 @@ SHOWN = {
     "docs/stateful.md py": "tests/ecosystem/test_page.py::test_code_on_the_page_is_that_of_the_app",
     "docs/traffic.md http": "tests/docs/test_rate_limits.py::test_the_limit_of_the_page_refuses_what_the_page_shows",
     "docs/troubleshooting.md json": REFUSAL,
-    "docs/traces.md text": "tests/e2e/test_traces.py::test_one_tree_covers_a_request_with_its_call_and_batch",
     "docs/traffic.md yaml": "tests/docs/test_traffic.py::test_a_request_may_name_its_own_faults_as_on_the_page",
     "docs/tutorial/app.md console": ANSWERS,
     "docs/tutorial/chat.md console": f"{CHAT}::test_the_chat_answers_as_the_page_shows",
