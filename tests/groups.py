@@ -92,7 +92,7 @@ GROUPS = {
             "app_toolkit/streaming/",
             "app_toolkit/core/stream_log.py",
             "app_toolkit/chat/shared_limits.py",
-            "docs/messages.md",
+            "docs/stateful.md",
             "tests/streaming/redis_server.py",
         ),
         programs={"redis-server": "redis-server"},
