@@ -20,7 +20,6 @@ from tests.checkers import mypy
 from .pages import PAGES, ROOT, Page, page
 
 README = page("README.md")
-WITH_PYTHON = [each for each in PAGES if each.code]
 UNTYPED = [page("docs/batching.md"), page("docs/parity.md")]
 """Asserts that compare what `gather` gives with a list; a plugin for the tests of somebody else who writes no types."""
 
@@ -54,7 +53,7 @@ SHOWN = {
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/deployments.md yaml": ("tests/e2e/test_classes.py::test_variables_that_a_deployment_sets_itself_are_kept"),
-    "docs/conversations.md tsx": "tests/chat/test_stored_chat.py::test_the_page_names_routes_that_there_are",
+    "docs/chat.md tsx": "tests/chat/test_stored_chat.py::test_the_page_names_routes_that_there_are",
     "docs/chat-clients.md js": f"{CLIENTS}::test_javascript_prints_the_shown_output",
     "docs/chat-clients.md py": f"{CLIENTS}::test_python_prints_the_shown_output",
     "docs/chat-clients.md yaml": f"{CLIENTS}::test_the_settings_of_librechat_name_routes_and_models_of_the_app",
@@ -122,16 +121,19 @@ def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.
     del sys.modules["shop"]
 
 
-@pytest.mark.parametrize("page", [each for each in WITH_PYTHON if each not in ON_A_CLUSTER], ids=lambda page: page.name)
-def test_python_on_every_page_can_be_run(page: Page) -> None:
-    page.run()
+@pytest.mark.parametrize(
+    "module",
+    [module for each in PAGES if each not in ON_A_CLUSTER for module in each.modules],
+    ids=lambda module: module.name,
+)
+def test_python_on_every_page_can_be_run(module: Page) -> None:
+    module.run()
 
 
 def test_python_on_the_pages_is_right_to_mypy(tmp_path: Path) -> None:
-    for each in WITH_PYTHON:
-        if each not in UNTYPED:
-            module = re.sub(r"\W", "_", each.name)
-            (tmp_path / f"{module}.py").write_text(each.code)
+    for module in (module for each in PAGES if each not in UNTYPED for module in each.modules):
+        name = re.sub(r"\W", "_", module.name)
+        (tmp_path / f"{name}.py").write_text(module.code)
     (tmp_path / "shop.py").write_text(page("docs/tutorial/streaming.md").code)
     (tmp_path / "test_shop.py").write_text(page("docs/tutorial/streaming.md").shown("py")[0])
     done = mypy("--strict", str(tmp_path))
