@@ -2,14 +2,12 @@
 
 import sys
 from importlib.util import find_spec
-from typing import Literal
 
 from app_toolkit.client.client import Engine
+from app_toolkit.config.options import EngineName
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.ray.engine import RayEngine
 from app_toolkit.errors import ConfigError
-
-EngineName = Literal["processes", "ray"]
 
 
 def engine(admin_url: str | None = None, address: str | None = None) -> Engine:
@@ -17,8 +15,9 @@ def engine(admin_url: str | None = None, address: str | None = None) -> Engine:
 
     Parameters:
         admin_url: That of an instance to operate over its admin API; None: over its engine.
-        address: That of the instance. `auto` and None: the instance on processes of this machine, if there is one,
-            otherwise the Ray cluster of this machine, if Ray is installed.
+        address: That of the instance. `auto` and None: the Ray cluster that this process belongs to, otherwise the
+            instance on processes of this machine, if there is one, otherwise the Ray cluster of this machine, if Ray
+            is installed.
 
     Raises `ConfigError` if the address is that of a Ray cluster, and Ray is not installed.
     """
@@ -26,24 +25,28 @@ def engine(admin_url: str | None = None, address: str | None = None) -> Engine:
         from app_toolkit.client.http import HTTPEngine
 
         return HTTPEngine()
-    processes = ProcessEngine()
-    if processes.runs(address) or (address in (None, "auto") and not _has_ray()):
-        return processes
-    return _ray_engine()
+    return ProcessEngine() if _is_on_processes(address) else _ray_engine()
 
 
 def engine_of_run(name: EngineName | None, address: str | None) -> Engine:
-    """Return the engine on which the command `run` serves applications.
+    """Return the engine on which `run` serves applications.
 
-    `name`: None: the one of the instance at the address. Without an address, processes of this machine, or a local Ray
-    on systems other than Linux.
+    `name`: None: the one of the instance at the address. Without an address, the Ray cluster that this process belongs
+    to, otherwise processes of this machine, or a local Ray on systems other than Linux.
 
     Raises `ConfigError` if it is Ray, and Ray is not installed.
     """
+    if name is None and address is not None:
+        return engine(address=address)
     if name is None:
-        on_processes = ProcessEngine().runs(address) if address is not None else sys.platform == "linux"
-        name = "processes" if on_processes else "ray"
+        name = "ray" if RayEngine().is_joined() or sys.platform != "linux" else "processes"
     return ProcessEngine() if name == "processes" else _ray_engine()
+
+
+def _is_on_processes(address: str | None) -> bool:
+    if address not in (None, "auto"):
+        return ProcessEngine().runs(address)
+    return not RayEngine().is_joined() and (ProcessEngine().runs(address) or not _has_ray())
 
 
 def _ray_engine() -> Engine:

@@ -77,10 +77,17 @@ class ProcessEngine(Engine):
     def start_in_background(self, http: HTTPOptions) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
 
-        supervisor = OwnSupervisor(http)
+        supervisor = OwnSupervisor(http, in_background=True)
         return ProcessClient(supervisor.services, supervisor, is_local=True)
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+    def start(
+        self,
+        *,
+        address: str | None,
+        num_cpus: float | None = None,
+        with_lease: bool = True,
+        http: HTTPOptions | None = None,
+    ) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
 
         if address is not None:
@@ -88,7 +95,7 @@ class ProcessEngine(Engine):
         elif self._services is not None:
             client = ProcessClient(self._services, is_local=True)
         else:
-            supervisor = OwnSupervisor()
+            supervisor = OwnSupervisor(http)
             client = ProcessClient(supervisor.services, supervisor, is_local=True)
         if with_lease:
             client.acquire_lease()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from app_toolkit.config import settings
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import SIGNALS, fork
@@ -91,6 +92,7 @@ class Supervisor:
                 `RELEASED` before. None: it has no owner.
         """
         self._command = command
+        settings.set_address(self._services.session)
         adopt_orphans()
         self._controller_listener = listen(self._services.path_of(CONTROLLER))
         server = Server(self._new_listener(SUPERVISOR), self._receive)
