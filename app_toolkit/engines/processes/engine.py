@@ -93,7 +93,8 @@ class ProcessEngine(Engine):
         if address is not None:
             client = self.connect(address)
         elif self._services is not None:
-            client = ProcessClient(self._services, is_local=True)
+            # No lease: the instance ends with its first process, and the command may end before.
+            return ProcessClient(self._services, is_local=True)
         else:
             supervisor = OwnSupervisor(http)
             client = ProcessClient(supervisor.services, supervisor, is_local=True)
