@@ -19,7 +19,7 @@ class RayEngine(Engine):
         import app_toolkit.engines.ray.starting  # noqa: F401
 
     def is_joined(self) -> bool:
-        if "ray" not in sys.modules:
+        if sys.modules.get("ray") is None:  # None: its import is blocked
             return False
         from app_toolkit.engines.ray.client import is_driver
 
