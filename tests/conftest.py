@@ -200,6 +200,7 @@ def _few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     path.write_text(first + end)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(certifi, "where", lambda: str(path))
+        patched.setenv("SSL_CERT_FILE", str(path))
         yield
 
 
