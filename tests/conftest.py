@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import certifi
 import pytest
 from hypothesis import settings
 
@@ -39,6 +41,9 @@ OURS = str(Path(__file__).parent.parent / "app_toolkit")
 
 START_RAY = frozenset({"cluster", "run"})
 """The fixtures that start Ray. A test that uses one of them is marked `ray`."""
+
+START_INSTANCES = START_RAY | {"processes"}
+"""The fixtures that start an instance of several processes."""
 
 NO_RAY = "/dev/null/only-tests-marked-ray-start-Ray"
 """A folder that cannot be made. Ray does not start if it is to keep its files there."""
@@ -126,9 +131,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if START_RAY.intersection(item.fixturenames) or any(each == "ray" for each in parameters if type(each) is str):
             item.add_marker("ray")
-    # Files with tests on Ray take longest. The short ones come last and fill the gap between the two processes.
-    on_ray = {item.path for item in items if item.get_closest_marker("ray")}
-    items.sort(key=lambda item: item.path not in on_ray)
+    # Tests that need a whole instance take longest. The short ones come last and fill the gap between the processes.
+    on_instances = {item.path for item in items if START_INSTANCES.intersection(item.fixturenames)}
+    items.sort(key=lambda item: (item.get_closest_marker("ray") is None, item.path not in on_instances))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Let one process take all tests on Ray, so that they share one. Slow tests on Ray would take too long for one."""
+    if config.getoption("dist") != "loadfile" or "not slow" not in config.getoption("markexpr"):
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if _is_on_ray(nodeid) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
+def _is_on_ray(nodeid: str) -> bool:
+    """Return whether a test may start Ray. The process that distributes tests knows no markers."""
+    path, _, test = nodeid.partition("::")
+    return re.search(r"[\[-]ray[]-]", test) is not None or _mentions_ray(ROOT / path)
+
+
+@functools.cache
+def _mentions_ray(path: Path) -> bool:
+    return re.search(r"\b(cluster: Cluster|run: Start|mark\.ray)\b", path.read_text("utf-8")) is not None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -159,6 +189,18 @@ def _data_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data-home")))
         patched.delenv("APP_TOOLKIT_DATA", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let each HTTP client read the certificate of one authority. To read those of all takes 25 ms."""
+    first, end, _ = Path(certifi.where()).read_text("utf-8").partition("-----END CERTIFICATE-----\n")
+    path = tmp_path_factory.mktemp("authorities") / "one.pem"
+    path.write_text(first + end)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(certifi, "where", lambda: str(path))
+        patched.setenv("SSL_CERT_FILE", str(path))
         yield
 
 

@@ -1,4 +1,4 @@
-"""The metrics of an instance on Ray: every process pushes, and the admin process exposes the sums."""
+"""The metrics of an instance on processes: every process pushes, and the admin process exposes the sums."""
 
 import os
 import re
@@ -22,8 +22,6 @@ from tests.running import runs
 
 HERE = Path(__file__).parent
 REQUESTS = "app_toolkit_requests_total"
-
-pytestmark = pytest.mark.ray
 
 
 class Measured:
@@ -65,7 +63,8 @@ class Measured:
 @pytest.fixture(scope="module")
 def measured() -> Iterator[Measured]:
     with runs() as start:
-        run: Any = start(str(HERE / "measured.py"), "--admin-port", "0", env=os.environ | {"APP_TOOLKIT_ADMIN": "true"})
+        environment = os.environ | {"APP_TOOLKIT_ADMIN": "true"}
+        run: Any = start(str(HERE / "measured.py"), "--engine", "processes", "--admin-port", "0", env=environment)
         url = run.url()
         found = re.search(r"Dashboard at (http\S+)", "".join(run.until_said("Dashboard at")))
         assert found is not None, run.said

@@ -28,6 +28,12 @@ def on_ray(env: Mapping[str, str]) -> Iterator[str]:
 
 
 @contextmanager
+def on_processes(env: Mapping[str, str]) -> Iterator[str]:
+    with runs() as start:
+        yield start(str(HERE / "traced.py"), "--engine", "processes", env=env).url()
+
+
+@contextmanager
 def in_one_process(env: Mapping[str, str]) -> Iterator[str]:
     command = [sys.executable, "-m", "app_toolkit.cli", "dev", str(HERE / "traced.py"), "--port", "0", "--no-reload"]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -56,7 +62,11 @@ def above(collector: Collector, name: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("serving", "application"),
-    [pytest.param(on_ray, "default/", marks=pytest.mark.ray, id="ray"), pytest.param(in_one_process, "", id="process")],
+    [
+        pytest.param(on_ray, "default/", marks=(pytest.mark.ray, pytest.mark.slow), id="ray"),
+        pytest.param(on_processes, "default/", id="processes"),
+        pytest.param(in_one_process, "", id="process"),
+    ],
 )
 def test_one_tree_covers_a_request_with_its_call_and_batch(serving, application) -> None:
     with collecting() as collector:

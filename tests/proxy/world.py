@@ -492,7 +492,7 @@ class Raw:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
-        self.buffer = b""
+        self.buffer = bytearray()
 
     def __enter__(self) -> "Raw":
         return self
@@ -512,21 +512,23 @@ class Raw:
     def until(self, end: bytes) -> bytes:
         while end not in self.buffer:
             assert self.more(), f"the server closed after {self.buffer!r}"
-        taken, self.buffer = self.buffer.split(end, 1)
-        return taken + end
+        return self._take(self.buffer.index(end) + len(end))
 
     def exactly(self, length: int) -> bytes:
         while len(self.buffer) < length:
             assert self.more(), f"the server closed after {self.buffer!r}"
-        taken, self.buffer = self.buffer[:length], self.buffer[length:]
-        return taken
+        return self._take(length)
 
     def rest(self) -> bytes:
         """All up to the end."""
         while self.more():
             pass
-        data, self.buffer = self.buffer, b""
-        return data
+        return self._take(len(self.buffer))
+
+    def _take(self, length: int) -> bytes:
+        taken = bytes(self.buffer[:length])
+        del self.buffer[:length]
+        return taken
 
     def answer(self, method: str = "GET") -> "Got":
         return read_response(self, method)
