@@ -84,18 +84,18 @@ class RouteTable:
 
         `path` must be decoded and without the route prefix of the application.
         """
-        path = route_path(self.root_path, path)
         key = kind, method, path
         known = self._literal.get(key)
         if known is not None:
             return known
+        path = route_path(self.root_path, path)
         partial: Match | None = None
         for entry in self._candidates(path):
             if entry.kind not in (kind, "both") or entry.pattern.match(path) is None:
                 continue
             methods = entry.methods
             if methods is None or kind == "websocket" or method in methods:
-                if path == entry.path and methods is not None:  # at most one key for each route and method
+                if path == entry.path and methods is not None:  # at most two keys for each route and method
                     self._literal[key] = entry.match
                 return entry.match
             if partial is None:

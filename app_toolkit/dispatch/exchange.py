@@ -557,7 +557,7 @@ class Exchange:
         head = self.downstream.head
         assert head is not None
         self._release()
-        self.downstream.served[self.ingress] = served_by(self.dispatcher.replica, head.stream is not None)
+        self.downstream.served[self._ingress_state.key] = served_by(self.dispatcher.replica, head.stream is not None)
         self._record(head.status, OK)
         self.downstream.finished()
 

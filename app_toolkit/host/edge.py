@@ -20,11 +20,16 @@ from app_toolkit.replica.http.connection import CallerConnection
 from app_toolkit.replica.http.head import CHUNKED, LONGEST_MEMOIZED, MEMOIZED, REASONS, CheckedHead
 from app_toolkit.replica.http.hop_request import HopRequest, new_scope
 from app_toolkit.transport import hop
-from app_toolkit.transport.pool import Pool, ResponseHead, read_fields
+from app_toolkit.transport.pool import Pool, ResponseHead, lines_of, read_fields
 from app_toolkit.transport.sockets import close_in_children, send_ahead
 from app_toolkit.types import Address, Header
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+WRITABLE = asyncio.Event()
+"""The event of all upstreams that were not paused, which nobody waits for."""
+WRITABLE.set()
 
 
 class NearReplica:
@@ -85,10 +90,11 @@ class NearUpstream:
 
     def __init__(self, near: NearReplica) -> None:
         self._near = near
-        #: Not that of another upstream: one exchange may end another one, and a context is entered only once at a time.
+        #: The context in which the exchange is told of an event, because what it begins and logs does not belong to the
+        #: request of the app. Not shared, because one exchange may end another one, and a context is entered once at a
+        #: time.
         self._context = near.context.copy()
-        self.writable = asyncio.Event()
-        self.writable.set()
+        self.writable = WRITABLE
         #: None: the exchange has got the end of the response, or has ended the attempt.
         self._exchange: Exchange | None = None
         self._request: HopRequest | None = None
@@ -124,7 +130,8 @@ class NearUpstream:
         served = near.replica.admit(request, origin, dict((*attempt, *internal)))
         request.begin(served, asyncio.get_running_loop(), near.context, near.tasks)
         body = body_of(exchange, terms)
-        self._take(request, body)
+        if body:
+            self._take(request, body)
         if sent.complete and (body or not exchange.holding):
             request.body_ended()
 
@@ -145,7 +152,8 @@ class NearUpstream:
         raise NotImplementedError("a WebSocket has a connection")
 
     def pause_reading(self) -> None:
-        self.writable.clear()
+        if self.writable.is_set():
+            self.writable = asyncio.Event()
 
     def resume_reading(self) -> None:
         self.writable.set()
@@ -161,7 +169,7 @@ class NearUpstream:
         exchange, self._exchange = self._exchange, None
         self._disconnect()
         if exchange is not None:
-            self._tell(exchange.lost, error)
+            self._context.run(exchange.lost, error)
 
     # For the request
 
@@ -179,7 +187,7 @@ class NearUpstream:
 
     def ask_for_body(self) -> None:
         if self._exchange is not None:
-            self._tell(self._exchange.informed, ResponseHead(100, REASONS[100], [], "none", None, True))
+            self._context.run(self._exchange.informed, ResponseHead(100, REASONS[100], [], "none", None, True))
 
     def start(self, head: CheckedHead, more: tuple[Header, ...], body: Any, *, head_only: bool, whole: bool) -> None:
         exchange = self._exchange
@@ -191,7 +199,7 @@ class NearUpstream:
             self.lose(ResponseUnreadable(f"{self._near.address}: a response has two content-lengths"))
             return
         self._reusable = response.reusable
-        self._tell(self._begin_response, exchange, response.copied(), body)
+        self._context.run(self._begin_response, exchange, response.copied(), body)
 
     def _begin_response(self, exchange: Exchange, response: ResponseHead, body: Any) -> None:
         exchange.response_started(response)
@@ -200,12 +208,12 @@ class NearUpstream:
 
     def write(self, data: Any) -> None:
         if self._exchange is not None:  # the app may use a mutable buffer again
-            self._tell(self._exchange.received, data if type(data) is bytes else bytes(data))
+            self._context.run(self._exchange.received, data if type(data) is bytes else bytes(data))
 
     def response_sent(self, request: HopRequest) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            self._tell(exchange.ended, self._reusable)
+            self._context.run(exchange.ended, self._reusable)
 
     def hang_up(self) -> None:
         request = self._request
@@ -225,10 +233,6 @@ class NearUpstream:
         if self._request is not None:
             self._request.disconnect()
         self.writable.set()
-
-    def _tell(self, event: Callable[..., None], *values: Any) -> None:
-        """Tell the exchange of an event. What it begins and logs does not belong to the request of the app."""
-        self._context.run(event, *values)
 
 
 @lru_cache(MEMOIZED)
@@ -253,6 +257,7 @@ def read_head(
     response = read_fields(status, REASONS.get(status) or b"HTTP/1.1 %d " % status, fields, whole)
     if whole and not has_body:
         response.extent = "none"
+    response.encoded = response.fields, lines_of(response.fields)
     return response
 
 

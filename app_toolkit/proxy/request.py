@@ -165,6 +165,7 @@ class Request(HTTPRequest):
         "expects",
         "fields",
         "forwarded",
+        "held",
         "id",
         "keep_alive",
         "length",
@@ -188,6 +189,8 @@ class Request(HTTPRequest):
         self.keep_alive = False
         self.length: int | None = None
         self.expects = False
+        #: Whether the body waits for a 100, because its size exceeds what is retained for a retry, or is unknown.
+        self.held = False
         self.websocket = False
         #: The unparsed value of `X-Request-Timeout-Seconds`.
         self.timeout: bytes | None = None
@@ -206,11 +209,6 @@ class Request(HTTPRequest):
         self.fields: list[Header] = []
         #: The internal fields for the replica that do not depend on the attempt.
         self._internal: tuple[Header, ...] = ()
-
-    @property
-    def held(self) -> bool:
-        """Whether the body waits for a 100, because its size exceeds what is retained for a retry, or is unknown."""
-        return self.body.chunked or (self.length is not None and self.length > KEPT_BODY)
 
     @property
     def missing(self) -> int | None:
@@ -382,7 +380,10 @@ class Request(HTTPRequest):
             if self.length is not None:
                 raise BadRequest("the request has a Content-Length and a transfer coding")
             self.fields.append((b"transfer-encoding", b"chunked"))
-        elif not self.length:
+            self.held = True
+        elif self.length:
+            self.held = self.length > KEPT_BODY
+        else:
             self.expects = False
         if self.expects:
             self.fields.append(EXPECTS)

@@ -1,6 +1,6 @@
 """The response to one request, as it is sent to the client."""
 
-from collections.abc import Iterable
+from functools import lru_cache
 from typing import Protocol
 
 from app_toolkit.core.identity import ReplicaSetKey
@@ -9,7 +9,7 @@ from app_toolkit.dispatch.builtin import BuiltinResponse
 from app_toolkit.dispatch.request import DISCARDED_BODY
 from app_toolkit.proxy.request import Request
 from app_toolkit.transport.frames import WebSocketFrames, close_frame
-from app_toolkit.transport.pool import ResponseHead
+from app_toolkit.transport.pool import ResponseHead, lines_of
 from app_toolkit.types import Header
 
 SERVICE_RESTART = 1012
@@ -104,20 +104,19 @@ class ClientResponse:
             visible = visible and request.expects and not self.continued
             self.continued = True
         if visible:
-            self._client.write(_head(head.status_line, (), head.fields, b"\r\n"))
+            self._client.write(b"%b\r\n%b\r\n" % (head.status_line, head.lines))
 
     def prepare(self, head: ResponseHead) -> bool:
         """Compose the head. Return whether to `start` at once, or else with the first bytes of the body."""
         request, client = self._request, self._client
         self.head = head
         self.keep = self._may_keep(head)
-        fields = head.fields
         if request.version == "1.0":
-            fields = [field for field in fields if field[0] != b"transfer-encoding"]
+            head.fields = [field for field in head.fields if field[0] != b"transfer-encoding"]
         end = self._id_line(head) if self.keep else b"connection: close\r\n" + self._id_line(head)
         # The replica's response to a WebSocket handshake already has a Date field.
-        defaults = [] if request.websocket else client.default_headers
-        self._composed = _head(head.status_line, defaults, fields, end)
+        defaults = b"" if request.websocket else _defaults(*client.default_headers)
+        self._composed = b"%b\r\n%b%b%b" % (head.status_line, defaults, head.lines, end)
         return head.extent != "sized" and head.extent != "none"
 
     def start(self) -> None:
@@ -150,8 +149,8 @@ class ClientResponse:
     def open_tunnel(self, head: ResponseHead) -> None:
         self.head = head
         self._frames = WebSocketFrames()
-        composed = _head(head.status_line, self._client.default_headers, head.fields, self._id_line(head))
-        self._client.write(composed)
+        defaults = _defaults(*self._client.default_headers)
+        self._client.write(b"%b\r\n%b%b%b" % (head.status_line, defaults, head.lines, self._id_line(head)))
 
     def close_tunnel(self, why: str) -> None:
         """Close the tunnel, with a close frame unless the replica has sent one or was lost within a frame."""
@@ -178,7 +177,8 @@ class ClientResponse:
             request.id,
             b"" if self.keep else b"connection: close\r\n",
         )
-        self._client.write(_head(own.status_line, self._client.default_headers, (), end) + body)
+        defaults = _defaults(*self._client.default_headers)
+        self._client.write(b"%b\r\n%b%b%b" % (own.status_line, defaults, end, body))
 
     def finished(self) -> None:
         self._client.finished(self._request, self.keep)
@@ -206,11 +206,7 @@ class ClientResponse:
         return b"x-request-id: %b\r\n\r\n" % self._request.id
 
 
-def _head(status_line: bytes, first: Iterable[Header], fields: Iterable[Header], end: bytes) -> bytes:
-    lines = [status_line, b"\r\n"]
-    for name, value in first:
-        lines += (name, b": ", value, b"\r\n")
-    for name, value in fields:
-        lines += (name, b": ", value, b"\r\n")
-    lines.append(end)
-    return b"".join(lines)
+@lru_cache(16)
+def _defaults(*fields: Header) -> bytes:
+    """Encode the default fields of a server as lines. They are the same for one second, because one is the date."""
+    return lines_of(fields)

@@ -87,7 +87,8 @@ class CorkedTransport(asyncio.Transport):
             # The connection may have been lost meanwhile, and some event loops then raise an error on a write.
             if not self._inner.is_closing():
                 self._inner.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            self._forget()
+            pieces.clear()
+            self._size = 0
 
     def write_eof(self) -> None:
         self.flush()
@@ -98,12 +99,9 @@ class CorkedTransport(asyncio.Transport):
         self._inner.close()
 
     def abort(self) -> None:
-        self._forget()
-        self._inner.abort()
-
-    def _forget(self) -> None:
         self._pieces.clear()
         self._size = 0
+        self._inner.abort()
 
     # Delegated to the inner transport
 

@@ -5,7 +5,7 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, cast
 from weakref import WeakSet
@@ -66,6 +66,16 @@ class ResponseHead:
     """The keys that the replica holds, as encoded by `hop.encode_holdings`. None: no keys have places there."""
     closes: bool = False
     """Whether the app sent `Connection: close`, so that the connection of the client must be closed."""
+    encoded: tuple[list[Header], bytes] | None = None
+    """Fields, and these as lines of a head, if several responses have the same ones. None: they are not encoded."""
+
+    @property
+    def lines(self) -> bytes:
+        """The fields as lines of a head."""
+        encoded = self.encoded
+        if encoded is not None and encoded[0] is self.fields:  # no filter has replaced them
+            return encoded[1]
+        return lines_of(self.fields)
 
     def copied(self) -> "ResponseHead":
         """Return a copy. Both have the same list of fields."""
@@ -79,6 +89,7 @@ class ResponseHead:
             self.stream,
             self.holdings,
             self.closes,
+            self.encoded,
         )
 
 
@@ -393,6 +404,14 @@ class PooledConnection(asyncio.Protocol):
             self.transport.abort()
         if listener is not None:
             listener.lost(ResponseUnreadable(f"{self.address}: {reason}"))
+
+
+def lines_of(fields: Iterable[Header]) -> bytes:
+    """Encode fields as lines of a head."""
+    pieces: list[bytes] = []
+    for name, value in fields:
+        pieces += (name, b": ", value, b"\r\n")
+    return b"".join(pieces)
 
 
 def read_fields(status: int, status_line: bytes, fields: list[Header], bodyless: bool) -> ResponseHead:

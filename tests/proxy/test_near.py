@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.traffic import MirrorCounts
 from app_toolkit.dispatch.filters.mirror import Mirroring
 from app_toolkit.observability.records import CUT
@@ -54,6 +55,17 @@ def test_a_handler_ends_at_the_deadline_of_its_request(world: World) -> None:
         assert (late.status, late.error) == (504, "deadline_exceeded")
     assert replica.journal.events == ["wait began"]
     eventually(lambda: replica.admission.statistics().running == 0)
+
+
+@near
+def test_responses_with_the_same_head_do_not_share_the_field_of_a_filter(own: World) -> None:
+    own.edge.call(lambda: own.edge.proxy.configure(HTTPOptions(server_timing=True)))
+    own.one()
+    with own.raw() as raw:
+        for _ in range(3):
+            raw.send(b"GET /hello HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert raw.until(b"\r\n\r\n").count(b"server-timing: ") == 1
+            raw.until(b"}")
 
 
 @near

@@ -31,7 +31,7 @@ class Caller(Protocol):
     """
 
     writable: asyncio.Event
-    """Set while the caller reads fast enough."""
+    """Set while the caller reads fast enough. It may be another event after it was set."""
 
     def pause_body(self) -> None:
         """Let the caller wait before it sends more of the body."""
@@ -115,7 +115,6 @@ class HopRequest(ReplicaRequest):
         self.keep_alive = keep_alive
         self.head_only = scope["method"] == "HEAD"
         self._caller = caller
-        self._writable = caller.writable
         self._expects = expects
         self._framed = framed
 
@@ -221,7 +220,7 @@ class HopRequest(ReplicaRequest):
 
     async def send(self, message: Message) -> None:
         while not self._put(message):
-            await self._writable.wait()
+            await self._caller.writable.wait()
         if self._yields:
             self._yields = False
             await asyncio.sleep(0)
@@ -256,7 +255,7 @@ class HopRequest(ReplicaRequest):
             head = CheckedHead(head.status, for_caller(head.fields), head.length)
         if self._keep(head):
             return True
-        if not (self.gone or self._writable.is_set()):
+        if not (self.gone or self._caller.writable.is_set()):
             return False
         more = self._stream_fields(head)
         self.stage = TRANSITIONS[self.stage, STARTED]
@@ -269,7 +268,7 @@ class HopRequest(ReplicaRequest):
         if head is not None and not self._begins_body(len(body), more):
             self._yields = True  # a response with an empty body must not block the event loop
             return True
-        if not (self.gone or self._writable.is_set()):
+        if not (self.gone or self._caller.writable.is_set()):
             return False
         if head is not None:
             self._head = None
@@ -340,11 +339,11 @@ class HopRequest(ReplicaRequest):
 
     async def respond(self, status: int, fields: Sequence[Header], body: bytes) -> None:
         while not self._respond(status, fields, body):
-            await self._writable.wait()
+            await self._caller.writable.wait()
 
     def _respond(self, status: int, fields: Sequence[Header], body: bytes) -> bool:
         """Write a complete response, unless that has to wait. Return whether it was written, or nobody gets it."""
-        if not (self.gone or self._writable.is_set()):
+        if not (self.gone or self._caller.writable.is_set()):
             return False
         if self.stage is not REPLACED and self.stage is not COMPLETE:
             self.stage = TRANSITIONS[TRANSITIONS[self.stage, STARTED], ENDED]
