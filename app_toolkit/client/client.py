@@ -100,6 +100,14 @@ class Client(ABC):
     def report_ready(self) -> None:  # noqa: B027
         """Let the program that has started this local instance know that its applications serve."""
 
+    def hand_over(self) -> bool:
+        """Let this local instance serve on after the end of this process, which has started it in the foreground.
+
+        From then on, signals reach the first process of the instance, which drains it and says so. Return False if
+        this process must stay.
+        """
+        return False
+
     def detach(self) -> str:
         """Let the instance that this client has started go on after the end of this process.
 

@@ -123,7 +123,7 @@ class Cluster(OneInstance):
 
 
 @pytest.fixture
-def app(_planned_here: None, tmp_path: Path) -> Path:
+def app(_planned_here: None, _planned_in_forks: None, tmp_path: Path) -> Path:
     path = tmp_path / "app" / "shop.py"
     path.parent.mkdir()
     path.write_text(APP)

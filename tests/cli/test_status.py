@@ -139,7 +139,7 @@ def test_slow_requests_are_shown_with_their_stages_and_calls(
     running.slow_requests = [replace(request, calls=(call,))]
     assert command("slow", "shop/web", "-n", "5") == 0
     assert running.did == ["auto", ("shop/web", 5), "close"]
-    assert capsys.readouterr().out.split() == page("docs/debugging.md").shown("text")[0].split()
+    assert capsys.readouterr().out.split() == page("docs/observability.md").shown("text")[0].split()
     assert command("slow", "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == json.loads(json.dumps(asdict(running.slow_requests[0])))

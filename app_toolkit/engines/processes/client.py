@@ -75,6 +75,11 @@ class ProcessControl:
         while is_alive(self.services.path_of(SUPERVISOR)):
             time.sleep(ENDED_POLL_S)
 
+    @property
+    def shows_records(self) -> bool:
+        """Whether this process writes the log records of the instance."""
+        return self._output is not None
+
     def release(self) -> None:
         """Let an instance that this process has started go on after the end of this process."""
         if self._supervisor is not None:
@@ -172,6 +177,11 @@ class ProcessClient(RemoteClient):
 
     def report_ready(self) -> None:
         call(self.services.path_of(SUPERVISOR), "ready", timeout_s=ALIVE_S)
+
+    def hand_over(self) -> bool:
+        if not self.is_local or self._control.shows_records:
+            return False
+        return bool(call(self.services.path_of(SUPERVISOR), "hand_over", timeout_s=ALIVE_S))
 
     def detach(self) -> str:
         self._control.release()
