@@ -137,6 +137,8 @@ class DeploymentKeywords(TypedDict, total=False):
     """extra replicas during an update; a share, "25%", is rounded up. Default: 25%"""
     max_unavailable: int | str
     """replicas that may be missing during an update; a share is rounded down. Default: 0"""
+    min_healthy_s: float
+    """seconds that a new, healthy replica must have served before an old one drains for it. Default: 0.0"""
     startup_timeout_s: float
     """seconds from placement until a replica must be ready. Default: 300.0"""
     graceful_shutdown_timeout_s: float

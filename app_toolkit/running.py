@@ -443,6 +443,11 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
     _lock.wait_for(lambda: _connection is None)
     if _driver is not None:
         _check_start(options, start_options() if _driver.client.is_local else None)
+        present, named = _driver.client.engine, options.get("engine")
+        if named not in (None, present):
+            raise ConfigError(f"run() cannot apply engine = {named!r}: this process runs applications on {present}")
+        if (address := options.get("address")) is not None:
+            _driver.client.check_address(address)
         _driver.client.acquire_lease()
         return _driver
     if handles.runs_elsewhere():

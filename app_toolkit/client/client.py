@@ -20,7 +20,7 @@ from app_toolkit.client.commands import (
 )
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
 from app_toolkit.config.models import Capability, HTTPOptions
-from app_toolkit.config.options import TrafficOptions
+from app_toolkit.config.options import EngineName, TrafficOptions
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.rollout import Reverted
@@ -54,6 +54,9 @@ class Client(ABC):
 
         Raises the error of the command, and `InstanceEnded` if the instance was shut down.
         """
+
+    engine: ClassVar[EngineName | None] = None
+    """What runs the replicas; None: not known."""
 
     def check_address(self, address: str) -> None:  # noqa: B027
         """Raise `ConfigError` if this is the address of another instance than that of this client."""

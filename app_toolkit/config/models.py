@@ -405,6 +405,8 @@ class DeploymentConfig(IngressPolicy):
     """extra replicas during an update; a share, "25%", is rounded up"""
     max_unavailable: Annotated[Amount, Field(json_schema_extra=PROCESSES)] = 0
     """replicas that may be missing during an update; a share is rounded down"""
+    min_healthy_s: Annotated[float, Field(ge=0, le=3_600, json_schema_extra=PROCESSES)] = 0.0
+    """seconds that a new, healthy replica must have served before an old one drains for it"""
     startup_timeout_s: Annotated[float, Field(gt=0, le=86_400, json_schema_extra=PROCESSES)] = 300.0
     """seconds from placement until a replica must be ready"""
     graceful_shutdown_timeout_s: Annotated[float, Field(ge=0, le=86_400, json_schema_extra=PROCESSES)] = 20.0

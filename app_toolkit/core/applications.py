@@ -358,6 +358,7 @@ def _replica_set_spec(
         max_per_node=config.max_replicas_per_node,
         max_surge=config.max_surge,
         max_unavailable=config.max_unavailable,
+        min_healthy_s=config.min_healthy_s,
         startup_timeout_s=config.startup_timeout_s,
         graceful_shutdown_timeout_s=config.graceful_shutdown_timeout_s,
         health_check_period_s=config.health_check_period_s,

@@ -180,6 +180,8 @@ class ReplicaSetSpec:
     `"25%"`."""
     max_unavailable: int | str = 0
     """How many replicas fewer than the target may serve during a replacement."""
+    min_healthy_s: float = 0.0
+    """The seconds that a new replica must have served before an old one drains for it."""
     apart: bool = False
     """Whether all old replicas must have ended before new ones start, regardless of `max_surge` and
     `max_unavailable`."""
@@ -402,7 +404,7 @@ def plan(spec: ReplicaSetSpec | None, record: ReplicaSetRecord, now: float, epoc
     # Actions for single replicas are noted first: a kill makes room, and is a failure that delays the next start.
     for action in actions:
         record = noted(record, action, now)
-    moves = _moves(desired, record)
+    moves = _moves(desired, record, now)
     actions += moves.leave
     held_until = restarts.not_before(record.failures, desired.template_hash, desired.target)
     if held_until is None or now >= held_until:
@@ -427,8 +429,10 @@ def due(spec: ReplicaSetSpec | None, record: ReplicaSetRecord) -> float | None:
     desired = spec or orphan_spec(record)
     times = [at for replica in record.replicas for at, _ in _next(desired, replica)]
     held_until = restarts.not_before(record.failures, desired.template_hash, desired.target)
-    if held_until is not None and _moves(desired, record).starts:
+    if held_until is not None and _moves(desired, record, held_until).starts:
         times.append(held_until)
+    available = {_available_at(desired, replica) for replica in record.replicas if desired.min_healthy_s} - {None}
+    times += [at for at in available if at is not None and _moves(desired, record, at).leave]
     return min(times, default=None)
 
 
@@ -536,7 +540,14 @@ class _Moves:
     starts: int
 
 
-def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord) -> _Moves:
+def _available_at(spec: ReplicaSetSpec, replica: ReplicaRecord) -> float | None:
+    """Return the time from which a replica can take the place of an old one; None: it is not healthy yet."""
+    if not replica.ready or replica.failed_probes:
+        return None
+    return (replica.since if replica.serving_since is None else replica.serving_since) + spec.min_healthy_s
+
+
+def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord, now: float) -> _Moves:
     live = [r for r in record.replicas if r.phase not in (Phase.DRAINING, Phase.STOPPING)]
 
     # A starting replica serves no requests and may always leave. A running replica may leave only while enough others
@@ -547,9 +558,10 @@ def _moves(spec: ReplicaSetSpec, record: ReplicaSetRecord) -> _Moves:
     outdated = [replica for replica in reversed(known) if _is_outdated(spec, replica)]
     old = {replica.id for replica in outdated}
     current = [replica for replica in known if replica.id not in old]
-    # An outdated replica leaves only if a ready replica takes its place. A superfluous replica needs no replacement.
+    # An outdated replica leaves only if an available one takes its place. A superfluous replica needs no replacement.
     serving = [r for r in live if r.phase is not Phase.STARTING]
-    sound = {r.id for r in serving if r.id in old or (r.ready and not r.failed_probes)}
+    available = {r.id for r in serving if (at := _available_at(spec, r)) is not None and at <= now}
+    sound = available | (old & {r.id for r in serving})
     floor = 0 if spec.apart else spec.target - spec.unavailable
     spare, replaceable = len(serving) - floor, len(sound) - floor
     leave: list[Action] = []

@@ -52,6 +52,7 @@ def another_spec(rng):
     waves = {"max_surge": surge, "max_unavailable": unavailable}
     limits = RecyclingConfig(max_requests=100, max_memory=100, max_age_s=60, jitter=0.5)
     waves["recycling"] = rng.choice([None, limits])
+    waves["min_healthy_s"] = rng.choice([0.0, 4.5])
     return replica_set_spec(template_hash, rng.randint(0, 5), another_live(rng), spread=spread, **waves)
 
 
@@ -253,6 +254,17 @@ def test_how_many_may_be_there_and_may_be_missing(max_surge, max_unavailable, ta
 )
 def test_a_wave(why, waves, have, expected):
     assert planned(replica_set_spec("v2", 4, **waves), replica_set(*have)) == expected, why
+
+
+def test_an_old_replica_leaves_once_a_new_one_has_been_ready_for_long_enough():
+    spec, record = replica_set_spec("v2", 2, min_healthy_s=2.5), replica_set(("v1", RUN), ("v1", RUN), ("v2", RUN))
+    assert planned(spec, record, 2.4) == []
+    assert due(spec, record) == 2.5
+    assert planned(spec, record, 2.5) == ["Retire r2"]
+    failing = take(record, ProbeFailed(ReplicaId("r3"), "ill"), 2.4)
+    assert planned(spec, failing, 2.5) == []
+    served_longer = replace(record, replicas=(*record.replicas[:2], replace(record.replicas[2], serving_since=-1.0)))
+    assert planned(spec, served_longer, 1.5) == ["Retire r2"]
 
 
 def test_the_first_probe_of_a_replica_is_due_when_it_has_started():

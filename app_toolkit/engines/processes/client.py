@@ -160,6 +160,8 @@ class ProcessClient(RemoteClient):
     An instance that this process has started ends with the connection.
     """
 
+    engine = "processes"
+
     def __init__(
         self, services: ProcessServices, supervisor: OwnSupervisor | None = None, *, is_local: bool = False
     ) -> None:

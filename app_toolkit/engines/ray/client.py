@@ -91,6 +91,8 @@ class RayClient(RemoteClient):
     * A local Ray ends with the connection. A cluster that was joined is not changed.
     """
 
+    engine = "ray"
+
     def __init__(self, controller: Any, local: LocalRay | None = None, *, joined: bool = True) -> None:
         """`joined`: this client made the process a driver, so `close` disconnects it from Ray."""
         super().__init__(RayControl(controller, local, joined=joined), is_local=local is not None)
