@@ -19,7 +19,7 @@ from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.config.project import read_project
-from app_toolkit.config.settings import machine_resources
+from app_toolkit.config.settings import start_options
 from app_toolkit.core.status import FAILED, InstanceStatus
 from app_toolkit.engines.processes import machine
 from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
@@ -93,7 +93,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
             if specs is None:
                 return
             manifest = manifest_of(options, specs, screen)
-            with screen.working("Starting the instance" if options.address is None else "Joining the cluster"):
+            with screen.working("Starting the instance" if options.address is None else "Joining the instance"):
                 client = launch.start(engine, specs, options.address)
         except KeyboardInterrupt:
             return
@@ -112,7 +112,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
             _drain(client, screen)
         except KeyboardInterrupt:
             is_local = options.address is None
-            rest = "The remaining requests are aborted." if is_local else "The cluster completes the drain."
+            rest = "The remaining requests are aborted." if is_local else "The instance completes the drain."
             screen.say(f"Stopped waiting. {rest}")
         except InstanceEnded as error:
             screen.say(f"The instance has ended: {error}.")
@@ -151,7 +151,7 @@ def plannings(options: RunOptions, fork: Callable[[], None] | None = None) -> It
 
 def _warn_of_few_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> None:
     available, reserved = machine.cpus(), sum(spec.num_cpus for spec in specs)
-    if reserved > available and "CPU" not in machine_resources():
+    if reserved > available and "CPU" not in (start_options().resources or {}):
         screen.say(
             f"The replicas reserve {reserved:g} CPUs; this machine has {available:g}. The replicas will share them. "
             "Reduce `num_replicas` or `num_cpus` if the app is slow."

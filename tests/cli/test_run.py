@@ -97,7 +97,7 @@ class Scripted(OneInstance):
         self.running: dict[str, ApplicationSpec] = {}
         self.number = -1
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> "Scripted":
+    def start(self, *, address: str | None, num_cpus: float | None = None, **_: object) -> "Scripted":
         self.did.append("start")
         self.on_start()
         self.num_cpus = num_cpus
@@ -305,9 +305,9 @@ def test_error_of_a_proxy_that_does_not_start_is_shown(app: str) -> None:
 
 def test_run_ends_if_a_replica_can_never_be_placed(app: str) -> None:
     waits = group("default/chat", 0, 2, "waiting_for_resources", asks="1 GPU")
-    never = group("default/chat", 0, 2, "failed", asks="2 GPU", last_error="r-1 asks for 2 GPU; the cluster has 1 GPU")
+    never = group("default/chat", 0, 2, "failed", asks="2 GPU", last_error="r-1 asks for 2 GPU; the instance has 1 GPU")
     engine = Scripted(lambda: status(waits), lambda: status(never))
-    with pytest.raises(PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the cluster has 1 GPU$"):
+    with pytest.raises(PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the instance has 1 GPU$"):
         ran(app, engine)
     assert engine.did == ["start", "deploy", "leave", "close"]
 

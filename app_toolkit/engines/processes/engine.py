@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app_toolkit.client.client import Client, Driver, Engine, Plan, Planning
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.config.settings import logs_to_stdout
+from app_toolkit.config.settings import start_options
 from app_toolkit.engines.processes import systemd
 from app_toolkit.engines.processes.sessions import PREFIX, new_session, running
 from app_toolkit.errors import ConfigError
@@ -65,7 +65,7 @@ class ProcessEngine(Engine):
         if command:
             os._exit(supervisor.run(command))
         self._services = services
-        return not logs_to_stdout()  # the processes of such an instance write no errors
+        return start_options().log_file != "-"  # the processes of such an instance write no errors
 
     def planning(self, app: str) -> Planning:
         from app_toolkit.engines.processes.planning import TemplatePlanning
@@ -84,10 +84,17 @@ class ProcessEngine(Engine):
     def start_in_background(self, http: HTTPOptions) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
 
-        supervisor = OwnSupervisor(http)
+        supervisor = OwnSupervisor(http, in_background=True)
         return ProcessClient(supervisor.services, supervisor, is_local=True)
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+    def start(
+        self,
+        *,
+        address: str | None,
+        num_cpus: float | None = None,
+        with_lease: bool = True,
+        http: HTTPOptions | None = None,
+    ) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
 
         if address is not None:
@@ -96,7 +103,7 @@ class ProcessEngine(Engine):
             # No lease: the instance ends with its first process, and the command may end before.
             return ProcessClient(self._services, is_local=True)
         else:
-            supervisor = OwnSupervisor()
+            supervisor = OwnSupervisor(http)
             client = ProcessClient(supervisor.services, supervisor, is_local=True)
         if with_lease:
             client.acquire_lease()
@@ -114,7 +121,8 @@ class ProcessEngine(Engine):
     def connect(self, address: str | None) -> Client:
         client = self.find(address)
         if client is None:
-            raise ConfigError(f"no app_toolkit instance runs on this machine with the address {address or 'auto'}")
+            which = "" if address in (None, "auto") else f" with the address {address!r}"
+            raise ConfigError(f"no instance runs on this machine{which}: start one with `app-toolkit up`")
         return client
 
     def drive(self, client: Client) -> Driver:

@@ -18,6 +18,7 @@ from functools import partial
 from fastapi import APIRouter
 
 from app_toolkit.client.client import Plan
+from app_toolkit.config import settings
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
@@ -122,6 +123,7 @@ class Supervisor:
                 `RELEASED` before. None: it has no owner.
         """
         self._command = command
+        settings.set_address(self._services.session)
         adopt_orphans()
         self._controller_listener = listen(self._services.path_of(CONTROLLER))
         server = Server(self._listener, self._receive)
