@@ -257,9 +257,7 @@ def run(
 ) -> None:
     """Serve an app, or all apps of a file, with replicas. Press Ctrl-C to drain and stop."""
     chosen, what = _served(context, target, app_dir)
-    options = RunOptions(
-        **what, plan=chosen.part(PlanOptions), address=chosen.address, reload=reload, command_line=main
-    )
+    options = RunOptions(**what, plan=chosen.part(PlanOptions), address=chosen.address, reload=reload)
     set_start_options(chosen)
     screen = Screen.of_server(stderr=chosen.log_file is not None)
     for name in StartOptions.model_fields:

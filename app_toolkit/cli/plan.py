@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TextIO
+from typing import TextIO
 
 from app_toolkit.cli.forked import ForkedCommand
 from app_toolkit.cli.target import Target, load
+from app_toolkit.client.client import CANCEL_POLL_S, Planning
 from app_toolkit.config.files import ConfigFile
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
@@ -26,9 +26,6 @@ from app_toolkit.observability.logs import handle_uvicorn_loggers
 from app_toolkit.planning import plan
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.ending import descendants, end_processes
-
-CANCEL_POLL_S = 0.2
-"""Seconds between two checks whether a wait for a child process has been cancelled."""
 
 AT_ONCE = 4
 """The number of applications of a file that are imported at the same time."""
@@ -110,11 +107,8 @@ def _with_splits(spec: ApplicationSpec, file: ConfigFile) -> ApplicationSpec:
     return spec
 
 
-class Planning:
-    """The planning of one application in a child process.
-
-    The child itself reports errors of the app to the user, on the shared standard error.
-    """
+class PlanCommand(Planning):
+    """The planning of one application by the command `plan`, in a child process."""
 
     process: "subprocess.Popen[bytes] | ForkedCommand"
 
@@ -140,11 +134,6 @@ class Planning:
         )
 
     def result(self, goes_on: Callable[[], bool]) -> ApplicationSpec | None:
-        """Wait for the plan. Return None as soon as `goes_on` returns False.
-
-        Raises `SystemExit` with the exit code of the child if the child has reported an error, and `PlanningError` if
-        the child ended without a plan in another way.
-        """
         has_ended = False
         while goes_on():
             try:
@@ -167,12 +156,7 @@ class Planning:
             return ApplicationSpec(**spec)
         return None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self.process.poll() is None:
             started_by_app = descendants(self.process.pid)
             self.process.kill()
@@ -185,8 +169,8 @@ class Planning:
 
 def planning_of(
     target: str | None, app_dir: Path | None, options: PlanOptions, fork: Callable[[], None] | None = None
-) -> Planning:
-    """Start planning one app with these options. `fork`: as of `Planning`."""
+) -> PlanCommand:
+    """Start planning one app with these options. `fork`: as of `PlanCommand`."""
     arguments = ["--name", options.name, "--route-prefix", options.route_prefix, "--loop", options.loop]
     if options.num_replicas is not None:
         arguments += ["--num-replicas", str(options.num_replicas)]
@@ -194,31 +178,45 @@ def planning_of(
         arguments += ["--stream-log", options.stream_log]
     if app_dir is not None:
         arguments += ["--app-dir", str(app_dir)]
-    return Planning(target or "the app", arguments if target is None else [*arguments, "--", target], fork)
+    return PlanCommand(target or "the app", arguments if target is None else [*arguments, "--", target], fork)
 
 
 @contextmanager
 def plannings_of(
     file: ConfigFile, *, rest: bool = False, fork: Callable[[], None] | None = None
 ) -> Iterator[Iterator[Planning]]:
-    """Plan all applications of a file, `AT_ONCE` at the same time. The next one starts when another is consumed.
+    """Plan all applications of a file, as `started` does.
 
-    Each has a process of its own, because their modules may have the same names. `rest`: the file has mistakes that
-    have been reported, so plan only the part that can be read. `fork`: as of `Planning`.
+    `rest`: the file has mistakes that have been reported, so plan only the part that can be read. `fork`: as of
+    `PlanCommand`.
+    """
+
+    def start(name: str) -> Planning:
+        arguments = ["--application", name, *(["--rest"] if rest else []), "--", file.document.source]
+        return PlanCommand(name, arguments, fork)
+
+    with started(file.applications, start) as plannings:
+        yield plannings
+
+
+@contextmanager
+def started(names: Iterable[str], start: Callable[[str], Planning]) -> Iterator[Iterator[Planning]]:
+    """Plan applications, `AT_ONCE` at the same time. The next one starts when another is consumed.
+
+    Each has a process of its own, because their modules may have the same names.
     """
     with ExitStack() as stack:
-        names = iter(file.applications)
+        left = iter(names)
 
-        def start(name: str) -> Planning:
-            arguments = ["--application", name, *(["--rest"] if rest else []), "--", file.document.source]
-            return stack.enter_context(Planning(name, arguments, fork))
+        def started(name: str) -> Planning:
+            return stack.enter_context(start(name))
 
-        started = deque(map(start, islice(names, AT_ONCE)))
+        running = deque(map(started, islice(left, AT_ONCE)))
 
         def each() -> Iterator[Planning]:
-            while started:
-                yield started.popleft()
-                started.extend(map(start, islice(names, 1)))
+            while running:
+                yield running.popleft()
+                running.extend(map(started, islice(left, 1)))
 
         yield each()
 

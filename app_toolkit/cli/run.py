@@ -1,26 +1,28 @@
 """The command `run`: serves apps in the foreground, until a signal asks it to stop."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
 from app_toolkit import launch
-from app_toolkit.cli.plan import Planning, planning_of, plannings_of, results
+from app_toolkit.cli.plan import plan_application, plan_here, planning_of, plannings_of, results, started
 from app_toolkit.cli.reload import Reloading
-from app_toolkit.cli.screen import Screen
-from app_toolkit.client.client import Client, Engine
+from app_toolkit.cli.screen import Screen, report
+from app_toolkit.cli.target import resolve
+from app_toolkit.client.client import Client, Engine, Planning
 from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.client.progress import ended, is_serving, rows, serving_at
 from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
+from app_toolkit.config.project import read_project
 from app_toolkit.config.settings import start_options
 from app_toolkit.core.status import FAILED, InstanceStatus
 from app_toolkit.engines.processes import machine
-from app_toolkit.errors import ConfigError, InstanceEnded
+from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
 from app_toolkit.launch import Manifest
 from app_toolkit.planning import shared_logs, stream_log_warnings, with_sources
 
@@ -53,6 +55,21 @@ class RunOptions:
         bound = {"host": address[0], "port": address[1]}
         return replace(self, http=self.http.model_copy(update=bound), named=self.named.model_copy(update=bound))
 
+    def plan_one(self, name: str) -> ApplicationSpec:
+        """Import and plan the target, or the application of this name in the file.
+
+        Raises `SystemExit` after an error of the app was reported.
+        """
+        try:
+            if self.file is not None:
+                return plan_application(self.file, name)
+            entrypoint = read_project(Path.cwd()).entrypoint
+            target = resolve(self.target, folder=Path.cwd(), entrypoint=entrypoint, app_dir=self.app_dir)
+            return plan_here(target, self.plan)
+        except ToolkitError as error:
+            report(error)
+            raise SystemExit(ConfigError.exit_code) from None
+
     def applied(self, spec: ApplicationSpec) -> ApplicationSpec:
         """Return the spec with each reference replaced by the value of its variable."""
         return spec if self.file is None else applied(spec, self.variables)
@@ -67,8 +84,8 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
         raise ConfigError("--reload needs replicas on processes of this machine: use it with --engine processes")
     options = options if options.address is not None else options.at(engine.inherited_address())
     launch.check(engine, options.address, options.http)
-    forks = options.address is None and engine.begin_instance(options.http)
-    with Interrupts() as interrupts, plannings(options, options.command_line if forks else None) as planned:
+    is_begun = options.address is None and engine.begin_instance(options.http, options.plan_one)
+    with Interrupts() as interrupts, _in_instance(options, engine) if is_begun else plannings(options) as planned:
         engine.preload()  # while child processes import the apps
         try:
             with screen.working("Importing the app"):
@@ -116,9 +133,14 @@ def manifest_of(options: RunOptions, specs: Sequence[ApplicationSpec], screen: S
     return Manifest([options.applied(spec) for spec in planned], code, options.http, options.named)
 
 
+def _in_instance(options: RunOptions, engine: Engine) -> AbstractContextManager[Iterable[Planning]]:
+    """Start planning as `plannings` does, in processes of the instance that has begun."""
+    return started([options.plan.name] if options.file is None else options.file.applications, engine.planning)
+
+
 @contextmanager
 def plannings(options: RunOptions, fork: Callable[[], None] | None = None) -> Iterator[Iterable[Planning]]:
-    """Start planning the target, or all applications of the file. `fork`: as of `Planning`."""
+    """Start planning the target, or all applications of the file. `fork`: as of `PlanCommand`."""
     if options.file is not None:
         with plannings_of(options.file, fork=fork) as several:
             yield several

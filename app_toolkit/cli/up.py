@@ -5,10 +5,10 @@ from contextlib import nullcontext, suppress
 from threading import Thread
 
 from app_toolkit import launch
-from app_toolkit.cli.plan import Planning, results
+from app_toolkit.cli.plan import results
 from app_toolkit.cli.run import RunOptions, manifest_of, plannings
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.client import Client, Engine
+from app_toolkit.client.client import Client, Engine, Planning
 from app_toolkit.client.commands import Listen
 from app_toolkit.client.progress import is_serving, rows, serving_at
 from app_toolkit.config.models import ApplicationSpec

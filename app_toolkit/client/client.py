@@ -19,7 +19,7 @@ from app_toolkit.client.commands import (
     Rollback,
 )
 from app_toolkit.client.progress import Row, ended, is_serving, rows, unfinished
-from app_toolkit.config.models import Capability, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, Capability, HTTPOptions
 from app_toolkit.config.options import EngineName, TrafficOptions
 from app_toolkit.core.identity import ReplicaSetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
@@ -31,6 +31,12 @@ from app_toolkit.interfaces import Callee
 from app_toolkit.observability.event_log import LoggedEvent
 
 R = TypeVar("R")
+
+Plan = Callable[[str], ApplicationSpec]
+"""Imports the app of this name and plans it. Reports its errors to the user, and raises `SystemExit` then."""
+
+CANCEL_POLL_S = 0.2
+"""Seconds between two checks whether a wait for a child process has been cancelled."""
 
 WATCH_POLL_S = 0.5
 """The maximum duration of one wait for a change in seconds. A Ctrl-C takes effect when the wait ends."""
@@ -246,6 +252,30 @@ class Driver(Protocol):
         ...
 
 
+class Planning(ABC):
+    """The planning of one application in a process of its own. The process reports errors of the app to the user."""
+
+    @abstractmethod
+    def result(self, goes_on: Callable[[], bool]) -> ApplicationSpec | None:
+        """Wait for the plan. Return None as soon as `goes_on` returns False.
+
+        Raises `SystemExit` with the exit code of the process if it has reported an error, and `PlanningError` if it
+        ended without a plan in another way.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the process, and all that the app has started in it, unless it has become a part of an instance."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class Engine(ABC):
     """Starts instances and connects to them. A *cluster* is what an instance runs on."""
 
@@ -273,13 +303,17 @@ class Engine(ABC):
         """
         return None
 
-    def begin_instance(self, http: HTTPOptions) -> bool:
+    def begin_instance(self, http: HTTPOptions, plan: Plan) -> bool:
         """Begin an instance that ends with this process, if `start` without an address needs it.
 
         After the call, a child of this process may continue instead of it, so call it before there are threads. Return
-        whether that is so, and this process can be forked as well. `http`: the options of the first proxy.
+        whether that is so, and `planning` can be called. `http`: the options of the first proxy.
         """
         return False
+
+    def planning(self, app: str) -> Planning:
+        """Start planning an app by the `plan` of `begin_instance`, in a process that can serve the app afterwards."""
+        raise NotImplementedError
 
     def check_background(self) -> None:
         """Raise `ConfigError` if `start_in_background` cannot start an instance."""

@@ -62,6 +62,11 @@ def read_variables(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def all_variables() -> dict[str, str]:
+    """Return a copy of the environment variables of this process. Some may be secrets."""
+    return dict(os.environ)
+
+
 def set_variables(variables: Mapping[str, str]) -> None:
     """Set environment variables of this process, and of those that it starts."""
     os.environ.update(variables)

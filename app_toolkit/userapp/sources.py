@@ -108,6 +108,19 @@ def read(hash: str, archive: bytes | None) -> dict[str, bytes]:
         raise TargetError(f"the source files of this application cannot be read: {error}") from None
 
 
+def are_older(folder: str, files: Mapping[str, bytes], time_ns: int) -> bool:
+    """Return whether these files are those of a folder, and were so at a time. `time_ns`: nanoseconds since 1970."""
+    for name, content in files.items():
+        path = Path(folder, name)
+        try:
+            status = path.stat()
+            if max(status.st_mtime_ns, status.st_ctime_ns) >= time_ns or path.read_bytes() != content:
+                return False
+        except OSError:  # it does not exist any more
+            return False
+    return True
+
+
 def use(folder: str, files: Mapping[str, bytes]) -> None:
     """Make this process import these files of a folder from the snapshot from now on, whatever is on disk."""
     sources = {os.path.join(folder, *name.split("/")): content for name, content in files.items()}

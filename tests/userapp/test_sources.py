@@ -14,7 +14,7 @@ import pytest
 
 from app_toolkit.errors import TargetError
 from app_toolkit.userapp import sources
-from app_toolkit.userapp.sources import read, take, use
+from app_toolkit.userapp.sources import are_older, read, take, use
 
 
 @pytest.fixture
@@ -157,3 +157,13 @@ def test_module_outside_the_snapshot_is_imported_from_disk(app: Path) -> None:
     assert imported(app, "snapped_shop.snapped_new").SAID == "new"
     with pytest.raises(ModuleNotFoundError):
         imported(app, "snapped_nowhere")
+
+
+def test_files_are_those_on_disk_until_one_of_them_changes(app: Path) -> None:
+    snapshot = take(app)
+    files = read(snapshot.hash, snapshot.archive)
+    changed = max((app / name).stat().st_ctime_ns for name in files)
+    assert are_older(str(app), files, changed + 1)
+    assert not are_older(str(app), files, changed)
+    (app / next(iter(files))).unlink()
+    assert not are_older(str(app), files, sys.maxsize)

@@ -5,8 +5,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from app_toolkit.client.client import Client, Driver, Engine
+from app_toolkit.client.client import Client, Driver, Engine, Plan, Planning
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.settings import start_options
 from app_toolkit.engines.processes import systemd
 from app_toolkit.engines.processes.sessions import PREFIX, new_session, running
 from app_toolkit.errors import ConfigError
@@ -46,7 +47,7 @@ class ProcessEngine(Engine):
             host, port, *_ = passed.getsockname()
         return host, port
 
-    def begin_instance(self, http: HTTPOptions) -> bool:
+    def begin_instance(self, http: HTTPOptions, plan: Plan) -> bool:
         from app_toolkit.engines.processes.fork import fork_here
         from app_toolkit.engines.processes.services import ProcessServices
         from app_toolkit.engines.processes.supervisor import Supervisor
@@ -57,14 +58,20 @@ class ProcessEngine(Engine):
         services = ProcessServices(new_session())
         passed, notify = systemd.take()
         services.clients, services.host = passed or bind(http), http.host
-        supervisor = Supervisor(services, notify=notify)
+        supervisor = Supervisor(services, notify=notify, plan=plan)
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of each process copies the pages that it shares with the others
         command = fork_here("app-toolkit")
         if command:
             os._exit(supervisor.run(command))
         self._services = services
-        return True
+        return start_options().log_file != "-"  # the processes of such an instance write no errors
+
+    def planning(self, app: str) -> Planning:
+        from app_toolkit.engines.processes.planning import TemplatePlanning
+
+        assert self._services is not None, "an instance has begun"
+        return TemplatePlanning(self._services, app)
 
     def check_background(self) -> None:
         if instances := running("auto"):

@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from app_toolkit.config.settings import variables_of_threads
+from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
 from app_toolkit.engines.processes.admin import AdminThreads
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.reservations import Reservations
-from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices
+from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices, planning_of
 from app_toolkit.engines.processes.wire import PeerGone
 from app_toolkit.host.launcher import Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
@@ -158,6 +159,7 @@ class Templates:
         self._prepared: set[str] = set()
         #: The templates that must not be forked.
         self._unfit: set[str] = set()
+        self._adopting = asyncio.Lock()
         #: The ends of templates that are not used any more.
         self._ends: set[asyncio.Task[None]] = set()
 
@@ -174,6 +176,8 @@ class Templates:
             self._refuse(name, spec, "it sets fork=False")
         if name not in self._unfit:
             self._of_replicas[spec.id] = name
+            if name not in self._prepared:
+                await self._adopt_planning(name, spec)
             try:
                 async with asyncio.timeout(FORK_S if name in self._prepared else None) as limit:
                     if await self._prepare(name, spec, limit):
@@ -189,6 +193,22 @@ class Templates:
             self._of_replicas.pop(spec.id, None)
             await self._end(name)
         await self._services.peer(SUPERVISOR).call("start", "replica", spec.id, granted)
+
+    async def _adopt_planning(self, name: str, spec: ReplicaSpec) -> None:
+        """Make the process that has planned the app this template, if there is one and it can be that."""
+        planning = planning_of(ApplicationKey.parse(spec.application).application)
+        supervisor = self._services.peer(SUPERVISOR)
+        async with self._adopting:
+            running: Mapping[str, Child] = await supervisor.call("running")
+            if planning not in running or name in running:
+                return
+            try:
+                async with asyncio.timeout(FORK_S):
+                    await self._services.peer(planning).call("become", name, spec)
+            except Exception as error:  # of user code, or its process has ended or hangs
+                logger.debug("the process that has planned %s cannot be its template: %s", spec.target, error)
+            finally:
+                self._services.disconnect(planning)
 
     async def _prepare(self, name: str, spec: ReplicaSpec, limit: asyncio.Timeout) -> bool:
         """Start a template, unless it runs, and return whether it can be forked. Remove the limit if it imports."""

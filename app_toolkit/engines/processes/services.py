@@ -61,6 +61,11 @@ def orders_path(folder: Path, process: str) -> str:
     return str(folder / f"{sha256(process.encode()).hexdigest()[:16]}.orders")
 
 
+def planning_of(app: str) -> str:
+    """Return the name of the process that plans an app."""
+    return f"planning-{app}"
+
+
 class ProcessServices:
     """The services of each process of an instance, and of the clients of the instance."""
 

@@ -15,7 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from fastapi import APIRouter
+
+from app_toolkit.client.client import Plan
 from app_toolkit.config import settings
+from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import SIGNALS, fork
@@ -26,12 +30,13 @@ from app_toolkit.errors import ControlError
 from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.userapp.ending import adopt_orphans, descendants
 
-ROLES: dict[str, Callable[[ProcessServices, str, socket.socket, Grant], None]] = {
+Role = Callable[[ProcessServices, str, socket.socket, Grant], None]
+
+ROLES: dict[str, Role] = {
     "replica": child.run_replica,
     "proxy": child.run_proxy,
-    "template": template.run,
 }
-"""What the processes do that the controller starts."""
+"""What the processes do that the controller starts, besides templates."""
 
 RESTART_S = 1.0
 """Seconds between two starts of a controller that ends at once."""
@@ -52,6 +57,20 @@ SAME_S = 0.1
 """Seconds within which two signals count as one: programs such as `timeout` signal a process and its group."""
 
 
+def unplanned(app: str) -> ApplicationSpec:
+    """Refuse to plan: this instance has not been started by a command that plans apps in it."""
+    raise ControlError(f"this instance does not plan {app!r}")
+
+
+def import_for_apps() -> None:
+    """Import what FastAPI imports with the first route of an app, so that all processes share it."""
+
+    def respond(number: int) -> int:
+        return number
+
+    APIRouter().add_api_route("/", respond)
+
+
 class Supervisor:
     """Starts and ends the processes of one instance."""
 
@@ -60,11 +79,21 @@ class Supervisor:
         services: ProcessServices,
         run_controller: Callable[[ProcessServices, socket.socket], None] = controller.run,
         notify: Callable[[str], None] = lambda state: None,
+        plan: Plan = unplanned,
     ) -> None:
-        """`run_controller`: what the process of the controller does. `notify`: reports a state to systemd."""
+        """Prepare an instance.
+
+        Parameters:
+            services: Those of the instance.
+            run_controller: What the process of the controller does.
+            notify: Reports a state to systemd.
+            plan: Plans an app in a template. It is called for the command only.
+        """
         self._services = services
         self._run_controller = run_controller
         self._notify = notify
+        self._roles: dict[str, Role] = {**ROLES, "template": partial(template.run, plan)}
+        self._listener = self._new_listener(SUPERVISOR)
         self._children: dict[str, Child] = {}
         self._ends: OrderedDict[str, str] = OrderedDict()
         """Why processes have ended, by name: at most `KEPT`."""
@@ -97,12 +126,13 @@ class Supervisor:
         settings.set_address(self._services.session)
         adopt_orphans()
         self._controller_listener = listen(self._services.path_of(CONTROLLER))
-        server = Server(self._new_listener(SUPERVISOR), self._receive)
+        server = Server(self._listener, self._receive)
         self._wake_up_by_signals(server)
         if owner is not None:
             close_in_children(owner)
             owner.send(STARTED)
             server.watch(owner, partial(self._read_owner, server, owner))
+        import_for_apps()
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of a child copies the pages that it shares with this process
         self._start_controller()
@@ -175,6 +205,8 @@ class Supervisor:
                 self._wait_for_end(request)
             case "kill":
                 request.perform(self._kill)
+            case "rename":
+                request.perform(self._rename)
             case "hand_over":
                 request.perform(self._hand_over)
             case "ready":
@@ -196,7 +228,7 @@ class Supervisor:
 
     def _run_child(self, role: str, name: str, listener: socket.socket, granted: Grant) -> None:
         begin_output(role)
-        ROLES[role](self._services, name, listener, granted)
+        self._roles[role](self._services, name, listener, granted)
 
     def _register(self, pid: int, name: str, template: str, granted: Grant, controller: int) -> None:
         """Take over a process that a template has forked.
@@ -213,6 +245,14 @@ class Supervisor:
         except ProcessLookupError:
             raise ControlError(f"the controller {controller} that has ordered {name!r} has ended") from None
         self._children[name] = Child(pid, "replica", template, granted)
+
+    def _rename(self, name: str, new: str) -> bool:
+        """Give a process another name. Return False if a process has that name, or there is no process."""
+        if new in self._children or name not in self._children:
+            return False
+        os.rename(self._services.path_of(name), self._services.path_of(new))
+        self._children[new] = self._children.pop(name)
+        return True
 
     def _announce_end(self, name: str, sentence: str) -> None:
         """Note why a process will end, as it says itself."""

@@ -7,9 +7,13 @@ import gc
 import os
 import socket
 import sys
-from dataclasses import replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
+from app_toolkit.client.client import Plan
+from app_toolkit.config import settings
 from app_toolkit.engines.processes import limits
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.child import serve_replica
@@ -18,20 +22,41 @@ from app_toolkit.engines.processes.inheritance import Inheritance
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, call, listen
 from app_toolkit.errors import ControlError
+from app_toolkit.host.logs import begin_logs
 from app_toolkit.host.preparation import Prepared, prepare
 from app_toolkit.host.process import ReplicaProcess
+from app_toolkit.host.store import packed
 from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.observability.context import ReplicaContext
+from app_toolkit.replica import breakpoints
 from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.types import ReplicaId
+from app_toolkit.userapp import sources
+from app_toolkit.userapp.ending import exit_code
+from app_toolkit.userapp.loading import load
+from app_toolkit.userapp.target import is_factory
+
+ONE_CPU = 1.0
+"""The CPUs for which an app is imported to plan it: those of most replicas, which reserve at most one."""
+
+TICK_NS = 20_000_000
+"""Nanoseconds by which the time of a change of a file may be too early."""
 
 
-def run(services: ProcessServices, name: str, listener: socket.socket, granted: Grant) -> None:
-    """Obey orders until the process is killed. All run on the main thread, because the app is imported there."""
-    template = Template(services, name)
+def run(plan: Plan, services: ProcessServices, name: str, listener: socket.socket, granted: Grant) -> None:
+    """Obey orders until the process is killed. All run on the main thread, because the app is imported there.
+
+    `plan`: as of `Engine.begin_instance`.
+    """
+    template = Template(plan, services, name)
     close_in_children(listener)
 
     def receive(request: Request) -> None:
         match request.method:
+            case "plan":
+                request.perform(template.plan)
+            case "become":
+                request.perform(template.become)
             case "prepare":
                 request.perform(template.prepare)
             case "fork":
@@ -44,13 +69,64 @@ def run(services: ProcessServices, name: str, listener: socket.socket, granted: 
         server.run_once()
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What an import for a plan has used."""
+
+    began: int
+    """When it began, in nanoseconds."""
+    variables: Mapping[str, str]
+    """The environment."""
+
+    def serves(self, spec: ReplicaSpec, services: ProcessServices) -> bool:
+        """Return whether replicas can use the import: it read the same files with the same variables and options."""
+        if spec.code or spec.artifact or spec.logging_config is not None or not spec.sources:
+            return False
+        if spec.working_dir != os.getcwd() or any(self.variables.get(name) != v for name, v in spec.variables.items()):
+            return False
+        if is_factory(load(spec.target, spec.app_dir)):  # it was called for the plan
+            return False
+        files = sources.read(spec.sources, packed(services.store, spec.sources))
+        return sources.are_older(spec.app_dir, files, self.began - TICK_NS)
+
+
 class Template:
-    def __init__(self, services: ProcessServices, name: str) -> None:
+    def __init__(self, plan: Plan, services: ProcessServices, name: str) -> None:
+        self._plan = plan
         self._services = services
         self._name = name
         self._supervisor = os.getppid()
         self._prepared: Prepared | None = None
         self._obstacles: list[str] = []
+        self._planned: Planned | None = None
+
+    def plan(self, app: str) -> str | int:
+        """Import an app and plan it. Return the plan as JSON, or the exit code after an error that was reported."""
+        settings.hide_admin_token()  # user code has no need of it
+        settings.set_variables(settings.variables_of_threads(ONE_CPU))
+        begin_logs(self._services.log_folder, ReplicaContext(app, "", ReplicaId(self._name)), user_code=True)
+        breakpoints.install()
+        began, variables, inheritance = time.time_ns(), settings.all_variables(), Inheritance()
+        try:
+            spec = self._plan(app)
+        except SystemExit as ended:
+            return exit_code(ended)
+        self._planned = Planned(began, variables)
+        self._obstacles = inheritance.obstacles()
+        return spec.model_dump_json()  # its values may have classes of the app
+
+    def become(self, name: str, spec: ReplicaSpec) -> bool:
+        """Become the template of this name, if `prepare` would import what `plan` has imported. Return whether it has.
+
+        `spec`: that of a replica of the planned app.
+        """
+        if self._planned is None or self._prepared is not None or not self._planned.serves(spec, self._services):
+            return False
+        if not call(self._services.path_of(SUPERVISOR), "rename", self._name, name):
+            return False
+        self._name = name
+        self._prepare(spec)
+        return True
 
     def prepare(self, spec: ReplicaSpec) -> list[str]:
         """Import the app, unless that is done. Return why this process must not be forked; empty: it can be forked.
@@ -59,11 +135,14 @@ class Template:
         """
         if self._prepared is None:
             inheritance = Inheritance()
-            self._prepared = prepare(replace(spec, id=ReplicaId(self._name)), self._services, imports=True)
+            self._prepare(spec)
             self._obstacles = inheritance.obstacles()
-            gc.collect()
-            gc.freeze()  # otherwise the garbage collection of a replica copies the pages that it shares
         return self._obstacles
+
+    def _prepare(self, spec: ReplicaSpec) -> None:
+        self._prepared = prepare(replace(spec, id=ReplicaId(self._name)), self._services, imports=True)
+        gc.collect()
+        gc.freeze()  # otherwise the garbage collection of a replica copies the pages that it shares
 
     def fork(self, name: str, granted: Grant, controller: int) -> None:
         """Fork a replica, and return once it can receive orders, or has ended.

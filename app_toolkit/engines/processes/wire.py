@@ -127,7 +127,7 @@ def call(path: str, method: str, *args: Any, timeout_s: float | None = None) -> 
     process accepts no connection for `CONNECT_S`.
     """
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    with _Call(path, method, args, CONNECT_S if timeout_s is None else min(timeout_s, CONNECT_S)) as pending:
+    with Call(path, method, args, CONNECT_S if timeout_s is None else min(timeout_s, CONNECT_S)) as pending:
         while not pending.is_answered:
             pending.read(None if until is None else until - time.monotonic())
         return pending.result()
@@ -144,7 +144,7 @@ def call_all(calls: Mapping[str, tuple[str, str, tuple[Any, ...]]], timeout_s: f
     with selectors.DefaultSelector() as selector:
         for key, (path, method, args) in calls.items():
             with suppress(OSError):
-                selector.register(_Call(path, method, args, connect_s=0.0), selectors.EVENT_READ, key)
+                selector.register(Call(path, method, args, connect_s=0.0), selectors.EVENT_READ, key)
         while selector.get_map() and (left := until - time.monotonic()) > 0:
             for ready, _ in selector.select(left):
                 pending: Any = ready.fileobj
@@ -163,11 +163,14 @@ def call_all(calls: Mapping[str, tuple[str, str, tuple[Any, ...]]], timeout_s: f
     return results
 
 
-class _Call:
+class Call:
     """One call on a connection of its own."""
 
-    def __init__(self, path: str, method: str, args: tuple[Any, ...], connect_s: float) -> None:
-        """`connect_s`: seconds for which to try to connect. Raises `PeerGone` and `TimeoutError`."""
+    def __init__(self, path: str, method: str, args: tuple[Any, ...], connect_s: float = CONNECT_S) -> None:
+        """Call a method of the process that listens at `path`. Raises `PeerGone` and `TimeoutError`.
+
+        `connect_s`: seconds for which to try to connect.
+        """
         self._socket = socket.socket(socket.AF_UNIX)
         self._frames = _Frames()
         self._result: tuple[bool, Any] | None = None
@@ -229,7 +232,7 @@ class _Call:
     def close(self) -> None:
         self._socket.close()
 
-    def __enter__(self) -> "_Call":
+    def __enter__(self) -> "Call":
         return self
 
     def __exit__(self, *_: object) -> None:
