@@ -365,7 +365,7 @@ def test_changes_of_files_update_only_replicas_on_processes(app: str) -> None:
     assert engine.did == []
 
 
-def test_admin_process_that_others_reach_needs_a_token_before_anything_starts(
+def test_admin_server_that_others_reach_needs_a_token_before_anything_starts(
     app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("APP_TOOLKIT_ADMIN_TOKEN", raising=False)
