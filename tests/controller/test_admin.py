@@ -46,6 +46,7 @@ async def test_options_of_the_admin_server_restart_no_proxy():
         await h.controller.apply(application(), HTTPOptions(admin=False))
         assert options(h) is None
         assert h.controller.desired.admin.is_off
+        assert h.controller.status().options.items() > {"admin": False, "log_format": "text"}.items()
         await h.controller.apply(application(), HTTPOptions(admin=True, admin_port=9001))
         assert options(h).admin_port == h.controller.desired.admin.preferred_port == 9001
         await h.clock.advance(10.0)
