@@ -286,19 +286,6 @@ class ProxySpec:
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSpec:
-    """Everything that the admin process needs to start."""
-
-    id: ReplicaId
-    options: Mapping[str, Any]
-    """`AdminOptions` as plain data."""
-    node: NodeId
-    """The node that it must run on."""
-    preferred_port: int
-    """The port to listen on if the options name none, and it is free."""
-
-
-@dataclass(frozen=True, slots=True)
 class Location:
     """The address and the node of a process."""
 

@@ -57,7 +57,7 @@ class Changes:
     proxies: Sequence[Change]
     """The options of running proxies that change. The proxies restart if there are any."""
     admin: Sequence[Change] = ()
-    """Those of the admin process, which restarts if there are any."""
+    """Those of the admin server, which restarts if there are any."""
 
     @property
     def commands(self) -> list[Deploy]:

@@ -76,7 +76,7 @@ class Shown:
 
 
 async def measure_documents(client: SimulatedClient, updates: int) -> Served:
-    """Follow the instance as the admin process does, and take its documents."""
+    """Follow the instance as the admin server does, and take its documents."""
     traffic = Traffic(client)
     simulating = 0.0
 
@@ -180,8 +180,7 @@ for all pages.
 
 "Script" is the CPU time in the code of the page for an update, and "main thread" that of script, style, layout and
 paint together. "Longest task" is the longest time for which the page did not respond, with the time of other programs
-of the machine. The server makes its documents in the admin process, so neither the controller nor the proxies wait for
-them.
+of the machine. The admin server makes the documents on a thread of its own, so the proxies do not wait for them.
 
 The machine has {found["cores"]} cores ({found["cpu"]}, {found["system"]}), and other programs used it: its load average
 was {os.getloadavg()[1]:.0f}.

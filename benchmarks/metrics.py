@@ -1,10 +1,10 @@
-"""Measure what the metrics of 500 deployments with 10 replicas each cost the admin process and the controller.
+"""Measure what the metrics of 500 deployments with 10 replicas each cost the admin server and the controller.
 
 python -m benchmarks.metrics --write-docs
 python -m benchmarks.metrics --deployments 50 --rounds 1
 
 No process is started. The processes of an instance are simulated: each has the counters, the pushes and the labels of
-a real one, and the aggregate takes them as the admin process does. The controller is real, with a launcher in memory.
+a real one, and the aggregate takes them as the admin server does. The controller is real, with a launcher in memory.
 """
 
 import argparse
@@ -151,7 +151,7 @@ class Figures:
     """To make a push of a replica and of a proxy."""
     take_replica: float
     take_proxy: float
-    """To take them in the admin process."""
+    """To take them in the admin server."""
     controller: float
     """To make a push of the controller."""
 
@@ -247,8 +247,8 @@ def report(found: Figures) -> str:
             ("a replica makes a push", ms(found.make_replica)),
             ("a proxy makes a push", ms(found.make_proxy)),
             ("the controller makes a push", ms(found.controller)),
-            ("the admin process takes a push of a replica", ms(found.take_replica)),
-            ("the admin process takes a push of a proxy", ms(found.take_proxy)),
+            ("the admin server takes a push of a replica", ms(found.take_replica)),
+            ("the admin server takes a push of a proxy", ms(found.take_proxy)),
         ],
     )
 

@@ -31,8 +31,8 @@ def contenders(collector: str) -> list[Contender]:
     traces = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}
     on = "--admin --admin-port 0 --access-log true"
     return [
-        _instance(OFF, "without an admin process and an access log", "--no-admin --access-log false", {}),
-        _instance("on", "metrics, admin process, access log", on, {}),
+        _instance(OFF, "without an admin server and an access log", "--no-admin --access-log false", {}),
+        _instance("on", "metrics, admin server, access log", on, {}),
         _instance(
             "some traces",
             "the same, and traces of 1 % of the requests",

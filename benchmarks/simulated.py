@@ -240,7 +240,7 @@ def simulated(*applications: ApplicationSpec, broken: Mapping[str, str] | None =
 
 @contextmanager
 def served(client: SimulatedClient, token: str | None = None, port: int = 0) -> Iterator[str]:
-    """The admin process of a simulated instance in this process. Yields its URL."""
+    """The admin server of a simulated instance in this process. Yields its URL."""
     options = AdminOptions(admin_port=port)
     app = create_app(client, Traffic(client), options, token)
     server = AdminServer(app, options, port)

@@ -24,7 +24,7 @@ from app_toolkit.config.settings import RUNTIME_DIR
 from app_toolkit.engines.processes.client import ProcessClient
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.processes.services import SUPERVISOR
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
+from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.errors import ConfigError
 from app_toolkit.planning import plan
@@ -155,7 +155,7 @@ def running() -> Iterator[Cluster]:
 
 
 def _pid_of_actor(name: str) -> int:
-    handle: Any = ray.get_actor(CONTROLLER if name == "controller" else name, namespace=NAMESPACE)
+    handle: Any = ray.get_actor(name, namespace=NAMESPACE)
     pid: int = ray.get(handle.here.remote())
     return pid
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# The admin process takes a second of one CPU and 100 MB for each instance, and few tests need it.
+# The admin server takes a second of one CPU and 100 MB for each instance, and few tests need it.
 os.environ["APP_TOOLKIT_ADMIN"] = "false"
 
 # An example may take any time on a busy machine, and 50 show what 100 do. Tests with their own options start from this.

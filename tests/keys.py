@@ -1,6 +1,6 @@
 """Short forms of the keys that tests name."""
 
-from app_toolkit.core.identity import ApplicationKey, ProcessSetKey, ReplicaSetKey
+from app_toolkit.core.identity import ApplicationKey, ProxySetKey, ReplicaSetKey
 from app_toolkit.types import NodeId
 
 
@@ -13,9 +13,5 @@ def key(name: str) -> ReplicaSetKey:
     return ReplicaSetKey.parse(name)
 
 
-def proxies_of(node: NodeId) -> ProcessSetKey:
-    return ProcessSetKey("proxy", node)
-
-
-def admin_of(node: NodeId) -> ProcessSetKey:
-    return ProcessSetKey("admin", node)
+def proxies_of(node: NodeId) -> ProxySetKey:
+    return ProxySetKey(node)

@@ -1,1 +1,1 @@
-"""The admin process: metrics, the admin API and the dashboard of an instance."""
+"""The admin server: metrics, the admin API and the dashboard of an instance."""

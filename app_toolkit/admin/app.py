@@ -1,4 +1,4 @@
-"""The app of the admin process."""
+"""The app of the admin routes."""
 
 import asyncio
 from collections.abc import AsyncIterator

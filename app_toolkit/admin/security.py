@@ -1,4 +1,4 @@
-"""Who may use the admin process: the token, which addresses need one, and which requests are refused."""
+"""Who may use the admin server: the token, which addresses need one, and which requests are refused."""
 
 import asyncio
 import hmac
@@ -83,10 +83,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str) -> None:
-    """Raise `ConfigError` if other machines would reach the admin process on this host without a token."""
+    """Raise `ConfigError` if other machines would reach the admin server on this host without a token."""
     if read_token() is None and not is_loopback(host):
         raise ConfigError(
-            f"admin_host = {host!r}: other machines can reach the admin process there, so it needs a token in "
+            f"admin_host = {host!r}: other machines can reach the admin server there, so it needs a token in "
             f"{settings.ADMIN_TOKEN}"
         )
 

@@ -1,4 +1,4 @@
-"""The HTTP server of the admin process: uvicorn on a thread, which other threads control."""
+"""The HTTP server of the admin routes: uvicorn on a thread, which other threads control."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ ENDING_S = 1
 
 
 class AdminServer:
-    """Serves the app of the admin process on a thread of its own. Call its methods from other threads.
+    """Serves the app of the admin routes on a thread of its own. Call its methods from other threads.
 
     A server can be started only once.
     """
@@ -51,7 +51,7 @@ class AdminServer:
             limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=ENDING_S,
         )
-        self._thread = ServerThread("app-toolkit admin", "the event loop of the admin process")
+        self._thread = ServerThread("app-toolkit admin", "the event loop of the admin server")
         self._server = _Server(config, self._thread.report_ready, app.state.live.close)
 
     def start(self) -> Address:
@@ -67,24 +67,15 @@ class AdminServer:
         host = self._options.admin_host
         return Address(f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}")
 
-    def probe(self, timeout_s: float) -> None:
-        """Check that the event loop answers. Raises `Unresponsive`, and `ReplicaGone` if it has ended."""
-
-        async def answer() -> None:
-            pass
-
-        self._thread.ask(answer(), timeout_s)
-
-    def drain(self, timeout_s: float) -> None:
-        """Do nothing: the server accepts requests until it stops."""
+    @property
+    def is_running(self) -> bool:
+        """Whether the server has started and not ended."""
+        return self._thread.is_running
 
     def stop(self, timeout_s: float) -> None:
         """End the streams, and stop within `timeout_s` seconds."""
         self._server.should_exit = True
         self._thread.join(timeout_s)
-
-    def statistics(self) -> None:
-        """Return None: the admin process has no statistics."""
 
 
 class _Connection(H11Protocol):
@@ -161,4 +152,4 @@ def bind(options: AdminOptions, preferred_port: int) -> socket.socket:
             reason = error.strerror
         else:
             return listener
-    raise StartupError(f"the admin process cannot listen on port {ports[0]} of {host}: {reason}")
+    raise StartupError(f"the admin server cannot listen on port {ports[0]} of {host}: {reason}")

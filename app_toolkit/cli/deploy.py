@@ -84,7 +84,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         if changes.proxies:
             screen.say(f"proxies: will be restarted ({', '.join(map(str, changes.proxies))})")
         if changes.admin:
-            screen.say(f"admin process: will be restarted ({', '.join(map(str, changes.admin))})")
+            screen.say(f"admin server: will be restarted ({', '.join(map(str, changes.admin))})")
         if options.dry_run:
             return
         if client is None:

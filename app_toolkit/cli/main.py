@@ -631,7 +631,7 @@ def dashboard(
     with _connected(context) as client:
         url = client.execute(GetStatus()).admin_url
     if url is None:
-        raise ConfigError("the instance has no dashboard: its admin process is off, or has not started yet")
+        raise ConfigError("the instance has no dashboard: its admin server is off, or has not started yet")
     Screen().say(f"Dashboard at {url}")
     if browser and not webbrowser.open(url):
         Screen().say("There is no browser on this machine that could open it.")

@@ -20,7 +20,7 @@ from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.config.project import read_project
 from app_toolkit.config.settings import start_options
-from app_toolkit.core.status import FAILED, InstanceStatus
+from app_toolkit.core.status import InstanceStatus
 from app_toolkit.engines.processes import machine
 from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
 from app_toolkit.launch import Manifest
@@ -197,8 +197,7 @@ def _deploy_and_serve(
 
 def _dashboard_starts(status: InstanceStatus, http: HTTPOptions) -> bool:
     """Return whether the URL of the dashboard is not known yet, and may still be."""
-    has_failed = status.admin is not None and status.admin.status == FAILED
-    return http.admin and status.admin_url is None and not has_failed
+    return http.admin and status.admin_url is None and status.admin_failure is None
 
 
 def _drain(client: Client, screen: Screen) -> None:

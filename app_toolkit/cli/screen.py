@@ -16,7 +16,7 @@ from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_bac
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.config.options import StartOptions
 from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey, application_of, process_set_of
+from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey, application_of, proxy_set_of
 from app_toolkit.core.logs import LoggedRecord, LogPage
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.stalls import WARN_AFTER_S, WATCHDOG, Blocked
@@ -185,8 +185,8 @@ class Screen:
             self.say(f"started with {', '.join(f'{name} = {value}' for name, value in changed.items())}")
         if status.admin_url is not None:
             self.say(f"dashboard at {status.admin_url}")
-        elif status.admin is not None:
-            self.say(f"  {Row('admin', status.admin)}")
+        elif status.admin_failure is not None:
+            self.say(f"no dashboard: {status.admin_failure}")
 
     def traffic(self, application: ApplicationStatus) -> None:
         """Show the live revisions of an application and their shares of the requests."""
@@ -268,7 +268,7 @@ class Screen:
             at = (now - timedelta(seconds=each.age_s)).isoformat(" ", "seconds")
             first, *rest = (each.cause or "").splitlines() or [""]
             what = "  ".join(filter(None, (at, each.subject or "instance", each.name, each.replica or "")))
-            if (processes := process_set_of(each.subject)) is not None:
+            if (processes := proxy_set_of(each.subject)) is not None:
                 what = what.replace(processes.node, processes.node[:SHOWN_NODE])
             self.say(f"{what}: {_printable(first)}" if first else what)
             self._traceback(map(_printable, rest))

@@ -41,7 +41,7 @@ HEAD = """\
 def write(client: Client) -> str:
     """Return the configuration of the instance as a YAML file, with references to variables instead of their values.
 
-    `***` stands for each secret that is plain text. The file contains the options of the proxies and the admin process,
+    `***` stands for each secret that is plain text. The file contains the options of the proxies and the admin server,
     and each application with every option of its deployments. It does not contain live revisions beside the main ones,
     mirrors, and a shared stream log that the applications have brought with them.
     """

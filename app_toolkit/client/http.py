@@ -38,7 +38,7 @@ ANSWER_S = LONGEST_WAIT_S + 30.0
 """Seconds that the admin API may take to answer."""
 
 BACK_S = 15.0
-"""Seconds for which the admin process may be gone, because it was lost and is replaced."""
+"""Seconds for which the admin server may be gone, because it was lost and is replaced."""
 
 RETRY_INTERVAL_S = 0.5
 
@@ -70,7 +70,7 @@ class HTTPClient(Client):
             raise ConfigError("admin_url must not have a user or a password: the token is in APP_TOOLKIT_ADMIN_TOKEN")
         self.url = url.rstrip("/")
         self.patience_s = BACK_S
-        """Seconds for which a request is sent again if the admin process is gone."""
+        """Seconds for which a request is sent again if the admin server is gone."""
         self._was_connected = False
         self._http = httpx.Client(
             base_url=self.url,
@@ -137,7 +137,7 @@ class HTTPClient(Client):
                 response = self._http.request(method, path, **request)
                 break
             except httpx.TransportError as error:
-                # The next admin process serves at the same address. A query may have been answered twice.
+                # The next admin server serves at the same address. A query may have been answered twice.
                 again = method == "GET" or isinstance(error, httpx.ConnectError)
                 if not self._was_connected:
                     raise ConfigError(f"no admin API answers at {self.url}: {error}") from None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.core.identity import ApplicationKey, ProcessSetKey, ReplicaSetKey
+from app_toolkit.core.identity import ApplicationKey, ProxySetKey, ReplicaSetKey
 from app_toolkit.core.status import FAILED, ApplicationStatus, InstanceStatus, ReplicaSetStatus
 from app_toolkit.errors import ConfigError, InstanceEnded, PlacementError, StartupError, Superseded, ToolkitError
 from app_toolkit.types import NodeId
@@ -55,7 +55,7 @@ def rows(status: InstanceStatus, applications: Collection[str]) -> list[Row]:
 
 def _short(proxies: str) -> str:
     """Return the name of a replica set of proxies with the beginning of the node's ID."""
-    key = ProcessSetKey.parse(proxies)
+    key = ProxySetKey.parse(proxies)
     return key._replace(node=NodeId(key.node[:SHOWN_NODE])).name
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from app_toolkit.client.client import Client
 from app_toolkit.client.commands import Command, GetStatus, Hold, Leave, Shutdown
-from app_toolkit.core.identity import ProcessSetKey
+from app_toolkit.core.identity import ProxySetKey
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery, NodeLogs, page
 from app_toolkit.core.replica_state import Phase
 from app_toolkit.core.slow import SlowRequest, slowest, with_calls
@@ -182,7 +182,7 @@ class RemoteClient(Client):
         proxies: dict[str, list[str]] = {}  # by the address of their host
         status = self.execute(GetStatus())
         for replica_set in status.proxies:
-            node = ProcessSetKey.parse(replica_set.name).node
+            node = ProxySetKey.parse(replica_set.name).node
             proxies.setdefault(addresses.get(node, node), []).extend(replica.id for replica in replica_set.replicas)
         for replica in status.edges:
             assert replica.node is not None, "it accepts clients, so it has started"

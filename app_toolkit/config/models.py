@@ -880,21 +880,21 @@ class ProxyOptions(Model):
 
 
 class AdminOptions(Model):
-    """Options of the admin process, which serves the metrics, the admin API and the dashboard of an instance."""
+    """Options of the admin server, which serves the metrics, the admin API and the dashboard of an instance."""
 
     admin: bool = True
-    """whether the instance has an admin process, with the metrics, the admin API and the dashboard"""
+    """whether the instance has an admin server, with the metrics, the admin API and the dashboard"""
     admin_host: str = "127.0.0.1"
-    """address of the admin process; one that other machines reach needs a token in APP_TOOLKIT_ADMIN_TOKEN"""
+    """address of the admin server; one that other machines reach needs a token in APP_TOOLKIT_ADMIN_TOKEN"""
     admin_port: Annotated[
         int | None,
         Field(ge=0, le=65_535, json_schema_extra={"none": "8001, or any free port if that is in use"}),
     ] = None
-    """port of the admin process; 0: any free port; null: 8001, or any free port if that is in use"""
+    """port of the admin server; 0: any free port; null: 8001, or any free port if that is in use"""
 
 
 class HTTPOptions(AdminOptions, ProxyOptions):
-    """Options of all servers of an instance: the proxies and the admin process."""
+    """Options of all servers of an instance: the proxies and the admin server."""
 
 
 def networks(listed: str) -> tuple[IPv4Network | IPv6Network, ...] | None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from app_toolkit.clock import Clock
 from app_toolkit.config.files import check_unmasked
-from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
+from app_toolkit.config.models import AdminOptions, ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
 from app_toolkit.config.settings import start_options
 from app_toolkit.controller.canaries import Canaries
 from app_toolkit.controller.changes import Changes
@@ -27,7 +27,6 @@ from app_toolkit.core.canary import CanaryPlan, CanaryRelease
 from app_toolkit.core.identity import (
     AnySetKey,
     ApplicationKey,
-    ProcessSetKey,
     ReplicaSetKey,
     application_of_caller,
     are_proxies,
@@ -35,7 +34,7 @@ from app_toolkit.core.identity import (
 )
 from app_toolkit.core.publication import encode, route_snapshot, split_members
 from app_toolkit.core.reconcile import Kill, Start
-from app_toolkit.core.replica_state import Event, Exited, Found, Phase, Started, Unrouted
+from app_toolkit.core.replica_state import Event, Exited, Found, Started, Unrouted
 from app_toolkit.core.reports import Compared, Loads, Lost, lost_sentence
 from app_toolkit.core.rollout import Reverted, Rollout
 from app_toolkit.core.status import InstanceStatus, instance_status
@@ -43,7 +42,7 @@ from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.interfaces import REPLICAS, ROUTES, SPLITS, Launcher, Snapshot, Store, Version
 from app_toolkit.observability.event_log import EventLog, EventPage, LoggedEvent
 from app_toolkit.observability.metrics import Sample
-from app_toolkit.types import ReplicaId
+from app_toolkit.types import Address, ReplicaId
 
 GAP_S = 5.0
 """Seconds without a tick after which this process may have been suspended and replaced. The controller then checks its
@@ -55,12 +54,6 @@ ROUNDS = 3
 RECOVERY_S = 10.0
 """The maximum number of seconds for which replicas that were found after a restart delay the publication of their
 replica set."""
-
-ADMIN_DOWN_S = 5.0
-"""Seconds after which a process asks again for the admin process if that does not run."""
-
-ADMIN_OFF_S = 60.0
-"""The same if the admin process is switched off."""
 
 NOTHING: Compared = {}
 
@@ -134,8 +127,6 @@ class Controller:
         for key, ids in found.items():
             if are_proxies(key):
                 self.desired.proxies.found(key.node, recover_until)
-            elif isinstance(key, ProcessSetKey):
-                self.desired.admin.start_by(now)
             self._replica_sets.find(key, ids, now)
         self.desired.begin(stored, now)
         self._scaling.adopt(self.desired.specs(), self._replica_sets.known, now)
@@ -484,6 +475,8 @@ class Controller:
             stopping=self._shutdown_deadline is not None,
             scaling=self._scaling.status(self._clock.now()),
             canaries=self._canaries.status(self.desired.rollouts, self._clock.now()),
+            admin_url=self.desired.admin.url,
+            admin_failure=self.desired.admin.failure,
             options={**self._start_options, **self.desired.proxies.http.model_dump()},
         )
 
@@ -502,13 +495,23 @@ class Controller:
             "processes": [replica.id for replica_set in known for replica in replica_set.record.replicas],
         }
 
-    def admin(self) -> tuple[ReplicaId | None, float]:
-        """Return the admin process, and the seconds after which a process asks again if there is none."""
-        if not self.desired.proxies.http.admin:
-            return None, ADMIN_OFF_S
-        there = self._replica_sets.known.get(ProcessSetKey("admin", self.desired.admin.home))
-        replicas = () if there is None else there.record.replicas
-        return next((each.id for each in replicas if each.phase is Phase.RUNNING), None), ADMIN_DOWN_S
+    async def admin_after(self, options: AdminOptions | None, timeout_s: float) -> AdminOptions | None:
+        """Wait until the desired options of the admin server are not `options`, and return them.
+
+        None: the server is not to run. Returns the present ones after `timeout_s` seconds.
+        """
+        until = self._clock.now() + timeout_s
+        while self.desired.admin.desired == options and self._clock.now() < until:
+            await self._changes.wait(until)
+        return self.desired.admin.desired
+
+    def admin_serves(self, address: Address | None, failure: str | None = None) -> None:
+        """Take where the admin server listens now. `address`: None: nowhere. `failure`: why it could not start."""
+        if failure is not None and failure != self.desired.admin.failure:
+            self.event_log.append("", "AdminFailed", cause=failure)
+        self.desired.admin.learn(address, failure)
+        self._changes.notify()
+        self.inbox.wake()  # to store the port
 
     async def status_after(self, number: int, timeout_s: float) -> tuple[int, InstanceStatus]:
         """Wait until the number of the status is above `number`, and return the number and the status.
@@ -636,8 +639,6 @@ class Controller:
                 self.desired.proxies.learn(event.location.address)
             elif event.location.clients is not None:
                 self.desired.proxies.learn(event.location.clients)
-            elif isinstance(key, ProcessSetKey):
-                self.desired.admin.learn(event.location.address)
 
     def _forget(self, caller: str) -> None:
         self.publisher.forget(caller)

@@ -59,7 +59,7 @@ class DesiredState:
         self.rollouts: dict[ApplicationKey, Rollout] = {}
         """The rollout of each application and candidate."""
         self.proxies = Proxies(home)
-        self.admin = Admin(home)
+        self.admin = Admin()
         self.leases = Leases()
         self.shutdown_step: ShutdownStep | None = None
         """The step of the shutdown; None: there is no shutdown."""
@@ -70,10 +70,11 @@ class DesiredState:
         """Whether there was any application since the instance began, or `listen` was called. From then on it has
         proxies until its shutdown. They answer 404 while there is no application."""
         self._stored_port = 0
+        self._stored_admin_port = 0
         self._stored_leases: dict[str, Any] = {}
         self._specs: dict[ApplicationKey, _Specs] = {}
         self._followed: dict[AnySetKey, ReplicaSetSpec] = {}
-        """The specs of the proxies and of the admin process that `specs` returned last."""
+        """The specs of the proxies that `specs` returned last."""
         self._clock = clock
         self._event_log = event_log
         self._changed = changed
@@ -94,18 +95,18 @@ class DesiredState:
         self._has_served = bool(stored.port or self.rollouts)  # a shutdown deletes the port from the state store
         self._is_http_chosen = self._has_served or stored.http is not None
         if self._has_served:
-            self.admin.start_by(now + START_S)
+            self.admin.start_by(now if stored.admin_port else now + START_S)
         self.proxies.port = self._stored_port = stored.port
+        self.admin.port = self._stored_admin_port = stored.admin_port
         self._stored_leases = stored.leases
         self.leases.read(stored.leases, now)
 
     def specs(self) -> dict[AnySetKey, ReplicaSetSpec]:
         """Return the specs of the replica sets that are desired now, by key."""
-        proxies, admin = self._proxies(), self.admin.specs()
-        self._followed = {**proxies, **admin}
+        self._followed = proxies = self._proxies()
         self._specs = {key: self._specs_of(each) for key, each in self.rollouts.items()}
         deployments = {key: spec for each in self._specs.values() for key, spec in each.specs.items()}
-        return shutdown.desired(self.shutdown_step, deployments, proxies if self._has_served else {}, admin)
+        return shutdown.desired(self.shutdown_step, deployments, proxies if self._has_served else {})
 
     def _specs_of(self, stands: Rollout) -> "_Specs":
         """Compute the replica sets of an application, or reuse those from before: computing them takes a while."""
@@ -133,7 +134,7 @@ class DesiredState:
 
     @property
     def due(self) -> float | None:
-        """When the next lease expires, the next node loses its proxies or the admin process starts, if nothing happens
+        """When the next lease expires, the next node loses its proxies or the admin server starts, if nothing happens
         before; None: never."""
         expiring = [self.leases.due, self.admin.due, *self._unwanted.values()] if self.shutdown_step is None else []
         return min((at for at in (*expiring, self.proxies.due) if at is not None), default=None)
@@ -460,17 +461,17 @@ class DesiredState:
         )
 
     async def keep(self) -> None:
-        """Delete the applications of expired leases and the removed candidates, store the leases and the port of the
-        proxies, and start the admin process if it is due."""
+        """Delete the applications of expired leases and the removed candidates, store the leases and the ports, and let
+        the admin server start if it is due."""
         if self.shutdown_step is None:
             await self._end_leases()
             await self._delete_candidates()
         if self.shutdown_step is None:
-            await self._put_port()
+            await self._put_ports()
             self._start_admin()
 
     def _start_admin(self) -> None:
-        """Let the admin process start if it is due, or an application and a proxy are up."""
+        """Let the admin server start if it is due, or an application and a proxy are up."""
         if self.admin.due is not None and self.proxies.port and any(each.is_settled for each in self.rollouts.values()):
             self.admin.start_by(self._clock.now())
         if self.admin.is_newly_desired(self._clock.now()):
@@ -485,7 +486,7 @@ class DesiredState:
             now: The time on the clock of the controller.
         """
         self.proxies.follow(occupied, active, now)
-        if {**self._proxies(), **self.admin.specs()} != self._followed:
+        if self._proxies() != self._followed:
             self._changed()
 
     def continue_shutdown(self, step: ShutdownStep) -> None:
@@ -532,12 +533,16 @@ class DesiredState:
             await self._state_store.put_leases(plain)
             self._stored_leases = plain
 
-    async def _put_port(self) -> None:
-        """Store the port, so that the proxies that the next controller starts listen on the same port."""
+    async def _put_ports(self) -> None:
+        """Store the ports, so that the proxies and the admin server of the next controller listen on the same ones."""
         port = self.proxies.port
         if self._has_served and port != self._stored_port:
             await self._state_store.put_port(port)
             self._stored_port = port
+        if self.admin.port != self._stored_admin_port:
+            port = self.admin.port
+            await self._state_store.put_admin_port(port)
+            self._stored_admin_port = port
 
     def _check_open(self) -> None:
         if self.shutdown_step is not None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from app_toolkit.core import autoscale
-from app_toolkit.core.identity import AnySetKey, ApplicationKey, ReplicaSetKey, application_of, process_set_of
+from app_toolkit.core.identity import AnySetKey, ApplicationKey, ReplicaSetKey, application_of, proxy_set_of
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.core.status import ScalingStatus, traffic_status
@@ -117,6 +117,6 @@ def _samples_of_traffic(rollout: Rollout, rollouts: Mapping[ApplicationKey, Roll
 
 def _application(subject: str) -> str:
     """Return the application of a record, without the revision of a candidate; `-` for the proxies and the instance."""
-    if not subject or process_set_of(subject) is not None:
+    if not subject or proxy_set_of(subject) is not None:
         return NONE
     return (application_of(subject) or ApplicationKey.parse(subject)).application

@@ -5,7 +5,7 @@ from typing import Any
 
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, ProxyOptions
 from app_toolkit.core.applications import options_hash
-from app_toolkit.core.identity import AnySetKey, ProcessSetKey
+from app_toolkit.core.identity import AnySetKey, ProxySetKey
 from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
@@ -93,18 +93,18 @@ class Proxies:
         """Return the specs of the replica sets by key. The node of the controller is first."""
         known = self.http.port or self.port
         replica_sets: dict[AnySetKey, ReplicaSetSpec] = {
-            ProcessSetKey("proxy", self.home): self._spec(self.home, self.http.proxies_per_node if known else 1)
+            ProxySetKey(self.home): self._spec(self.home, self.http.proxies_per_node if known else 1)
         }
         for node, until in self._until.items():
             if known:
                 target = self.http.proxies_per_node if until is None else self._active.get(node, 0)
-                replica_sets[ProcessSetKey("proxy", node)] = self._spec(node, min(target, self.http.proxies_per_node))
+                replica_sets[ProxySetKey(node)] = self._spec(node, min(target, self.http.proxies_per_node))
         return replica_sets
 
     def _spec(self, node: NodeId, target: int) -> ReplicaSetSpec:
         options = _own(self.http)
         return ReplicaSetSpec(
-            key=ProcessSetKey("proxy", node),
+            key=ProxySetKey(node),
             template_hash=options_hash(options),
             target=target,
             template=ProxySpec(ReplicaId(""), {**options, "port": self.http.port or self.port}, node),

@@ -21,6 +21,7 @@ NOTHING: Mapping[str, bytes] = {}
 EPOCH = "epoch"
 HTTP = "http"
 PORT = "port"
+ADMIN_PORT = "admin-port"
 LEASES = "lease"
 
 APPLICATIONS = "applications/"
@@ -40,6 +41,8 @@ class StoredState:
     http: HTTPOptions | None = None
     port: int = 0
     """The port that the proxies listened on; 0: none yet."""
+    admin_port: int = 0
+    """The port that the admin server listened on; 0: none yet."""
     leases: dict[str, Any] = field(default_factory=dict)
     """The value of `Leases.plain`."""
 
@@ -93,6 +96,7 @@ class StateStore:
             {rollout.key: rollout for rollout in rollouts if rollout is not None},
             await self._read(HTTP, HTTPOptions.model_validate_json),
             await self._read(PORT, int) or 0,
+            await self._read(ADMIN_PORT, int) or 0,
             await self._read(LEASES, json.loads) or {},
         )
 
@@ -118,6 +122,9 @@ class StateStore:
     async def put_port(self, port: int) -> None:
         await self._put_checkpoint(PORT, b"%d" % port)
 
+    async def put_admin_port(self, port: int) -> None:
+        await self._put_checkpoint(ADMIN_PORT, b"%d" % port)
+
     async def put_leases(self, plain: dict[str, Any]) -> None:
         await self._put_checkpoint(LEASES, json.dumps(plain).encode())
 
@@ -127,7 +134,7 @@ class StateStore:
         If the controller restarts during a shutdown, the next controller therefore retires the remaining replicas and
         proxies.
         """
-        for key in (*await self.store.keys(APPLICATIONS), *await self.store.keys(CODE), LEASES, PORT):
+        for key in (*await self.store.keys(APPLICATIONS), *await self.store.keys(CODE), LEASES, PORT, ADMIN_PORT):
             await self._delete(key)
 
     async def discard(self) -> StoredState:

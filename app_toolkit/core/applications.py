@@ -99,7 +99,7 @@ class Comparison:
     differences: tuple[Diff, ...]
     """One for each application."""
     options: tuple[Change, ...]
-    """The options of the proxies and the admin process that would change."""
+    """The options of the proxies and the admin server that would change."""
     revisions: Mapping[str, int]
     """The present revision number of each application; 0: it does not run."""
 

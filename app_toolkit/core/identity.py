@@ -1,16 +1,16 @@
 """The identities of applications, replica sets and replicas. Only this module builds and takes apart their names.
 
 The package works with keys. Their names are for what leaves a process: the wire, records, logs, metrics and status.
-A replica set has the replicas of one deployment, `APPLICATION/DEPLOYMENT`, the proxies of one node, `proxy@NODE`, or
-the admin process of the instance, `admin@NODE`. A replica is `REPLICA_SET-EPOCH-NUMBER`, with a dot instead of the
-slash. Names of applications and deployments contain neither slashes nor dots nor `@`.
+A replica set has the replicas of one deployment, `APPLICATION/DEPLOYMENT`, or the proxies of one node, `proxy@NODE`. A
+replica is `REPLICA_SET-EPOCH-NUMBER`, with a dot instead of the slash. Names of applications and deployments contain
+neither slashes nor dots nor `@`.
 
 A candidate, which is a live revision of an application beside its main revision, has the deployments and replica sets
 of an application of its own, `APPLICATION@REVISION`.
 """
 
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from app_toolkit.types import NodeId, ReplicaId
 
@@ -103,57 +103,56 @@ def _replica_set(application: ApplicationKey, deployment: str) -> ReplicaSetKey:
     return ReplicaSetKey(application.application, deployment, application.revision)
 
 
-class _ProcessSetFields(NamedTuple):
-    kind: Literal["proxy", "admin"]
+class _ProxySetFields(NamedTuple):
     node: NodeId
 
 
-class ProcessSetKey(_ProcessSetFields):
-    """Identifies the replica set of the proxies of one node, or of the admin process."""
+class ProxySetKey(_ProxySetFields):
+    """Identifies the replica set of the proxies of one node."""
 
     @cached_property
     def name(self) -> str:
-        return f"{self.kind}@{self.node}"
+        return f"proxy@{self.node}"
 
     def __str__(self) -> str:
         return self.name
 
     @classmethod
-    def parse(cls, name: str) -> "ProcessSetKey":
+    def parse(cls, name: str) -> "ProxySetKey":
         """Return the key with this name. Raises `ValueError` if it is the name of another replica set."""
         kind, at, node = name.partition("@")
-        if not at or "/" in node or kind not in ("proxy", "admin"):
-            raise ValueError(f"{name!r} is not the name of a replica set of proxies or of the admin process")
-        return cls("proxy" if kind == "proxy" else "admin", NodeId(node))
+        if kind != "proxy" or not at or "/" in node:
+            raise ValueError(f"{name!r} is not the name of a replica set of proxies, proxy@NODE")
+        return cls(NodeId(node))
 
 
-AnySetKey = ReplicaSetKey | ProcessSetKey
+AnySetKey = ReplicaSetKey | ProxySetKey
 """Identifies any replica set."""
 
 
 def parse_set(name: str) -> AnySetKey:
     """Return the key of the replica set with this name. Raises `ValueError` if it is no name."""
-    return ReplicaSetKey.parse(name) if "/" in name else ProcessSetKey.parse(name)
+    return ReplicaSetKey.parse(name) if "/" in name else ProxySetKey.parse(name)
 
 
 def application_of(name: str) -> ApplicationKey | None:
     """Return the application of a replica set, by its name in records, metrics or status.
 
-    None for proxies, for the admin process, and for callers that are no replicas.
+    None for proxies, and for callers that are no replicas.
     """
     return ReplicaSetKey.parse(name).application_key if "/" in name else None
 
 
-def process_set_of(name: str) -> ProcessSetKey | None:
-    """Return the replica set of proxies or of the admin process, by its name in records; None: the name is another."""
+def proxy_set_of(name: str) -> ProxySetKey | None:
+    """Return the replica set of proxies, by its name in records; None: the name is another."""
     try:
-        return ProcessSetKey.parse(name)
+        return ProxySetKey.parse(name)
     except ValueError:
         return None
 
 
-def are_proxies(key: AnySetKey) -> TypeGuard[ProcessSetKey]:
-    return isinstance(key, ProcessSetKey) and key.kind == "proxy"
+def are_proxies(key: AnySetKey) -> TypeGuard[ProxySetKey]:
+    return isinstance(key, ProxySetKey)
 
 
 def parts_of(text: str) -> tuple[str, str | None]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from heapq import nlargest
 from typing import Any, Literal, Self
 
-from app_toolkit.core.identity import ReplicaSetKey, process_set_of, replica_set_of
+from app_toolkit.core.identity import ReplicaSetKey, proxy_set_of, replica_set_of
 from app_toolkit.types import ReplicaId
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
@@ -22,17 +22,14 @@ MOST_PAGE_BYTES = 1024 * 1024
 MOST_RECORDS = 10_000
 """Maximum number of records of a page."""
 
-ProcessKind = Literal["replicas", "proxies", "controller", "admin"]
+ProcessKind = Literal["replicas", "proxies", "controller"]
 
 
 def kind_of(process: str) -> ProcessKind:
     """Return what kind of process has this name, which is the name of its log file, too."""
-    own = process_set_of(process)
-    if own is not None:
-        return "proxies" if own.kind == "proxy" else "admin"
-    if "." in process:
-        return "replicas"
-    return "controller" if process.startswith("controller") else "admin"
+    if proxy_set_of(process) is not None:
+        return "proxies"
+    return "replicas" if "." in process else "controller"
 
 
 @dataclass(frozen=True, slots=True)

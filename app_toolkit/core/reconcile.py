@@ -1,8 +1,8 @@
 """Plans the actions that move a replica set towards its spec.
 
 `plan` is a pure function of the spec, the record and the time. A restarted controller therefore plans what the
-controller before it would have planned. A *replica set* is the set of replicas of one deployment, of the proxies of one
-node, or of the admin process; `core.identity` has their keys.
+controller before it would have planned. A *replica set* is the set of replicas of one deployment, or of the proxies of
+one node; `core.identity` has their keys.
 
 * New replicas start before old ones are retired, as many at a time as `max_surge` allows. An old replica is retired
   only if a new one is ready. The controller never lets fewer replicas serve than the target less `max_unavailable`.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from app_toolkit.config.models import AutoscalingConfig, Policy, RecyclingConfig
 from app_toolkit.core import recycling, restarts
-from app_toolkit.core.identity import AnySetKey, ProcessSetKey, are_proxies, replica_id
+from app_toolkit.core.identity import AnySetKey, are_proxies, replica_id
 from app_toolkit.core.replica_state import (
     DrainSent,
     Event,
@@ -35,7 +35,7 @@ from app_toolkit.core.replica_state import (
     StopSent,
     apply,
 )
-from app_toolkit.interfaces import AdminSpec, ProxySpec, ReloadableOptions, ReplicaSpec, Resources
+from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec, Resources
 from app_toolkit.types import NodeId, RecyclingLimit, ReplicaId
 
 ANSWER_S = 2.0
@@ -75,7 +75,7 @@ sooner."""
 class Start:
     """Start a process with the name `spec.id`. Answered by `Unplaceable`, `Placed`, `Started` or `Exited`."""
 
-    spec: ReplicaSpec | ProxySpec | AdminSpec
+    spec: ReplicaSpec | ProxySpec
     resources: Resources
     replica_set: AnySetKey
     template_hash: str
@@ -163,9 +163,9 @@ class ReplicaSetSpec:
     key: AnySetKey
     template_hash: str
     target: int
-    template: ReplicaSpec | ProxySpec | AdminSpec
+    template: ReplicaSpec | ProxySpec
     policy: Policy | None = None
-    """The options for its callers; None for proxies and the admin process, which have no callers."""
+    """The options for its callers; None for proxies, which have no callers."""
     idempotent: tuple[str, ...] = ()
     """The methods of a class that callers may call again if a replica is lost."""
     resources: Resources = field(default_factory=Resources)
@@ -203,7 +203,7 @@ class ReplicaSetSpec:
 
     @property
     def live(self) -> ReloadableOptions | None:
-        """The reloadable options that each replica should have applied; None for proxies and the admin process."""
+        """The reloadable options that each replica should have applied; None for proxies."""
         return _live(self.template)
 
     @property
@@ -243,7 +243,7 @@ def _hundredths(amount: int | str, target: int) -> int:
     return amount * 100 if isinstance(amount, int) else int(amount.removesuffix("%")) * target
 
 
-def _live(spec: ReplicaSpec | ProxySpec | AdminSpec) -> ReloadableOptions | None:
+def _live(spec: ReplicaSpec | ProxySpec) -> ReloadableOptions | None:
     return spec.live if isinstance(spec, ReplicaSpec) else None
 
 
@@ -474,7 +474,7 @@ def _next(spec: ReplicaSetSpec, replica: ReplicaRecord) -> Iterator[tuple[float,
 
 def _not_ready(spec: ReplicaSetSpec) -> str:
     why = f"it was not ready after {spec.startup_timeout_s:g} s"
-    if spec.policy is None:  # a proxy or the admin process
+    if spec.policy is None:  # a proxy
         return why
     return f"{why}: if it needs longer to import and start the app, set a larger startup_timeout_s for its deployment"
 
@@ -639,8 +639,5 @@ def orphan_spec(record: ReplicaSetRecord) -> ReplicaSetSpec:
     if are_proxies(record.key):
         proxy = ProxySpec(ReplicaId(""), {}, NodeId(""))
         return ReplicaSetSpec(record.key, "", 0, proxy, apart=True, routed=False)
-    if isinstance(record.key, ProcessSetKey):
-        admin = AdminSpec(ReplicaId(""), {}, NodeId(""), 0)
-        return ReplicaSetSpec(record.key, "", 0, admin, apart=True, routed=False)
     replica = ReplicaSpec(ReplicaId(""), "", "", "", "", "", "", ReloadableOptions(0), 0.0)
     return ReplicaSetSpec(record.key, "", 0, replica)

@@ -27,7 +27,7 @@ class ShutdownStep(Enum):
     REPLICAS = auto()
     """The replicas end. They close the WebSockets that still pass through the proxies."""
     PROXIES = auto()
-    """The proxies and the admin process end."""
+    """The proxies end."""
 
 
 def step(replica_sets: Mapping[AnySetKey, ReplicaSet]) -> ShutdownStep:
@@ -54,22 +54,16 @@ def desired(
     step: ShutdownStep | None,
     deployments: Mapping[AnySetKey, ReplicaSetSpec],
     proxies: Mapping[AnySetKey, ReplicaSetSpec],
-    admin: Mapping[AnySetKey, ReplicaSetSpec],
 ) -> dict[AnySetKey, ReplicaSetSpec]:
-    """Return the replica sets that are desired in a step. None: there is no shutdown, and all of them are desired.
-
-    The admin process takes the last metrics of the others, so it ends last.
-    """
+    """Return the replica sets that are desired in a step. None: there is no shutdown, and all of them are desired."""
     match step:
         case None:
-            return {**deployments, **proxies, **admin}
+            return {**deployments, **proxies}
         case ShutdownStep.REQUESTS:
-            return {**deployments, **admin}
+            return dict(deployments)
         case ShutdownStep.EDGES:
-            return {**{key: spec for key, spec in deployments.items() if not spec.edge}, **admin}
-        case ShutdownStep.REPLICAS:
-            return dict(admin)
-        case ShutdownStep.PROXIES:
+            return {key: spec for key, spec in deployments.items() if not spec.edge}
+        case ShutdownStep.REPLICAS | ShutdownStep.PROXIES:
             return {}
 
 

@@ -11,7 +11,7 @@ from app_toolkit.core.canary import Requests
 from app_toolkit.core.identity import (
     AnySetKey,
     ApplicationKey,
-    ProcessSetKey,
+    ProxySetKey,
     ReplicaSetKey,
     application_of,
     are_proxies,
@@ -285,17 +285,12 @@ class InstanceStatus:
     """Replica sets that are not in the current revision of any application."""
     stopping: bool = False
     """Whether the instance is being shut down."""
-    admin: ReplicaSetStatus | None = None
-    """The admin process; None: there is none. It does not count for `status`."""
+    admin_url: str | None = None
+    """The URL of the admin server, `http://HOST:PORT`; None while it does not run."""
+    admin_failure: str | None = None
+    """Why the admin server could not start; None: it runs, or is not to run. It does not count for `status`."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The options of the instance by name: those of its start, and those of its proxies and admin process."""
-
-    @property
-    def admin_url(self) -> str | None:
-        """The URL of the admin process, `http://HOST:PORT`; None while it does not run."""
-        replicas = () if self.admin is None else self.admin.replicas
-        address = next((each.address for each in replicas if each.phase == Phase.RUNNING.value), None)
-        return None if address is None else f"http://{address.partition(':')[2]}"
+    """The options of the instance by name: those of its start, and those of its proxies and admin server."""
 
     @property
     def edges(self) -> list[ReplicaStatus]:
@@ -328,8 +323,8 @@ class InstanceStatus:
         application, deployment = parts_of(name)
         found = self.application(application)
         deployments = () if found is None else found.deployments
-        others = (*self.proxies, *self.leaving, *(() if self.admin is None else (self.admin,)))
-        if name in {each.name for each in (*self.applications, *deployments, *others)}:
+        replica_sets = (*deployments, *self.proxies, *self.leaving)
+        if name in {*(each.name for each in self.applications), *(each.name for each in replica_sets)}:
             return
         if found is None:
             meant = nearest(application, [each.name for each in self.applications])
@@ -359,6 +354,8 @@ def instance_status(
     stopping: bool,
     scaling: Mapping[AnySetKey, ScalingStatus] = NO_SCALING,
     canaries: Mapping[ApplicationKey, CanaryProgress] = NO_PROGRESS,
+    admin_url: str | None = None,
+    admin_failure: str | None = None,
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> InstanceStatus:
     """Return the status with the applications in the order of their names, and the proxies of `home` first.
@@ -398,7 +395,7 @@ def instance_status(
             )
         )
     of_applications.sort(key=lambda each: each.name)
-    first = ProcessSetKey("proxy", home)
+    first = ProxySetKey(home)
     proxies = tuple(
         by_key[key] for key in sorted(filter(are_proxies, by_key), key=lambda key: (key != first, key.name))
     )
@@ -413,7 +410,8 @@ def instance_status(
         proxies=proxies,
         leaving=leaving,
         stopping=stopping,
-        admin=by_key.get(ProcessSetKey("admin", home)),
+        admin_url=admin_url,
+        admin_failure=admin_failure,
         options=options,
     )
 

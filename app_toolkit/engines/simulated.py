@@ -25,7 +25,7 @@ from app_toolkit.core.replica_state import (
     Started,
     Unplaceable,
 )
-from app_toolkit.interfaces import AdminSpec, Emit, Location, ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.interfaces import Emit, Location, ProxySpec, ReloadableOptions, ReplicaSpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 HOME = NodeId("home")
@@ -40,7 +40,7 @@ PLACE_AGAIN_S = 10.0
 
 @dataclass(slots=True)
 class Process:
-    """The actual state of one replica, of a proxy or of the admin process."""
+    """The actual state of one replica or of a proxy."""
 
     order: Start
     placed: bool = False
@@ -181,7 +181,7 @@ class World:
             self._emit_event(Unplaceable(id, asks, free, for_ever=self.room == 0))
             self._after(PLACE_AGAIN_S, lambda: self._place(process))
             return
-        if isinstance(spec, ProxySpec | AdminSpec) and spec.node not in self.nodes:
+        if isinstance(spec, ProxySpec) and spec.node not in self.nodes:
             self._end(id, f"there is no node {spec.node}")
             return
         process.location = self._location_for(process.order)
@@ -204,9 +204,6 @@ class World:
         if isinstance(spec, ProxySpec):
             port = spec.options["port"] or next(self._ports)
             return Location(Address(f"tcp:{spec.options['host']}:{port}"), spec.node)
-        if isinstance(spec, AdminSpec):
-            port = spec.options["admin_port"] or spec.preferred_port or next(self._ports)
-            return Location(Address(f"tcp:{spec.options['admin_host']}:{port}"), spec.node)
         busy = [process.location.node for process in self.processes.values() if process.location is not None]
         node = min(self._open_nodes(order), key=busy.count)
         remote = Address(f"tcp:{node}:{next(self._ports)}") if len(self.nodes) > 1 else None

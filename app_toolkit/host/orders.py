@@ -15,7 +15,7 @@ from app_toolkit.core.identity import AnySetKey
 from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.core.replica_state import Found, ProbePassed
 from app_toolkit.core.slow import SlowRequest
-from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec
 
 if TYPE_CHECKING:
     from app_toolkit.host.process import ControlledProcess, ReplicaProcess
@@ -78,7 +78,7 @@ def serve(process: P, order: Order[P, R]) -> R:
 class Start(Order["ControlledProcess", Location]):
     """Start to serve, and return the location. A second order to start only returns the result of the first one."""
 
-    spec: ReplicaSpec | ProxySpec | AdminSpec
+    spec: ReplicaSpec | ProxySpec
     replica_set: AnySetKey
     template_hash: str
     secret: bytes = field(repr=False)

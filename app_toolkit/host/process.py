@@ -1,4 +1,4 @@
-"""A replica, proxy or admin process: how it obeys the orders of `host/orders.py`.
+"""A replica or proxy process: how it obeys the orders of `host/orders.py`.
 
 An engine constructs one object on the main thread of a new process, because the signal handlers of user code can be
 installed only there. It calls `orders.serve` on several other threads: a start, a reconfiguration, a drain and a stop
@@ -23,12 +23,8 @@ from typing import Any
 
 import psutil
 
-from app_toolkit.admin.app import create_app
-from app_toolkit.admin.security import read_token
-from app_toolkit.admin.server import AdminServer
-from app_toolkit.client.client import Client
 from app_toolkit.config import settings
-from app_toolkit.config.models import AdminOptions, HTTPOptions
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.applications import options_hash
 from app_toolkit.core.diff import listed
 from app_toolkit.core.identity import AnySetKey, ApplicationKey
@@ -44,14 +40,13 @@ from app_toolkit.host.replica_edge import ReplicaEdge
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import last_epoch
-from app_toolkit.interfaces import AdminSpec, Location, ProxySpec, ReloadableOptions, ReplicaSpec, Watch
+from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec, Watch
 from app_toolkit.observability.access import AccessLog
-from app_toolkit.observability.aggregate import MetricsAggregate
 from app_toolkit.observability.log_file import LogFile
 from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.metrics import Sample, Source
 from app_toolkit.observability.process import ProcessUse
-from app_toolkit.observability.pushing import LAST_S, MetricsPush, Push
+from app_toolkit.observability.pushing import LAST_S, MetricsPush
 from app_toolkit.observability.secrets import add_secrets, redacted, redacting
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.observability.snapshots import Snapshots, UserMetrics
@@ -76,9 +71,9 @@ logger = logging.getLogger("app_toolkit.host")
 
 
 class ControlledProcess:
-    """A replica, a proxy or the admin process, and what the orders of `host/orders.py` have it do."""
+    """A replica or a proxy, and what the orders of `host/orders.py` have it do."""
 
-    server: ReplicaServer | HostedProxy | AdminServer
+    server: ReplicaServer | HostedProxy
 
     def __init__(self, name: ReplicaId, services: Services) -> None:
         self.name = name
@@ -148,7 +143,7 @@ class ControlledProcess:
                 gc.freeze()
                 self.phase = "running"
                 self.running_since = time.monotonic()
-                push = MetricsPush(self.name, self.snapshots(), self.push)
+                push = MetricsPush(self.name, self.snapshots(), self.services.push_metrics)
                 self._metrics.start(partial(_push_metrics, push, self._metrics, self._metrics_stopped))
                 self.location.set_result(location)
         return self.location.result()
@@ -179,11 +174,6 @@ class ControlledProcess:
     def snapshots(self) -> Snapshots:
         """Return the pushes of the metrics of this process, once it serves."""
         raise NotImplementedError
-
-    @property
-    def push(self) -> Push:
-        """What pushes the metrics of this process."""
-        return self.services.push_metrics
 
     def statistics(self) -> Any:
         """Return the current statistics, or None if this process does not serve yet or any more."""
@@ -364,42 +354,6 @@ class ProxyProcess(ControlledProcess):
     @property
     def slow(self) -> SlowRequests | None:
         return None if self.phase == "starting" else self.server.slow
-
-
-class AdminProcess(ControlledProcess):
-    server: AdminServer
-
-    def __init__(self, name: ReplicaId, services: Services, client: Client) -> None:
-        """`client`: sends the commands of the admin API."""
-        super().__init__(name, services)
-        self._client = client
-        self._aggregate = MetricsAggregate()
-
-    def serve(self, spec: AdminSpec, secret: bytes) -> Location:
-        begin_logs(self.services.log_folder, process_context(self.name))
-        return self.listen(spec)
-
-    def listen(self, spec: AdminSpec) -> Location:
-        """Serve, and return the location."""
-        options = AdminOptions(**spec.options)
-        app = create_app(self._client, self._aggregate, options, read_token())
-        self.server = AdminServer(app, options, spec.preferred_port)
-        return Location(self.server.start(), self.services.node)
-
-    def push_metrics(self, process: str, snapshot: bytes) -> bool:
-        """Take the metrics of a process of the instance. Return False if it must push again."""
-        return self._aggregate.push(process, snapshot)
-
-    def snapshots(self) -> Snapshots:
-        use = ProcessUse("admin", "", self.name, lambda: None)
-        return Snapshots("admin", "", [], [use.samples])
-
-    @property
-    def push(self) -> Push:
-        async def push(process: str, snapshot: bytes) -> bool:
-            return self._aggregate.push(process, snapshot)
-
-        return push
 
 
 async def _push_metrics(push: MetricsPush, thread: ServerThread, stopped: asyncio.Event) -> None:

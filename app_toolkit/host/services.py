@@ -4,12 +4,15 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from app_toolkit.core.reports import Compared, Loads, Lost
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import Payloads, Snapshot, Store, Version
 from app_toolkit.types import NodeId
+
+CONTROLLER: Final = "controller"
+"""The name of the process of the controller."""
 
 
 class Services(Protocol):
@@ -77,8 +80,8 @@ class Services(Protocol):
         ...
 
     async def push_metrics(self, process: str, snapshot: bytes) -> bool:
-        """Send the metrics of the process of this name (`observability/snapshots.py`) to the admin process.
+        """Send the metrics of the process of this name (`observability/snapshots.py`) to the controller.
 
-        Return False if there is no admin process, or it has not taken them. It is awaited on any event loop.
+        Return False if no admin server runs, or it has not taken them. It is awaited on any event loop.
         """
         ...

@@ -120,7 +120,7 @@ class ProcessNumbers:
     """The gauges of one process."""
 
     component: str
-    """`proxy`, `replica`, `controller` or `admin`."""
+    """`proxy`, `replica` or `controller`."""
     replica_set: str
     """Of a replica: `APPLICATION/DEPLOYMENT`."""
     memory_bytes: int = 0

@@ -1,4 +1,4 @@
-"""The metrics of a process without an admin process, for the exporters of `prometheus_client`."""
+"""The metrics of a process without an admin server, for the exporters of `prometheus_client`."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate

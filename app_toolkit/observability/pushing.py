@@ -1,4 +1,4 @@
-"""Pushes the metrics of one process to the admin process."""
+"""Pushes the metrics of one process to the admin server."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ class MetricsPush:
                     await self._push_once()  # what is counted since then is in the push after it
                 await self._push_once(last=True)
         except TimeoutError:
-            pass  # there is no admin process
+            pass  # there is no admin server
 
     async def _push_once(self, *, last: bool = False) -> None:
         """Push if it is due."""

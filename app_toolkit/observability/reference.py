@@ -22,7 +22,7 @@ SOURCES = {
     "replicas": ("Calls, batches and replicas", "Replicas count these; those of calls, the replica that calls."),
     "all": ("Affinity, mirrors and processes", "Several kinds of processes count these."),
     "controller": ("Controller", "The controller counts these."),
-    "admin": ("Admin process", "The admin process counts these."),
+    "admin": ("Admin server", "The admin server counts these."),
 }
 """The heading and the introduction of the metrics of each source."""
 

@@ -1,4 +1,4 @@
-"""What a process pushes to the admin process: the differences of its counters, and its gauges.
+"""What a process pushes to the admin server: the differences of its counters, and its gauges.
 
 A push is a JSON object. The counters of a process are cumulative, and each push has what they have grown by since the
 push before was acknowledged. A push that was not acknowledged is sent again with the same number, and
@@ -20,7 +20,7 @@ PUSH_S = 2.0
 HEARTBEAT_S = 10.0
 """Seconds between two pushes of a process whose counters do not change."""
 
-Component = Literal["proxy", "replica", "controller", "admin"]
+Component = Literal["proxy", "replica", "controller"]
 
 Numbers = dict[tuple[str, tuple[str, ...]], list[float]]
 

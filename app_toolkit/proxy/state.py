@@ -47,7 +47,7 @@ from app_toolkit.types import Header, NodeId
 
 COUNTED_S = 60.0
 """Seconds for which the counts of a removed ingress are kept. In this time its requests drain, and the counts are
-pushed to the admin process."""
+pushed to the admin server."""
 
 
 class ProxyState:

@@ -125,7 +125,7 @@ class Actors:
         self.address = address
 
     def controller(self) -> int:
-        from app_toolkit.engines.ray.actors import CONTROLLER
+        from app_toolkit.host.services import CONTROLLER
 
         return self.process_id(CONTROLLER)
 

@@ -19,6 +19,7 @@ from app_toolkit.core.slow import SlowAttempt, SlowRequest
 from app_toolkit.core.status import Load
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import SimulatedLauncher, World
+from app_toolkit.host.admin import AdminHost
 from app_toolkit.observability.aggregate import MetricsAggregate
 
 R = TypeVar("R")
@@ -27,8 +28,11 @@ R = TypeVar("R")
 class Instance(Client):
     """A controller on a thread of its own, and the client that sends it commands."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_admin: bool = False) -> None:
+        """`with_admin`: it also serves its admin API as the controller desires. False: only `serving` does."""
         self.store = MemoryStore()
+        self.admin = AdminHost(self)
+        self._with_admin = with_admin
         self._controller: Future[Controller] = Future()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -42,7 +46,11 @@ class Instance(Client):
         controller = Controller(self.store, SimulatedLauncher(world), clock)
         await controller.start()
         self._controller.set_result(controller)
+        serving = [asyncio.create_task(self.admin.run(controller))] if self._with_admin else []
         await controller.run()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
         await world.aclose()
 
     def execute(self, command: Command[R]) -> R:
@@ -66,6 +74,9 @@ class Instance(Client):
         return [
             SlowRequest(1.0, 2.0, "http", f"{name}", "r", "GET", "/", 200, "ok", "id", 0.0, 0.1, attempts, 1.5, 0.3)
         ]
+
+    def push(self, process: str, snapshot: bytes) -> tuple[bool, float]:
+        return asyncio.run_coroutine_threadsafe(self.admin.push(process, snapshot), self._loop).result()
 
     def acquire_lease(self) -> None: ...
 

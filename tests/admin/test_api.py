@@ -54,7 +54,6 @@ def test_result_of_a_query_is_the_one_of_the_client(http: httpx.Client, instance
     wait_until(lambda: instance.execute(GetStatus()).status == "healthy")
     status = result_adapter_of(GetStatus).validate_json(http.get("/api/status").content)
     assert status.applications[0].name == "shop"
-    assert status.admin_url is not None
     events = http.get("/api/events", params={"subject": "shop", "last": 1}).json()
     assert len(events["events"]) == 1
     assert http.get("/api/load").json()["shop/web"]["handles"] == 2

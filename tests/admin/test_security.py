@@ -1,4 +1,4 @@
-"""Who is served by the admin process, and what its responses tell a browser."""
+"""Who is served by the admin server, and what its responses tell a browser."""
 
 import contextlib
 import logging

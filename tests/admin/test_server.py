@@ -18,7 +18,7 @@ def test_second_instance_on_a_machine_gets_another_port_unless_it_names_one() ->
         taken = port_of(first)
         with bind(AdminOptions(), taken) as second:
             assert port_of(second) != taken
-        with pytest.raises(StartupError, match=rf"^the admin process cannot listen on port {taken} of 127\.0\.0\.1: "):
+        with pytest.raises(StartupError, match=rf"^the admin server cannot listen on port {taken} of 127\.0\.0\.1: "):
             bind(AdminOptions(admin_port=taken), 0)
     with bind(AdminOptions(), taken) as after:
         assert port_of(after) == taken

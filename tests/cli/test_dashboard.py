@@ -8,18 +8,16 @@ import pytest
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.client.commands import Command, GetStatus
-from app_toolkit.core.status import InstanceStatus, ReplicaSetStatus, ReplicaStatus
+from app_toolkit.core.status import InstanceStatus
 from app_toolkit.errors import ConfigError
 from tests.client.scripted import OneInstance
 
-ADMIN = ReplicaStatus("admin-1-1", "running", 1.0, "r", "tcp:127.0.0.1:8001", 0, None, None)
 STATUS = InstanceStatus(epoch=1, change=7, status="healthy", applications=(), proxies=(), leaving=())
 
 
 class Running(OneInstance):
     def __init__(self) -> None:
-        admin = ReplicaSetStatus("admin", "healthy", 1, "r", {"running": 1}, (ADMIN,), 0, None)
-        self.status = replace(STATUS, admin=admin)
+        self.status = replace(STATUS, admin_url="http://127.0.0.1:8001")
 
     def execute(self, command: Command[Any]) -> Any:
         assert command == GetStatus()
@@ -78,9 +76,9 @@ def test_no_browser_is_opened_if_none_is_wanted(
     assert capsys.readouterr().out == "Dashboard at http://127.0.0.1:8001\n"
 
 
-def test_instance_without_an_admin_process_has_no_dashboard(
+def test_instance_without_an_admin_server_has_no_dashboard(
     instance: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     instance.status = STATUS
     assert run() == ConfigError.exit_code
-    assert "the instance has no dashboard: its admin process is off" in capsys.readouterr().err
+    assert "the instance has no dashboard: its admin server is off" in capsys.readouterr().err

@@ -193,10 +193,7 @@ def test_run_shows_starting_replicas_and_the_url_and_then_drains(app: str) -> No
 
 def test_a_command_hands_over_once_the_dashboard_is_known(app: str) -> None:
     def with_dashboard() -> InstanceStatus:
-        running = replace(LISTENING, id="admin@local-1-1", address="tcp:127.0.0.1:8001")
-        return replace(
-            ready(), admin=ReplicaSetStatus("admin@local", "healthy", 1, "r", {"running": 1}, (running,), 0, None)
-        )
+        return replace(ready(), admin_url="http://127.0.0.1:8001")
 
     engine = Scripted(ready, ready, with_dashboard, serves_alone=True)
     assert ran(app, engine).splitlines()[-2:] == [
@@ -208,7 +205,7 @@ def test_a_command_hands_over_once_the_dashboard_is_known(app: str) -> None:
 
 def test_a_command_hands_over_although_the_dashboard_has_failed(app: str) -> None:
     def without_dashboard() -> InstanceStatus:
-        return replace(ready(), admin=group("admin@local", 0, 1, "failed"))
+        return replace(ready(), admin_failure="the admin server cannot listen on port 8001")
 
     engine = Scripted(ready, without_dashboard, serves_alone=True)
     ran(app, engine)
@@ -396,7 +393,7 @@ def test_changes_of_files_update_only_replicas_on_processes(app: str) -> None:
     assert engine.did == []
 
 
-def test_admin_process_that_others_reach_needs_a_token_before_anything_starts(
+def test_admin_server_that_others_reach_needs_a_token_before_anything_starts(
     app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("APP_TOOLKIT_ADMIN_TOKEN", raising=False)

@@ -350,6 +350,12 @@ def test_status_shows_the_url_with_the_revision(running: Running, capsys: pytest
     assert capsys.readouterr().out.splitlines()[0] == "application shop at https://127.0.0.1:8443/shop, revision 1"
 
 
+def test_status_says_why_there_is_no_dashboard(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    running.status = replace(STATUS, admin_failure="the admin server cannot listen on port 8001")
+    assert command("status") == 0
+    assert "no dashboard: the admin server cannot listen on port 8001\n" in capsys.readouterr().out
+
+
 def test_a_terminal_has_one_table_for_each_application() -> None:
     written = io.StringIO()
     Screen(Console(file=written, force_terminal=True, color_system=None, width=160)).status(STATUS, LOAD)

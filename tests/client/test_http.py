@@ -26,7 +26,7 @@ TOKEN = "c2VjcmV0-of-the-operator"
 def instance() -> Iterator[Instance]:
     instance = Instance()
     instance.execute(Deploy(application(), HTTPOptions(port=8123)))
-    wait_until(lambda: instance.execute(GetStatus()).admin_url)
+    wait_until(lambda: instance.execute(GetStatus()).status == "healthy")
     yield instance
     instance.close()
 
@@ -110,7 +110,7 @@ def test_server_that_is_no_admin_api_is_named(client: HTTPClient, url: str) -> N
         other.execute(GetStatus())
 
 
-def test_shutdown_waits_until_the_admin_process_has_ended(instance: Instance) -> None:
+def test_shutdown_waits_until_the_admin_server_has_ended(instance: Instance) -> None:
     with serving(instance) as url:
         client = HTTPClient(url)
         shutdown = threading.Thread(target=client.shutdown)

@@ -10,12 +10,11 @@ from app_toolkit.core.identity import ReplicaSetKey, replica_set_of
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import ControlError
-from tests.keys import admin_of, key, proxies_of
+from tests.keys import key, proxies_of
 
 SHOP = key("shop/shop")
 CHAT = key("shop/chat")
 PROXY = proxies_of(HOME)
-ADMIN = admin_of(HOME)
 
 
 def application(name="shop", *, replicas=1, chat=2, prefix="/", cpus=0.1, per_node=None, **options):

@@ -24,7 +24,7 @@ from app_toolkit.core.replica_state import Drained, Exited, Found, Reconfigured,
 from app_toolkit.engines.simulated import HOME
 from app_toolkit.errors import ConfigError, ControlError, StaleEpoch
 from app_toolkit.types import NodeId
-from tests.controller.harness import ADMIN, CHAT, PROXY, SHOP, application, harness
+from tests.controller.harness import CHAT, PROXY, SHOP, application, harness
 from tests.keys import key
 
 pytestmark = pytest.mark.anyio
@@ -121,7 +121,6 @@ async def test_a_replica_drains_only_once_every_caller_has_let_go_of_it():
 
 async def test_restarted_controller_adopts_running_replicas_and_restarts_none():
     async with harness(deployed=application()) as h:
-        await h.until(lambda: h.world.of(ADMIN, "running"))
         before = dict(h.world.processes)
         await h.controller_dies()
         h.world.performed.clear()
@@ -298,8 +297,7 @@ async def test_a_controller_that_comes_back_keeps_the_proxies_of_every_node():
 
 async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
     async with harness(deployed=application()) as h:
-        await h.until(lambda: h.world.of(ADMIN, "running"))
-        proxies, admin = set(h.world.of(PROXY)), set(h.world.of(ADMIN))
+        proxies = set(h.world.of(PROXY))
         shutdown = asyncio.create_task(h.controller.shutdown())
         await h.until(shutdown.done, within_s=40)
         assert h.world.processes == {}
@@ -307,9 +305,8 @@ async def test_shutdown_drains_the_proxies_first_and_ends_them_last():
         event_log = [(entry.name, entry.replica in proxies) for entry in h.controller.event_log.entries()]
         assert event_log.index(("Drained", True)) < event_log.index(("Retire", False)), "they serve until no proxy asks"
         ends = [entry.replica for entry in h.controller.event_log.entries() if entry.name in ("Exited", "Stop")]
-        replicas = [replica for replica in ends if replica not in proxies | admin]
+        replicas = [replica for replica in ends if replica not in proxies]
         assert ends[: len(replicas)] == replicas, "what passes through a proxy ends before it does"
-        assert admin < {*ends}
         assert h.performed(Stop)
         await h.until(h.run.done)
         assert await h.store.keys("applications/") == []

@@ -7,7 +7,7 @@ import pytest
 from app_toolkit.config.models import ClassConfig, ClassSpec, DeploymentConfig, IngressSpec
 from app_toolkit.core.partial import taken_over
 from app_toolkit.errors import ConfigError
-from tests.controller.harness import ADMIN, CHAT, SHOP, Caller, application, harness
+from tests.controller.harness import CHAT, SHOP, Caller, application, harness
 from tests.keys import key
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,6 @@ def with_extra(**options):
 
 async def test_deployment_is_deleted_while_another_waits_for_resources():
     async with harness(deployed=with_extra(chat=1)) as h:
-        await h.until(lambda: h.world.of(ADMIN, "running"))
         h.world.room = len(h.world.processes)
         await h.controller.apply(with_extra(chat=2))
         await h.until(lambda: h.word() == "waiting_for_resources")

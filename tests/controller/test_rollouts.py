@@ -7,7 +7,7 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.reconcile import Drain, Start
 from app_toolkit.core.rollout import Reverted
 from app_toolkit.errors import ConfigError, RevisionConflict
-from tests.controller.harness import ADMIN, CHAT, SHOP, application, harness
+from tests.controller.harness import CHAT, SHOP, application, harness
 
 pytestmark = pytest.mark.anyio
 
@@ -112,7 +112,6 @@ async def test_an_update_that_waits_for_resources_is_complete_only_when_the_new_
         if rolled_back:
             await up(h, application(chat=replicas, cpus=0.5))
             before, after = after, before
-        await h.until(lambda: h.world.of(ADMIN, "running"))
         await h.clock.advance(60.0)
         h.world.room = len(h.world.processes)
         if rolled_back:
@@ -135,7 +134,6 @@ async def test_an_update_that_waits_for_resources_is_complete_only_when_the_new_
 
 async def test_replicas_that_wait_for_resources_are_no_part_of_a_complete_change():
     async with harness(deployed=application(chat=1)) as h:
-        await h.until(lambda: h.world.of(ADMIN, "running"))
         h.world.room = len(h.world.processes)
         await h.controller.scale("shop", "chat", 2)
         await h.until(lambda: h.word() == "waiting_for_resources")

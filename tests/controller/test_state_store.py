@@ -34,10 +34,11 @@ async def test_next_controller_reads_the_stored_state():
     await state_store.put_application(PACKED, {"1a": b"one"})
     await state_store.put_http(HTTPOptions(port=9000))
     await state_store.put_port(4711)
+    await state_store.put_admin_port(8001)
     await state_store.put_leases({"a terminal": [30.0, ["shop"]]})
     await state_store.delete_application(SHOP.key)
     after, _ = await ours(store)
-    kept = StoredState({PACKED.key: PACKED}, HTTPOptions(port=9000), 4711, {"a terminal": [30.0, ["shop"]]})
+    kept = StoredState({PACKED.key: PACKED}, HTTPOptions(port=9000), 4711, 8001, {"a terminal": [30.0, ["shop"]]})
     assert (after.epoch, await after.read()) == (2, kept)
     assert await store.get("code/1a") == b"one"
 
@@ -48,6 +49,7 @@ async def test_cleared_store_keeps_the_proxy_options_and_the_epoch():
     await state_store.put_application(PACKED, {"1a": b"one"})
     await state_store.put_http(HTTPOptions(port=9000))
     await state_store.put_port(4711)
+    await state_store.put_admin_port(8001)
     await state_store.put_leases({})
     await state_store.delete_all()
     assert await store.keys("") == ["epoch", "http"]

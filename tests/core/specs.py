@@ -1,14 +1,14 @@
 """Applications and replica sets for the tests of decisions about several of them."""
 
 from app_toolkit.config.models import ApplicationSpec, ClassConfig, ClassSpec, DeploymentConfig, IngressSpec, Route
-from app_toolkit.core.identity import ProcessSetKey, are_proxies, replica_id
+from app_toolkit.core.identity import are_proxies, replica_id
 from app_toolkit.core.reconcile import ReplicaSetRecord, ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.replica_state import ReplicaRecord
-from app_toolkit.interfaces import AdminSpec, Location, ProxySpec
+from app_toolkit.interfaces import Location, ProxySpec
 from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.core.worlds import LIVE, replica_set_spec
-from tests.keys import admin_of, proxies_of
+from tests.keys import proxies_of
 
 HOME, NEXT = NodeId("home"), NodeId("next")
 
@@ -35,11 +35,6 @@ def proxies_spec(node=HOME, target=1):
     )
 
 
-def admin_spec(node=HOME):
-    template = AdminSpec(ReplicaId(""), {}, node, 8001)
-    return ReplicaSetSpec(admin_of(node), "a1", 1, template, apart=True, routed=False, graceful_shutdown_timeout_s=3.0)
-
-
 def replica(key, number, phase, node=None, template_hash="v1", **facts):
     id = replica_id(key, 1, number)
     location = None if node is None else Location(Address(f"unix:/{id}"), node)
@@ -49,10 +44,5 @@ def replica(key, number, phase, node=None, template_hash="v1", **facts):
 def replica_set(key, *phases, node=None, **facts):
     """Replicas in these phases, of a replica set which is desired."""
     replicas = tuple(replica(key, number, phase, node) for number, phase in enumerate(phases, 1))
-    if are_proxies(key):
-        spec = proxies_spec(key.node)
-    elif isinstance(key, ProcessSetKey):
-        spec = admin_spec(key.node)
-    else:
-        spec = replica_set_spec(key=key, target=len(phases))
+    spec = proxies_spec(key.node) if are_proxies(key) else replica_set_spec(key=key, target=len(phases))
     return ReplicaSet(ReplicaSetRecord(key, replicas, starts=len(phases)), **{"spec": spec, "desired": True, **facts})

@@ -6,26 +6,25 @@ import pytest
 
 from app_toolkit.core.identity import (
     ApplicationKey,
-    ProcessSetKey,
+    ProxySetKey,
     ReplicaSetKey,
     application_of,
     application_of_caller,
     are_proxies,
     parse_set,
-    process_set_of,
+    proxy_set_of,
     replica_id,
     replica_set_of,
 )
 from app_toolkit.types import NodeId
 
-PROXIES = ProcessSetKey("proxy", NodeId("3f20"))
+PROXIES = ProxySetKey(NodeId("3f20"))
 SETS = {
     "shop/chat": ReplicaSetKey("shop", "chat"),
     "shop@13/chat": ReplicaSetKey("shop", "chat", 13),
     "a-1-2/b_3-4": ReplicaSetKey("a-1-2", "b_3-4"),
     "proxy/proxy": ReplicaSetKey("proxy", "proxy"),
     "proxy@3f20": PROXIES,
-    "admin@3f20": ProcessSetKey("admin", NodeId("3f20")),
 }
 
 
@@ -65,10 +64,10 @@ def test_only_replica_sets_of_deployments_have_an_application() -> None:
     assert [application_of(name) for name in names] == [ApplicationKey("shop", 2), None, None, None]
     callers = ("shop.chat-1-1", "proxy@3f20-1-1", "driver-0f")
     assert [application_of_caller(name) for name in callers] == [ApplicationKey("shop"), None, None]
-    assert [process_set_of(name) for name in ("proxy@3f20", "shop@13", "shop@13/chat", "")] == [
+    assert [proxy_set_of(name) for name in ("proxy@3f20", "shop@13", "shop@13/chat", "")] == [
         PROXIES,
         None,
         None,
         None,
     ]
-    assert [are_proxies(key) for key in SETS.values()] == [False, False, False, False, True, False]
+    assert [are_proxies(key) for key in SETS.values()] == [False, False, False, False, True]

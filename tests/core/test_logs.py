@@ -19,7 +19,7 @@ def line(second: int = 0, message: str = "sold", **fields: object) -> str:
     [
         (
             LogQuery(),
-            ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "proxy@n-1-1", "controller-7", "admin-1-1"],
+            ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "proxy@n-1-1", "controller-7"],
         ),
         (LogQuery(application="shop"), ["shop.chat-1-1", "shop@13.chat-1-2"]),
         (LogQuery(application="shop@13"), ["shop@13.chat-1-2"]),
@@ -33,7 +33,7 @@ def line(second: int = 0, message: str = "sold", **fields: object) -> str:
     ids=str,
 )
 def test_query_reads_only_the_files_that_may_have_its_records(query: LogQuery, read: list[str]) -> None:
-    files = ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "proxy@n-1-1", "controller-7", "admin-1-1"]
+    files = ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "proxy@n-1-1", "controller-7"]
     assert [each for each in files if query.reads(each)] == read
 
 

@@ -29,10 +29,9 @@ from app_toolkit.core.shutdown import ShutdownStep, desired, longest, proxies_li
 from app_toolkit.interfaces import Location
 from app_toolkit.types import Address
 from tests.core.specs import HOME, NEXT, proxies_spec, replica_set
-from tests.keys import admin_of, key, proxies_of
+from tests.keys import key, proxies_of
 
 PROXY = proxies_of(HOME)
-ADMIN = admin_of(HOME)
 RUN, END = Phase.RUNNING, Phase.STOPPING
 
 
@@ -45,8 +44,6 @@ RUN, END = Phase.RUNNING, Phase.STOPPING
         ("they have died", {key("shop/web"): [RUN]}, ShutdownStep.REPLICAS),
         ("a group without a replica is not forgotten yet", {PROXY: [END], key("shop/web"): []}, ShutdownStep.REPLICAS),
         ("nothing is left to pass through them", {PROXY: [END]}, ShutdownStep.PROXIES),
-        ("only the admin process is left", {ADMIN: [RUN]}, ShutdownStep.PROXIES),
-        ("the admin process runs, and replicas", {ADMIN: [RUN], key("shop/web"): [RUN]}, ShutdownStep.REPLICAS),
         ("nothing is left", {}, ShutdownStep.PROXIES),
     ],
 )
@@ -56,12 +53,11 @@ def test_a_step_begins_when_the_one_before_is_done(why, replica_sets, expected):
 
 def test_each_step_desires_fewer_replica_sets():
     web, proxies = {key("shop/web"): replica_set(key("shop/web"), RUN).spec}, {PROXY: proxies_spec()}
-    admin = {ADMIN: replica_set(ADMIN, RUN).spec}
-    assert desired(None, web, proxies, admin) == web | proxies | admin
-    assert desired(ShutdownStep.REQUESTS, web, proxies, admin) == web | admin
-    assert desired(ShutdownStep.EDGES, web, proxies, admin) == web | admin
-    assert desired(ShutdownStep.REPLICAS, web, proxies, admin) == admin
-    assert desired(ShutdownStep.PROXIES, web, proxies, admin) == {}
+    assert desired(None, web, proxies) == web | proxies
+    assert desired(ShutdownStep.REQUESTS, web, proxies) == web
+    assert desired(ShutdownStep.EDGES, web, proxies) == web
+    assert desired(ShutdownStep.REPLICAS, web, proxies) == {}
+    assert desired(ShutdownStep.PROXIES, web, proxies) == {}
     assert [proxies_linger(each) for each in (None, *ShutdownStep)] == [False, True, True, True, False]
 
 
@@ -80,7 +76,6 @@ class Leaving:
         self.lost = set()
         self.shutdown_step = ShutdownStep.REQUESTS
         self.deployments = {name: each.spec for name, each in replica_sets.items() if isinstance(name, ReplicaSetKey)}
-        self.admin = {name: each.spec for name, each in replica_sets.items() if name == ADMIN}
         self.steps = []
 
     def say(self, event, within_s, *, surely=False):
@@ -125,7 +120,7 @@ class Leaving:
         self.hear()
         self.shutdown_step = step(self.replica_sets)
         self.steps.append(self.shutdown_step.value)
-        left = desired(self.shutdown_step, self.deployments, {}, self.admin)
+        left = desired(self.shutdown_step, self.deployments, {})
         self.replica_sets = specified(
             self.replica_sets, left, starts=9, proxies_linger=proxies_linger(self.shutdown_step)
         )
@@ -152,7 +147,7 @@ def test_in_any_world_all_are_gone_in_time_and_in_their_order(seed, spoken):
     rng = Random(seed)
     phases = [RUN, RUN, Phase.STARTING, Phase.DRAINING, END, *([] if spoken else [Phase.RECOVERING])]
     names = rng.sample(
-        [PROXY, ADMIN, proxies_of(NEXT), key("shop/web"), key("shop/model"), key("other/web")], rng.randint(1, 6)
+        [PROXY, proxies_of(NEXT), key("shop/web"), key("shop/model"), key("other/web")], rng.randint(1, 5)
     )
     world = Leaving(rng, {name: replica_set(name, *rng.choices(phases, k=rng.randint(1, 3))) for name in names})
     until = longest(world.replica_sets)

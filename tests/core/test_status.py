@@ -20,7 +20,7 @@ from app_toolkit.errors import ConfigError
 from app_toolkit.types import ReplicaId
 from tests.core.specs import HOME, NEXT, application, replica_set
 from tests.core.worlds import LIVE, REPLICA_SET, replica_set_spec
-from tests.keys import admin_of, key, proxies_of
+from tests.keys import key, proxies_of
 
 RUN, START = Phase.RUNNING, Phase.STARTING
 
@@ -226,7 +226,7 @@ def test_status_shows_an_application_before_it_has_replica_sets():
 
 
 def test_a_name_is_known_if_it_is_that_of_an_application_or_a_replica_set():
-    there = (key("shop/web"), key("shop/model"), key("other/web"), proxies_of("home"), admin_of("next"))
+    there = (key("shop/web"), key("shop/model"), key("other/web"), proxies_of("home"))
     found = shown_of([application()], {name: replica_set(name, RUN) for name in there})
     for name in ("shop", *map(str, there)):
         found.check_name(name)

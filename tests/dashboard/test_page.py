@@ -295,7 +295,7 @@ def test_page_is_paused_and_goes_on_with_what_happened_meanwhile(operator: Opera
     wait_until(lambda: page.locator("html").get_attribute("data-sample") != sample)
 
 
-def test_page_is_live_again_after_the_admin_process_was_replaced(browser: Browser, instance: SimulatedClient) -> None:
+def test_page_is_live_again_after_the_admin_server_was_replaced(browser: Browser, instance: SimulatedClient) -> None:
     with served(instance) as url:
         operator = Operator(browser, url)
         expect(operator.page.locator("#live")).to_have_text("Live")

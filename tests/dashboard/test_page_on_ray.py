@@ -33,7 +33,7 @@ def shop(cluster: Cluster) -> Iterator[Served]:
     yield served
     cluster.update(served.spec, HTTPOptions(admin=False), held=False)
     served.delete()
-    wait_until(lambda: cluster.client.execute(GetStatus()).admin is None)
+    wait_until(lambda: cluster.client.execute(GetStatus()).admin_url is None)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The page about the admin process shows requests that are answered."""
+"""The page about the admin server shows requests that are answered."""
 
 import json
 from collections.abc import Iterator, Sequence

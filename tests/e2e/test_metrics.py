@@ -1,4 +1,4 @@
-"""The metrics of an instance on processes: every process pushes, and the admin process exposes the sums."""
+"""The metrics of an instance on processes: every process pushes, and the admin server exposes the sums."""
 
 import os
 import re
@@ -111,7 +111,7 @@ def test_metrics_are_the_sums_over_all_processes(measured: Measured) -> None:
     assert total("app_toolkit_process_cpu_seconds_total", component="replica") > 0
     assert len(samples("app_toolkit_event_loop_lag_seconds", component="replica")) == 3
     components = {labels["component"]: value for labels, value in samples("app_toolkit_metrics_processes")}
-    assert components == {"proxy": 1, "replica": 3, "controller": 1, "admin": 1}
+    assert components == {"proxy": 1, "replica": 3, "controller": 1}
 
 
 def test_exposition_of_a_real_instance_parses_in_both_formats(measured: Measured) -> None:

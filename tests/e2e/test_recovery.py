@@ -62,7 +62,7 @@ def test_a_controller_that_wakes_up_finds_its_epoch_taken_and_leaves_everything_
         with stopped(first) as since:
             # Ray would bring it back by the same name where its node is lost; this one has none.
             second = ControllerActor.options(namespace=actors.NAMESPACE).remote()
-            another = Cluster(RayClient(second, joined=False))
+            another = Cluster(RayClient(second, joined=False), cluster.pid)
             wait_until(lambda: is_well(another.status()))
             assert another.status()["epoch"] == epoch + 1
             before = processes(another.status())

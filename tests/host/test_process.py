@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from app_toolkit.core.identity import ProcessSetKey
+from app_toolkit.core.identity import ProxySetKey
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.errors import StaleEpoch
 from app_toolkit.host import process
@@ -61,7 +61,7 @@ def proxy() -> ProxyProcess:
 
 def start(proxy: ProxyProcess, epoch: int) -> Any:
     spec = ProxySpec(proxy.name, {"port": 0}, NodeId("n"))
-    return serve(proxy, Start(spec, ProcessSetKey("proxy", NodeId("n")), "r1", b"secret", epoch=epoch))
+    return serve(proxy, Start(spec, ProxySetKey(NodeId("n")), "r1", b"secret", epoch=epoch))
 
 
 def test_a_stale_order_to_start_changes_nothing() -> None:

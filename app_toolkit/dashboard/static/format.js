@@ -67,7 +67,7 @@ export const moment = (at) => day.format(at * 1_000);
 export const words = (status) => String(status ?? "unknown").replaceAll("_", " ");
 export const plural = (number, one, many = `${one}s`) => `${exact(number)} ${number === 1 ? one : many}`;
 
-// The name of a proxy or admin process has the id of its node, which is long.
+// The name of a proxy has the id of its node, which is long.
 export const short = (name) => String(name).replace(/@([0-9a-f]{12})[0-9a-f]{8,}/, "@$1");
 
 export const application = (name) => name.split("/")[0];

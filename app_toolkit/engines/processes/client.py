@@ -14,10 +14,11 @@ from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.processes.output import RecordFollower
-from app_toolkit.engines.processes.services import CONTROLLER, HOME, RELEASED, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import HOME, RELEASED, STARTED, SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import PeerGone, call, call_all
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.host.orders import Order
+from app_toolkit.host.services import CONTROLLER
 from app_toolkit.proxy.server import bind
 
 R = TypeVar("R")

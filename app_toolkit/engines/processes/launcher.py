@@ -12,7 +12,6 @@ from app_toolkit.config.settings import variables_of_threads
 from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
-from app_toolkit.engines.processes.admin import AdminThreads
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.reservations import Reservations
 from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices, planning_of
@@ -20,7 +19,7 @@ from app_toolkit.engines.processes.wire import PeerGone
 from app_toolkit.host.launcher import Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
 from app_toolkit.host.preparation import preparation_key
-from app_toolkit.interfaces import AdminSpec, ReplicaSpec, Resources
+from app_toolkit.interfaces import ReplicaSpec, Resources
 from app_toolkit.types import ReplicaId
 
 R = TypeVar("R")
@@ -36,7 +35,7 @@ FORK_S = 5.0
 
 
 class LocalProcesses:
-    """The processes of an instance on this machine, which the supervisor starts and ends, and the admin server."""
+    """The processes of an instance on this machine, which the supervisor starts and ends."""
 
     home = HOME
 
@@ -44,14 +43,9 @@ class LocalProcesses:
         self._services = services
         self._templates = Templates(services)
         self._reservations = Reservations()
-        self.admin: AdminThreads | None = None
-        """The last admin server that was started; None: none was."""
 
     async def start(self, action: Start) -> Process:
         spec = action.spec
-        if isinstance(spec, AdminSpec):
-            self.admin = AdminThreads(spec.id, self._services)
-            return self.admin
         if isinstance(spec, ReplicaSpec):
             creation = self._start_replica(spec, action.resources)
         else:

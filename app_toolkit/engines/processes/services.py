@@ -17,6 +17,7 @@ from app_toolkit.engines.processes.store import SQLiteStore
 from app_toolkit.engines.processes.wire import Peer, PeerGone
 from app_toolkit.errors import ControlError
 from app_toolkit.host.runtime_folder import LOGS, RuntimeFolder
+from app_toolkit.host.services import CONTROLLER
 from app_toolkit.interfaces import Payloads, Snapshot, Version
 from app_toolkit.types import NodeId
 
@@ -24,8 +25,7 @@ HOME = NodeId("local")
 """The only node."""
 
 SUPERVISOR = "supervisor"
-CONTROLLER = "controller"
-"""The names of the two processes that every instance has."""
+"""The name of the process that starts and ends the others."""
 
 STARTED = b"+"
 """What the owner of an instance receives once its processes can be asked."""

@@ -24,9 +24,10 @@ from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import SIGNALS, fork
 from app_toolkit.engines.processes.output import begin_output
-from app_toolkit.engines.processes.services import CONTROLLER, RELEASED, STARTED, SUPERVISOR, Child, ProcessServices
+from app_toolkit.engines.processes.services import RELEASED, STARTED, SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
+from app_toolkit.host.services import CONTROLLER
 from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.userapp.ending import adopt_orphans, descendants
 

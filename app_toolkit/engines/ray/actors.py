@@ -31,6 +31,7 @@ from app_toolkit.host.exit_report import report_exit
 from app_toolkit.host.orders import Order, serve
 from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
+from app_toolkit.host.services import CONTROLLER
 from app_toolkit.interfaces import Location, ReplicaSpec, Snapshot, Version
 from app_toolkit.types import NodeId, ReplicaId
 from app_toolkit.userapp.ending import descendants, end_processes
@@ -38,7 +39,6 @@ from app_toolkit.userapp.ending import descendants, end_processes
 log = logging.getLogger("app_toolkit.ray")
 
 NAMESPACE = "app_toolkit"
-CONTROLLER = "controller"
 
 CONTROL = 8
 """Threads for control calls, the default group. A start, a reconfiguration, a drain and a stop may block at the same
@@ -147,10 +147,8 @@ class RayServices:
 
     def __init__(self) -> None:
         self.store = RayStore()
-        self._admin: Any = None
-        """The actor of the admin process; None: not known."""
-        self._ask_admin_at = 0.0
-        """When this process may ask for the admin process again, on its monotonic clock."""
+        self._push_at = 0.0
+        """When this process may push its metrics again, on its monotonic clock."""
         self._controller: Any = None
         """The controller's actor. It is looked up once, because the lookup blocks the event loop; it remains valid when
         Ray restarts the actor. None: not looked up yet."""
@@ -200,35 +198,26 @@ class RayServices:
         return {}
 
     async def report(self, name: str, loads: Loads, compared: Compared, lost: Lost) -> bool:
+        return bool(await self._ask("report", name, dict(loads), dict(compared), dict(lost)))
+
+    async def push_metrics(self, process: str, snapshot: bytes) -> bool:
+        if time.monotonic() < self._push_at:
+            return False
+        taken, again_s = await self._ask("push_metrics", process, snapshot) or (False, WATCH_AGAIN_S)
+        self._push_at = time.monotonic() + again_s
+        return bool(taken)
+
+    async def _ask(self, method: str, *arguments: object) -> Any:
+        """Call a method of the controller. Return None if no controller runs, or the controller ends."""
         try:
             if self._controller is None:
                 self._controller = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-            heard: bool = await self._controller.report.remote(name, dict(loads), dict(compared), dict(lost))
+            return await getattr(self._controller, method).remote(*arguments)
         except ActorDiedError:  # Ray does not restart the controller
             self._controller = None
-            return False
-        except (RayError, ControlError, ValueError):  # no controller runs, or the controller ends
-            return False
-        return heard
-
-    async def push_metrics(self, process: str, snapshot: bytes) -> bool:
-        try:
-            admin = self._admin
-            if admin is None:
-                if time.monotonic() < self._ask_admin_at:
-                    return False
-                self._ask_admin_at = time.monotonic() + WATCH_AGAIN_S
-                controller = await asyncio.to_thread(ray.get_actor, CONTROLLER, namespace=NAMESPACE)
-                name, again_s = await controller.admin.remote()
-                if name is None:
-                    self._ask_admin_at = time.monotonic() + again_s
-                    return False
-                admin = self._admin = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
-            taken: bool = await admin.push_metrics.remote(process, snapshot)
-        except (RayError, ControlError, ValueError):  # the admin process or the controller ends, or does not run
-            self._admin = None
-            return False
-        return taken
+        except (RayError, ControlError, ValueError):
+            pass
+        return None
 
 
 def _note_exit(sentence: str) -> None:

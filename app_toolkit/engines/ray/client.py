@@ -13,12 +13,13 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from app_toolkit.client.commands import Command
 from app_toolkit.client.remote import ControllerUnavailable, RemoteClient
 from app_toolkit.engines.ray import cluster
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, SILENT_S, revive
+from app_toolkit.engines.ray.actors import NAMESPACE, SILENT_S, revive
 from app_toolkit.engines.ray.local import LocalRay
 from app_toolkit.engines.ray.orders import send
 from app_toolkit.engines.ray.token import restrict_token
 from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
 from app_toolkit.host.orders import Order
+from app_toolkit.host.services import CONTROLLER
 
 R = TypeVar("R")
 

@@ -19,14 +19,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
 from app_toolkit.engines.amounts import Lack, amounts_of
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE, Kind, ProxyActor, ReplicaActor, log_folder
-from app_toolkit.engines.ray.admin import AdminActor
+from app_toolkit.engines.ray.actors import NAMESPACE, Kind, ProxyActor, ReplicaActor, log_folder
 from app_toolkit.engines.ray.exits import Exits, exit_sentence
 from app_toolkit.engines.ray.orders import send
 from app_toolkit.engines.ray.placement import Node, lack, may_be_granted
 from app_toolkit.host.launcher import PLACED_S, Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
-from app_toolkit.interfaces import AdminSpec, ProxySpec, Resources
+from app_toolkit.host.services import CONTROLLER
+from app_toolkit.interfaces import ProxySpec, Resources
 from app_toolkit.types import NodeId, ReplicaId
 
 R = TypeVar("R")
@@ -72,11 +72,9 @@ class RayProcesses:
             "lifetime": "detached",
             "get_if_exists": True,
         }
-        if isinstance(action.spec, ProxySpec | AdminSpec):
-            # A proxy serves the clients of its node, and users expect the admin process on that of the controller.
-            there = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)
-            actor = ProxyActor if isinstance(action.spec, ProxySpec) else AdminActor
-            handle = actor.options(**options, scheduling_strategy=there).remote(action.spec.id)
+        if isinstance(action.spec, ProxySpec):
+            there = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)  # a proxy serves clients of its node
+            handle = ProxyActor.options(**options, scheduling_strategy=there).remote(action.spec.id)
         else:
             handle = ReplicaActor.options(**options, **_actor_options(action)).remote(action.spec.id)
         return self._process(handle, (action.replica_set, action.template_hash), action.resources)

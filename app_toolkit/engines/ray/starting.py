@@ -5,13 +5,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from app_toolkit.config import settings
 from app_toolkit.engines.ray import environment
-from app_toolkit.engines.ray.actors import CONTROLLER, NAMESPACE
+from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.client import RayClient, is_driver, join, use_token
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.local import LocalRay
 from app_toolkit.engines.ray.token import make_token
 from app_toolkit.errors import ConfigError
 from app_toolkit.host.runtime_folder import check_runtime_folder
+from app_toolkit.host.services import CONTROLLER
 
 
 def start_instance(*, address: str | None = None, num_cpus: float | None = None, with_lease: bool = True) -> RayClient:
