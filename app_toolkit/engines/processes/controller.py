@@ -31,25 +31,32 @@ AGAIN_S = 5.0
 """Seconds for which a controller that could not start answers commands with its error, before it ends."""
 
 
-def run(services: ProcessServices, listener: socket.socket) -> None:
+def run(services: ProcessServices, listener: socket.socket, ends: bool = False) -> None:
     """Run the controller until the instance has shut down.
 
     If it ends otherwise, the process has an exit code other than 0, and the supervisor starts another one.
+
+    `ends`: shut the instance down at once, as after SIGTERM, because an earlier controller has not done so. If this
+    controller cannot start, nothing is drained.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(ControllerProcess(services).run(listener))
+        runner.run(ControllerProcess(services, ends=ends).run(listener))
 
 
 class ControllerProcess:
     """Performs the commands of clients, and answers the other processes."""
 
-    def __init__(self, services: ProcessServices) -> None:
+    def __init__(self, services: ProcessServices, *, ends: bool) -> None:
+        """`ends`: as of `run`."""
         self._services = services
+        self._ends = ends
 
     async def run(self, listener: socket.socket) -> None:
         begin_logs(self._services.log_folder, process_context(CONTROLLER), f"{CONTROLLER}-{os.getpid()}")
         self._begin()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._shut_down)
+        if self._ends:
+            self._shut_down()
         server = await serve(listener, self._answer)
         while True:
             life = self._life
@@ -73,6 +80,8 @@ class ControllerProcess:
         except Exception as error:
             self._ready.set_exception(error)  # for commands until the process ends
             logger.exception("the controller could not start")
+            if self._ends:
+                return
             await asyncio.sleep(AGAIN_S)
             raise SystemExit(1) from None
         self._ready.set_result(controller)
