@@ -76,8 +76,11 @@ class ProcessEngine(Engine):
 
     def start_in_background(self, http: HTTPOptions) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
+        from app_toolkit.host.runtime_folder import locked
 
-        supervisor = OwnSupervisor(http)
+        with locked():  # otherwise two commands at the same time would both find no instance
+            self.check_background()
+            supervisor = OwnSupervisor(http)
         return ProcessClient(supervisor.services, supervisor, is_local=True)
 
     def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
