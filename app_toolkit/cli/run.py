@@ -78,7 +78,8 @@ class RunOptions:
 def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
     """Plan, start, deploy and serve until Ctrl-C, SIGTERM or SIGHUP, and then drain.
 
-    Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained.
+    Raises `ConfigError` if an app cannot be served, after everything that was deployed is drained, and `SystemExit` if
+    a second signal has ended the drain.
     """
     if options.reload and (options.address is not None or not engine.runs_here):
         raise ConfigError("--reload needs replicas on processes of this machine: use it with --engine processes")
@@ -114,6 +115,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
             is_local = options.address is None
             rest = "The remaining requests are aborted." if is_local else "The instance completes the drain."
             screen.say(f"Stopped waiting. {rest}")
+            raise SystemExit(interrupts.exit_code) from None
         except InstanceEnded as error:
             screen.say(f"The instance has ended: {error}.")
         except Exception:

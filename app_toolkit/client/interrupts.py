@@ -18,6 +18,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked = False
+        #: The exit code of a program that the last signal has ended, as a shell shows it.
+        self.exit_code = 0
 
     def __enter__(self) -> Self:
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -40,6 +42,7 @@ class Interrupts:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             self._forget_terminals()
+        self.exit_code = 128 + number
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

@@ -4,7 +4,8 @@ import fcntl
 import logging
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app_toolkit import private
@@ -61,6 +62,17 @@ def check_runtime_folder(base: Path | None = None) -> Path:
     except InsecurePath as error:
         hint = f"set {RUNTIME_DIR} to a folder that only user {os.geteuid()} and root can replace"
         raise InsecurePath(f"no private folder for sockets and logs: {error}; {hint}") from None
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Keep other processes of this user out of this block. They wait for its end."""
+    folder = os.open(check_runtime_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _lock_folder(path: Path) -> int:

@@ -5,13 +5,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.settings import RUNTIME_DIR
+from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.processes.sessions import running
+from app_toolkit.errors import ConfigError
 from tests.patience import PATIENCE_S
 
 APP = """
@@ -111,6 +115,17 @@ def test_an_app_that_does_not_start_is_reported_and_leaves_nothing(command: Comm
     assert failed.returncode == 2
     assert "ValueError: no database" in failed.stdout
     assert not running("auto")
+
+
+def test_of_two_commands_that_both_find_no_instance_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUNTIME_DIR, str(tmp_path))
+    one, other, http = ProcessEngine(), ProcessEngine(), HTTPOptions(port=0)
+    one.check_background()
+    other.check_background()
+    with closing(one.start_in_background(http)), pytest.raises(ConfigError, match="an instance runs already"):
+        other.start_in_background(http)
 
 
 def test_an_interrupted_start_leaves_nothing(command: Command, tmp_path: Path) -> None:

@@ -10,14 +10,15 @@ from tests.patience import PATIENCE_S
 from tests.running import ROOT
 
 IDLE = """
-import signal, sys, socket
+import os, signal, sys, socket
 from app_toolkit.engines.processes.services import ProcessServices
 from app_toolkit.engines.processes.supervisor import Supervisor
 
-def wait(services, listener):
+def wait(services, listener, ends):
     while True:
         signal.pause()
 
+exec(sys.argv[3])
 owner = socket.socket(fileno=int(sys.argv[2]))
 sys.exit(Supervisor(ProcessServices(sys.argv[1]), wait).run(owner=owner))
 """
@@ -25,13 +26,18 @@ sys.exit(Supervisor(ProcessServices(sys.argv[1]), wait).run(owner=owner))
 
 
 @contextmanager
-def supervised(session: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a supervisor until the end of the block, and wait until all of its processes have ended."""
+def supervised(session: str, before: str = "") -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a supervisor until the end of the block, and wait until all of its processes have ended.
+
+    `before`: code that its process runs first.
+    """
     ours, theirs = socket.socketpair()
     with (
         ours,
         subprocess.Popen(
-            [sys.executable, "-P", "-c", IDLE, session, str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd=ROOT
+            [sys.executable, "-P", "-c", IDLE, session, str(theirs.fileno()), before],
+            pass_fds=[theirs.fileno()],
+            cwd=ROOT,
         ) as process,
     ):
         theirs.close()

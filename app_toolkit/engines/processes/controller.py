@@ -16,18 +16,24 @@ from app_toolkit.errors import ControlError
 from app_toolkit.host.controller import ControllerHost
 
 
-def run(services: ProcessServices, listener: socket.socket) -> None:
+def run(services: ProcessServices, listener: socket.socket, ends: bool = False) -> None:
     """Run the controller until the instance has shut down.
 
     If it ends otherwise, the process has an exit code other than 0, and the supervisor starts another one.
+
+    `ends`: shut the instance down at once, as after SIGTERM, because an earlier controller has not done so. If this
+    controller cannot start, nothing is drained.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if not runner.run(_run(services, listener)):
+        if not runner.run(_run(services, listener, ends)):
             raise SystemExit(1)
 
 
-async def _run(services: ProcessServices, listener: socket.socket) -> bool:
-    """Run the controller, and answer the other processes. Return whether the instance has shut down."""
+async def _run(services: ProcessServices, listener: socket.socket, ends: bool) -> bool:
+    """Run the controller, and answer the other processes. Return whether the instance has shut down, or must not run.
+
+    `ends`: as of `run`.
+    """
     host = ControllerHost(services, LocalProcesses(services), ProcessClient(services))
     methods = {each.__name__: each for each in (host.execute, host.watch, host.report, host.push_metrics)}
     ending: list[asyncio.Task[None]] = []
@@ -38,8 +44,14 @@ async def _run(services: ProcessServices, listener: socket.socket) -> bool:
         return await methods[method](*arguments)
 
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, lambda: ending.append(loop.create_task(host.execute(Shutdown()))))
+
+    def shut_down() -> None:
+        ending.append(loop.create_task(host.execute(Shutdown())))
+
+    loop.add_signal_handler(signal.SIGTERM, shut_down)
+    if ends:
+        shut_down()
     server = await serve(listener, answer)
     has_shut_down = await host.run()
     server.close()
-    return has_shut_down
+    return has_shut_down or ends

@@ -83,8 +83,11 @@ class ProcessEngine(Engine):
 
     def start_in_background(self, http: HTTPOptions) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
+        from app_toolkit.host.runtime_folder import locked
 
-        supervisor = OwnSupervisor(http, in_background=True)
+        with locked():  # otherwise two commands at the same time would both find no instance
+            self.check_background()
+            supervisor = OwnSupervisor(http, in_background=True)
         return ProcessClient(supervisor.services, supervisor, is_local=True)
 
     def start(

@@ -79,7 +79,8 @@ def fork_for(reaper: int, run: Callable[[], None], name: str) -> None:
     _flush()
     between = os.fork()
     if between:
-        os.waitpid(between, 0)
+        with suppress(ChildProcessError):  # user code ignores SIGCHLD, so the kernel has reaped it
+            os.waitpid(between, 0)
         return
     with _ended_by_errors():
         if os.fork():

@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -23,6 +23,7 @@ from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import SIGNALS, fork
+from app_toolkit.engines.processes.launcher import FORK_S
 from app_toolkit.engines.processes.output import begin_output
 from app_toolkit.engines.processes.services import RELEASED, STARTED, SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, listen
@@ -78,7 +79,7 @@ class Supervisor:
     def __init__(
         self,
         services: ProcessServices,
-        run_controller: Callable[[ProcessServices, socket.socket], None] = controller.run,
+        run_controller: Callable[[ProcessServices, socket.socket, bool], None] = controller.run,
         notify: Callable[[str], None] = lambda state: None,
         plan: Plan = unplanned,
     ) -> None:
@@ -131,7 +132,8 @@ class Supervisor:
         self._wake_up_by_signals(server)
         if owner is not None:
             close_in_children(owner)
-            owner.send(STARTED)
+            with suppress(OSError):  # it has ended meanwhile, as `_read_owner` sees
+                owner.send(STARTED)
             server.watch(owner, partial(self._read_owner, server, owner))
         import_for_apps()
         gc.collect()
@@ -235,7 +237,8 @@ class Supervisor:
         """Take over a process that a template has forked.
 
         `controller`: the process ID of the one that has ordered it. Raises `ControlError` if nobody would watch the
-        process: one of this name runs already, it was killed before it could register, or the controller has ended.
+        process: one of this name runs already, it was killed before it could register, the controller has ended, or
+        the process itself has.
         """
         if name in self._children:
             raise ControlError(f"a process {name!r} runs already")
@@ -245,6 +248,10 @@ class Supervisor:
             os.kill(controller, 0)
         except ProcessLookupError:
             raise ControlError(f"the controller {controller} that has ordered {name!r} has ended") from None
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # `_reap` did not know it, so nobody would note its end
+            raise ControlError(f"the process {pid} that registers as {name!r} has ended") from None
         self._children[name] = Child(pid, "replica", template, granted)
 
     def _rename(self, name: str, new: str) -> bool:
@@ -363,8 +370,7 @@ class Supervisor:
         if self._controller_starts_at is not None and self._controller_starts_at <= now:
             self._start_controller()
         if self._orphans_at is not None and self._orphans_at <= now:
-            self._orphans_at = None
-            self._kill_orphans()
+            self._orphans_at = now + ORPHAN_S if self._kill_orphans() else None
         due = [at for at in (self._controller_starts_at, self._orphans_at) if at is not None]
         return max(min(due) - now, 0.0) if due else None
 
@@ -376,11 +382,13 @@ class Supervisor:
             listener = self._controller_listener
             self._close_clients()  # only proxies and replicas accept clients
             begin_output("controller")
-            self._run_controller(self._services, listener)
+            self._run_controller(self._services, listener, self._asked)
 
-        self._controller = fork(run, "at-controller")
-        if self._asked:
-            os.kill(self._controller, signal.SIGTERM)
+        try:
+            self._controller = fork(run, "at-controller")
+        except OSError as error:  # there is no memory, or there are too many processes
+            self._write(f"{CONTROLLER}: it cannot be started: {error}; another attempt follows\n")
+            self._controller_starts_at = self._controller_started_at + RESTART_S
 
     def _close_clients(self) -> None:
         """Close the socket to which clients connect, in this process."""
@@ -388,18 +396,24 @@ class Supervisor:
             self._services.clients.close()
             self._services.clients = None
 
-    def _kill_orphans(self) -> None:
-        """Kill the children that a process of user code has left when it ended."""
+    def _kill_orphans(self) -> bool:
+        """Kill the children that a process of user code has left when it ended. Return whether there may be others."""
         expected = {
             self._command,
             self._former,
             self._controller,
             *(running.pid for running in self._children.values()),
         }
+        ages: dict[int, float] = {}
         for process in descendants(os.getpid()):
             with suppress(Exception):
                 if process.ppid() == os.getpid() and process.pid not in expected:
-                    process.kill()
+                    ages[process.pid] = time.time() - process.create_time()
+        left = orphans(ages)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(left) < len(ages)
 
     # Files
 
@@ -417,6 +431,14 @@ class Supervisor:
     def _write(self, text: str, output: int = 2) -> None:
         with suppress(OSError):  # the terminal was closed
             os.write(output, text.encode())
+
+
+def orphans(ages: Mapping[int, float]) -> list[int]:
+    """Return which unknown children are not replicas that a template has just forked, and that register soon.
+
+    `ages`: the seconds since the start of each child that has not registered.
+    """
+    return [pid for pid, age in ages.items() if age >= FORK_S]
 
 
 def sentence(code: int) -> str:

@@ -41,3 +41,18 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     )
     assert lines == ["ran", "0"]
+
+
+def test_a_process_whose_user_code_ignores_the_ends_of_children_can_be_forked() -> None:
+    lines, errors = output(
+        """
+adopt_orphans()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+fork_for(os.getpid(), lambda: print("ran"), "child")
+try:
+    os.wait()
+except ChildProcessError:
+    print("all have ended")
+"""
+    )
+    assert (lines, errors) == (["ran", "all have ended"], "")
