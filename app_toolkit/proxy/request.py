@@ -37,6 +37,7 @@ from app_toolkit.errors import (
 )
 from app_toolkit.observability import tracing
 from app_toolkit.transport.hop import EXPECT, HOP, INTERNAL_PREFIX, MIRRORED, SHARD_KEY, TRACE, encode_key
+from app_toolkit.transport.pool import lines_of
 from app_toolkit.types import Header
 
 log = logging.getLogger("app_toolkit.proxy")
@@ -270,10 +271,8 @@ class Request(HTTPRequest):
         internal, fields = self.passed_on(replaced, mirrored=mirrored)
         if internal and internal[-1][0] == EXPECT:
             internal = (*internal, EXPECTS)
-        lines = [b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self.target, HOP, hop)]
-        lines += [b"%b: %b\r\n" % field for field in (*attempt, *internal, *fields)]
-        lines.append(b"\r\n")
-        return b"".join(lines)
+        lines = lines_of([(HOP, hop), *attempt, *internal, *fields])
+        return b"%b %b HTTP/1.1\r\n%b\r\n" % (self.method, self.target, lines)
 
     # For the affinity key
 
