@@ -13,7 +13,7 @@ from typing import Self
 import pytest
 
 from app_toolkit.cli import main as command_line
-from app_toolkit.cli.plan import Planning, plan_here
+from app_toolkit.cli.plan import PlanCommand, plan_here
 from app_toolkit.cli.target import resolve
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
@@ -93,7 +93,7 @@ class PlannedHere:
     def __exit__(self, *error: object) -> None: ...
 
 
-class ForkedPlanning(Planning):
+class ForkedPlanning(PlanCommand):
     """A plan in a fork, as on processes, of a process that has imported the package."""
 
     def __init__(self, named: str, arguments: Sequence[str], fork: object = None) -> None:
@@ -108,7 +108,7 @@ def _forked_command(arguments: Sequence[str], run: object) -> Program:
 def _planned_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands plan in forks."""
     monkeypatch.setattr("app_toolkit.cli.plan.ForkedCommand", _forked_command)
-    monkeypatch.setattr("app_toolkit.cli.plan.Planning", ForkedPlanning)
+    monkeypatch.setattr("app_toolkit.cli.plan.PlanCommand", ForkedPlanning)
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_as_many_applications_are_planned_at_once_as_there_may_be_and_all_in_the
             begun.append(named)
             super().__init__(named, arguments)
 
-    monkeypatch.setattr(cli_plan, "Planning", Begun)
+    monkeypatch.setattr(cli_plan, "PlanCommand", Begun)
     monkeypatch.setattr(cli_plan, "AT_ONCE", 1)
     with plannings_of(read_file(Path("app.yaml"))) as plannings:
         assert begun == ["one"]

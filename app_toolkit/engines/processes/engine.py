@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from app_toolkit.client.client import Client, Driver, Engine, Plan, Planning
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.config.settings import start_options
 from app_toolkit.engines.processes import systemd
 from app_toolkit.engines.processes.sessions import PREFIX, new_session, running
 from app_toolkit.errors import ConfigError
@@ -65,7 +64,7 @@ class ProcessEngine(Engine):
         if command:
             os._exit(supervisor.run(command))
         self._services = services
-        return start_options().log_file != "-"  # the processes of such an instance write no errors
+        return True
 
     def planning(self, app: str) -> Planning:
         from app_toolkit.engines.processes.planning import TemplatePlanning

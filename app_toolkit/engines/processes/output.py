@@ -40,6 +40,13 @@ class RecordFollower:
 def begin_output(role: str) -> None:
     """Write nothing from this process, if another one writes its log records. A proxy still writes its access log."""
     if settings.start_options().log_file == "-":
-        discard_output(STDERR)
+        if role != "template":
+            discard_output(STDERR)
         if role != "proxy":
             discard_output(STDOUT)
+
+
+def end_reports() -> None:
+    """End the error reports of a template, which come from a plan, if another process writes its log records."""
+    if settings.start_options().log_file == "-":
+        discard_output(STDERR)

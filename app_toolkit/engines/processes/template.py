@@ -19,6 +19,7 @@ from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.child import serve_replica
 from app_toolkit.engines.processes.fork import fork_for
 from app_toolkit.engines.processes.inheritance import Inheritance
+from app_toolkit.engines.processes.output import end_reports
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, call, listen
 from app_toolkit.errors import ControlError
@@ -140,6 +141,7 @@ class Template:
         return self._obstacles
 
     def _prepare(self, spec: ReplicaSpec) -> None:
+        end_reports()
         self._prepared = prepare(replace(spec, id=ReplicaId(self._name)), self._services, imports=True)
         gc.collect()
         gc.freeze()  # otherwise the garbage collection of a replica copies the pages that it shares

@@ -1,6 +1,6 @@
 """`run` plans an app in the process that forks its replicas."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -31,13 +31,13 @@ Served = Callable[..., Run]
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """Run an app. `options`: of the toolkit, `rest`: more code, `target`: what `run` serves."""
+    """Run an app. `options`: of the toolkit, `rest`: more code, `target`: what `run` serves, `more`: options of it."""
     monkeypatch.setenv(RUNTIME_DIR, str(tmp_path))
     with runs() as start:
 
-        def serve(options: str = "", rest: str = "", target: str = "") -> Run:
+        def serve(options: str = "", rest: str = "", target: str = "", more: Sequence[str] = ()) -> Run:
             (tmp_path / "served.py").write_text(APP.format(options=options, rest=rest))
-            return start(f"{tmp_path}/served.py{target}", "--engine", "processes")
+            return start(f"{tmp_path}/served.py{target}", "--engine", "processes", *more)
 
         yield serve
 
@@ -69,8 +69,9 @@ def test_an_app_whose_import_for_the_plan_differs_is_imported_again(
     assert len({*imports(tmp_path)}) == 2
 
 
-def test_an_app_that_does_not_import_ends_the_command_with_its_error(serve: Served) -> None:
-    run = serve(rest="raise ValueError('no model')")
+@pytest.mark.parametrize("more", [[], ["--log-file", "-"]])
+def test_an_app_that_does_not_import_ends_the_command_with_its_error(serve: Served, more: list[str]) -> None:
+    run = serve(rest="raise ValueError('no model')", more=more)
     assert run.wait() == 2
     assert "the module 'served' does not import: ValueError: no model" in run.said
 
