@@ -170,30 +170,29 @@ def _deploy_and_serve(
     with screen.progress() as show:
         for status in client.watch(interrupts.not_interrupted):
             show(rows(status, names))
-            if status.admin_url not in (None, dashboard):
+            has_served = serving
+            if not (serving or interrupts.asked):
+                for name, revision in revisions.items():
+                    found = status.application(name)
+                    if found is not None and found.revision > revision:  # for example, it was scaled meanwhile
+                        revisions[name] = revision = found.revision
+                    if error := ended(status, name, revision):
+                        raise error
+                if serving := is_serving(status, names):
+                    for command in commands:
+                        for sentence in serving_at(status, command.spec):
+                            screen.say(sentence)
+                    if client.is_local:
+                        client.report_ready()
+                    screen.say("Press Ctrl-C to drain and stop.")
+            if status.admin_url not in (None, dashboard):  # after the URL of the app, which may be new in this status
                 dashboard = status.admin_url
                 screen.say(f"Dashboard at {dashboard}")
-            if interrupts.asked:
-                continue
-            if serving:
+            if has_served and not interrupts.asked:
                 if reloading is not None:
                     reloading.step(client, status)
                 elif not _dashboard_starts(status, manifest.http) and client.hand_over():
                     return True
-                continue
-            for name, revision in revisions.items():
-                found = status.application(name)
-                if found is not None and found.revision > revision:  # for example, it was scaled meanwhile
-                    revisions[name] = revision = found.revision
-                if error := ended(status, name, revision):
-                    raise error
-            if serving := is_serving(status, names):
-                for command in commands:
-                    for sentence in serving_at(status, command.spec):
-                        screen.say(sentence)
-                if client.is_local:
-                    client.report_ready()
-                screen.say("Press Ctrl-C to drain and stop.")
     return False
 
 

@@ -195,7 +195,7 @@ def test_a_command_hands_over_once_the_dashboard_is_known(app: str) -> None:
     def with_dashboard() -> InstanceStatus:
         return replace(ready(), admin_url="http://127.0.0.1:8001")
 
-    engine = Scripted(ready, ready, with_dashboard, serves_alone=True)
+    engine = Scripted(with_dashboard, with_dashboard, serves_alone=True)
     assert ran(app, engine).splitlines()[-2:] == [
         "Press Ctrl-C to drain and stop.",
         "Dashboard at http://127.0.0.1:8001",
