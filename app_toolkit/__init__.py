@@ -1,4 +1,4 @@
-"""Serve FastAPI routers as replicas on Ray, and develop them in one process."""
+"""Serve FastAPI routers as replicas, on one machine or on a Ray cluster, and develop them in one process."""
 
 import sys
 

@@ -9,8 +9,9 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from app_toolkit import running
+from app_toolkit.config.options import RunKeywords
 from app_toolkit.deployment import Bound
-from app_toolkit.running import App, Application, RunKeywords
+from app_toolkit.running import App, Application
 
 P = ParamSpec("P")
 T = TypeVar("T")

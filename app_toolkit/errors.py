@@ -6,7 +6,7 @@
       PlanningError         an app that cannot be split into ingresses
       FileError             a file of applications with mistakes
       OverrideError         overrides that the deployments of an app cannot have
-      PlacementError        a replica that requires more than the cluster has
+      PlacementError        a replica that requires more than there is
       StartupError          an app whose startup failed
       InsecurePath          a folder or a file that other users of the machine could read, change or replace
       WaitTimeout           what was deployed did not become available within the time that the caller waits
@@ -94,7 +94,7 @@ class OverrideError(ConfigError):
 
 
 class PlacementError(ConfigError):
-    """A deployment asks for more than any node of the cluster has."""
+    """A deployment asks for more than any node has, or than this machine has."""
 
 
 class StartupError(ConfigError):

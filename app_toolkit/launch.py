@@ -10,7 +10,7 @@ from app_toolkit.client.client import Client, Engine
 from app_toolkit.client.commands import AddCandidate, Compare, Deploy, GetApplications, GetStatus
 from app_toolkit.config.models import AdminOptions, ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import TrafficOptions
-from app_toolkit.config.settings import logs_to_stdout
+from app_toolkit.config.settings import start_options
 from app_toolkit.core.applications import check_all
 from app_toolkit.core.diff import Change, Diff, difference
 from app_toolkit.core.identity import ApplicationKey
@@ -69,10 +69,10 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
 
     `address`: that of a cluster; None: a local cluster will be started, and its proxy listens as `http` says.
     """
-    if address is not None and logs_to_stdout():
+    if address is not None and start_options().log_file == "-":
         raise ConfigError(
-            f"log_file = '-' shows only the log files of a local cluster, not those of the cluster {address}: "
-            "leave it out, and use `app-toolkit logs --follow`"
+            f"log_file = '-' shows only the log records of an instance that this process starts, not those of "
+            f"{address}: leave it out, and use `app-toolkit logs --follow`"
         )
     if http.edge == "replica" and "edge" not in engine.capabilities:
         raise ConfigError("edge = 'replica' needs the engine on processes of one machine: use edge = 'proxy' here")
@@ -86,13 +86,16 @@ def check(engine: Engine, address: str | None, http: HTTPOptions) -> None:
         engine.check(address)
 
 
-def start(engine: Engine, specs: Sequence[ApplicationSpec], address: str | None) -> Client:
+def start(
+    engine: Engine, specs: Sequence[ApplicationSpec], address: str | None, http: HTTPOptions | None = None
+) -> Client:
     """Join the cluster at `address`, or with None, start a local one with enough CPUs for these applications.
 
     Start an instance if none runs there, and take a lease. Log in one line which options have no effect in this engine.
+    `http`: as of `Engine.start`.
     """
     warn_of_options(engine, specs)
-    return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None)
+    return engine.start(address=address, num_cpus=logical_cpus(specs) if address is None else None, http=http)
 
 
 def warn_of_options(engine: Engine, specs: Iterable[ApplicationSpec]) -> None:

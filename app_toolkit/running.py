@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from fastapi import FastAPI, Request
 
 from app_toolkit import launch
-from app_toolkit.client.client import WAIT_S, Client, Driver
+from app_toolkit.client.client import WAIT_S, Client, Driver, Engine
 from app_toolkit.client.commands import (
     Abort,
     BeginRelease,
@@ -31,16 +31,9 @@ from app_toolkit.client.commands import (
 from app_toolkit.client.interrupts import Interrupts, discard_output
 from app_toolkit.client.progress import serving_at, url_of
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions, SplitSpec
-from app_toolkit.config.options import LOG_OPTIONS, Options, PlanOptions, TrafficOptions
+from app_toolkit.config.options import Options, PlanOptions, RunKeywords, StartOptions, TrafficOptions
 from app_toolkit.config.project import named_proxy_options, read_project, resolve_options
-from app_toolkit.config.settings import (
-    log_format,
-    log_level,
-    logs_to_stdout,
-    read_settings,
-    set_logs,
-    set_machine_resources,
-)
+from app_toolkit.config.settings import only_at_start, read_settings, set_start_options, start_options
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import InstanceStatus
@@ -66,7 +59,7 @@ App = FastAPI | ASGIApp | Callable[[Request], Any] | Callable[[], Any]
 """An app, a function that answers requests, or a factory of one of them."""
 
 MOST_CODE = 16 * 1024 * 1024
-"""Maximum size of a packed deployment in bytes. The cluster's control store keeps it in memory."""
+"""Maximum size of a packed deployment in bytes. The control store of a Ray cluster keeps it in memory."""
 
 _driver: Driver | None = None
 _lock = threading.Condition()
@@ -77,41 +70,6 @@ _connection: tuple[Client, str] | None = None
 _users: list[int] = []
 """The threads that use the client of `_driver` or `_connection`, once for each use. `shutdown` waits for those of other
 threads."""
-
-
-class RunKeywords(TypedDict, total=False):
-    """`Options`, for type checkers."""
-
-    name: str
-    route_prefix: str
-    stream_log: str | None
-    loop: Literal["uvloop", "asyncio"]
-    num_replicas: int | None
-    address: str | None
-    host: str
-    port: int
-    edge: Literal["proxy", "replica"]
-    proxies_per_node: int
-    keep_alive_timeout_s: float
-    head_timeout_s: float
-    min_body_rate: float
-    body_grace_s: float
-    max_connections: int | None
-    max_requests_per_client: int | None
-    tag_source: str | None
-    server_timing: bool
-    rate_limit_storage: str
-    forwarded_allow_ips: str
-    ssl_keyfile: str | None
-    ssl_certfile: str | None
-    access_log: bool | str
-    admin: bool
-    admin_host: str
-    admin_port: int | None
-    log_level: Literal["debug", "info", "warning", "error", "critical"]
-    log_format: Literal["text", "json"]
-    log_file: Literal["-"] | None
-    resources: dict[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +86,16 @@ def run(app: Bound[T], *, blocking: bool = False, **options: Unpack[RunKeywords]
 @overload
 def run(app: App, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> Application: ...
 def run(app: Any, *, blocking: bool = False, **options: Unpack[RunKeywords]) -> Any:
-    """Serve an app, a function or a bound deployment on Ray, and return when it is available.
+    """Serve an app, a function or a bound deployment with replicas, and return when it is available.
 
     Return an `Application`, or for a bound deployment its handle. A function, and the `__call__` of a deployment's
     class, answers every request below the prefix. A function that can be called without arguments is a factory:
     replicas import and call it.
 
-    The options, and the places where they can be set, are those of the command `run`. The first call joins the cluster
-    at `address`, or the one that this process belongs to, or starts a local Ray. Later calls use the same one. What was
-    run ends with `shutdown()` and with this process. A second call with the same `name` replaces the application.
+    The options, and the places where they can be set, are those of the command `run`. The first call joins the instance
+    or the Ray cluster at `address`, or the Ray cluster that this process belongs to. Otherwise it starts processes of
+    this machine, or with `engine="ray"` a local Ray. Later calls use the same one. What was run ends with `shutdown()`
+    and with this process. A second call with the same `name` replaces the application.
     `blocking`: serve until Ctrl-C, SIGTERM or SIGHUP, and shut down; only on the main thread.
 
     Raises `ConfigError` if it cannot be served. An application that it would have replaced continues.
@@ -186,10 +145,11 @@ def deploy(
     wait_timeout_s: float = WAIT_S,
     **options: Unpack[RunKeywords],
 ) -> None:
-    """Deploy an app, a function or a bound deployment to a cluster, where it stays after the end of this process.
+    """Deploy an app, a function or a bound deployment to an instance, where it stays after the end of this process.
 
-    The options are those of `run`, except that `address` is by default the cluster that this process belongs to, or the
-    one that runs on this machine. The files of the app's folder are included. Call its methods through `get_handle`.
+    The options are those of `run`, except that `address` is by default the Ray cluster that this process belongs to,
+    the instance on processes of this machine, or the Ray cluster that runs on it. The files of the app's folder are
+    included. Call its methods through `get_handle`.
     `wait`: wait until it is available and nothing that it replaces answers any more, at most `wait_timeout_s` seconds.
 
     `only`: take only these deployments from `app`, and keep the others of the running application of this name. They
@@ -208,16 +168,11 @@ def deploy(
     for option, names in (("only", only), ("include", include)):
         if isinstance(names, str):
             raise ConfigError(f"{option} = {names!r}: it should be a list of names")
-    if "log_file" in options:
-        raise ConfigError("deploy() has no option 'log_file': use `app-toolkit logs --follow`")
-    if "resources" in options:
-        raise ConfigError("deploy() has no option 'resources': state them when you start the instance")
-    for name in LOG_OPTIONS:
+    if "engine" in options:
+        raise ConfigError("deploy() has no option 'engine': the instance runs already, and `address` names it")
+    for name in StartOptions.model_fields:
         if name in options:
-            raise ConfigError(
-                f"deploy() has no option {name!r}: set APP_TOOLKIT_{name.upper()} in the environment of the cluster's "
-                "nodes"
-            )
+            raise ConfigError(f"deploy() has no option {name!r}: {only_at_start(name)}")
     chosen, named = _resolved(options)
     with _lock:
         _, spec, code = _planned(app, chosen)
@@ -444,8 +399,8 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
     It is for a script, or for a replica of another application.
 
     Asks the instance once for the methods. The class and its module are not needed. In a script that has run nothing,
-    `address` is the cluster to join, by default the one that runs on this machine. Raises `ConfigError` if there is no
-    instance or no such deployment.
+    `address` is the instance or the cluster to join, by default the one of this machine. Raises `ConfigError` if there
+    is no instance or no such deployment.
     """
     command = GetCallee(application, deployment)
     with _lock:
@@ -454,11 +409,12 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
             found = _driver.client.execute(command)
         else:
             inside = handles.runs_elsewhere()  # a replica
-            client = select.engine().connect(_address(address))
+            engine, address = _instance(address)
+            client = engine.connect(address)
             try:
                 found = client.execute(command)
                 if not inside:
-                    _drive(client)
+                    _drive(engine, client)
             except BaseException:
                 client.close()
                 raise
@@ -468,10 +424,10 @@ def get_handle(application: str, deployment: str, *, address: str | None = None)
 
 
 def shutdown() -> None:
-    """Delete the applications that this process has run, wait until they have drained, and stop a local cluster.
+    """Delete the applications that this process has run, and wait until they have drained.
 
-    Other applications of the cluster continue. Does nothing if this process has run nothing. Waits until functions such
-    as `run` have returned in other threads.
+    An instance that `run` has started ends. Other applications of an instance that it has joined continue. Does nothing
+    if this process has run nothing. Waits until functions such as `run` have returned in other threads.
     """
     global _driver
     with _lock:
@@ -486,8 +442,7 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
     """Return the driver of this process, and start it if necessary. `options`: those that the caller gave."""
     _lock.wait_for(lambda: _connection is None)
     if _driver is not None:
-        present = {"log_level": log_level(), "log_format": log_format(), "log_file": "-" if logs_to_stdout() else ""}
-        _check_logs(options, present if _driver.client.is_local else {})
+        _check_start(options, start_options() if _driver.client.is_local else None)
         _driver.client.acquire_lease()
         return _driver
     if handles.runs_elsewhere():
@@ -495,19 +450,18 @@ def _running(manifest: Manifest, chosen: Options, options: RunKeywords) -> Drive
             f"run() was called in a replica, which imports {manifest.specs[0].target!r}: put the call below "
             '`if __name__ == "__main__":`'
         )
-    engine = select.engine()
+    engine = select.engine_of_run(chosen.engine, chosen.address)
     engine.preload()
     is_joined = engine.is_joined()
     address = options.get("address") if is_joined else chosen.address
     if address is not None or is_joined:
-        _check_logs(options, {})
-    set_logs(chosen)
-    set_machine_resources(chosen.resources)
+        _check_start(options, None)
+    set_start_options(chosen)
     if not is_joined:
         launch.check(engine, address, manifest.http)
-    client = launch.start(engine, manifest.specs, address)
+    client = launch.start(engine, manifest.specs, address, manifest.http)
     try:
-        return _drive(client)
+        return _drive(engine, client)
     except BaseException:
         client.leave()
         raise
@@ -518,28 +472,22 @@ def _warn(spec: ApplicationSpec) -> None:
         logger.warning(warning)
 
 
-def _check_logs(options: RunKeywords, present: Mapping[str, str]) -> None:
-    """Raise `ConfigError` if the caller gave a log level or format that Ray, which runs already, would not apply.
+def _check_start(options: RunKeywords, present: StartOptions | None) -> None:
+    """Raise `ConfigError` if the caller gave an option that the instance, which runs already, would not apply.
 
-    `present`: those that its processes have; empty: they are not known.
+    `present`: the options with which the instance was started; None: they are not known.
     """
-    given = cast("Mapping[str, object]", options)
-    if given.get("log_file") and given["log_file"] != present.get("log_file"):
-        raise ConfigError(
-            f"run() cannot apply log_file = {given['log_file']!r} to a Ray that runs already: use `app-toolkit logs "
-            "--follow`"
-        )
-    for name in LOG_OPTIONS:
-        if name in given and str(given[name]).lower() != present.get(name):
-            raise ConfigError(
-                f"run() cannot apply {name} = {given[name]!r} to a Ray that runs already: set "
-                f"APP_TOOLKIT_{name.upper()} in the environment of its nodes"
-            )
+    of_start: dict[str, Any] = {name: value for name, value in options.items() if name in StartOptions.model_fields}
+    given = StartOptions(**of_start)
+    for name in StartOptions.model_fields:
+        value = getattr(given, name)
+        if name in options and value is not None and (present is None or value != getattr(present, name)):
+            raise ConfigError(f"run() cannot apply {name} = {value!r}: {only_at_start(name)}")
 
 
-def _drive(client: Client) -> Driver:
+def _drive(engine: Engine, client: Client) -> Driver:
     global _driver
-    _driver = select.engine().drive(client)
+    _driver = engine.drive(client)
     atexit.register(shutdown)  # runs before the engine's own exit handler, because that is registered already
     return _driver
 
@@ -550,21 +498,24 @@ def _resolved(options: RunKeywords) -> tuple[Options, HTTPOptions]:
     return resolve_options(project, given), named_proxy_options(project, given)
 
 
-def _address(given: str | None, default: str | None = None) -> str | None:
-    """Return the address of the cluster; None: the one that this process belongs to, otherwise the one of this machine.
+def _instance(given: str | None, default: str | None = None) -> tuple[Engine, str | None]:
+    """Return the engine of the instance, and its address; None: the instance of this process or of this machine.
 
-    `default`: the address from the environment or the project. A process that belongs to a cluster ignores it.
+    `default`: the address from the environment or the project. A process that belongs to a Ray cluster ignores that of
+    another one.
     """
-    return given if given is not None or select.engine().is_joined() else default or read_settings().address
+    address = given or default or read_settings().address
+    engine = select.engine(address=address)
+    return engine, None if given is None and engine.is_joined() else address
 
 
 @contextmanager
 def _client(given: str | None, default: str | None = None, *, begin: bool = False) -> Iterator[Client]:
     """Yield the client of this process's driver, or one that is connected to the address while the context is open.
 
-    `begin`: start an instance if none runs there. Threads share the connection, because a process belongs to one
-    cluster at a time: a command for another address waits until the others have ended. Raises `ConfigError` if `given`
-    is another cluster than that of the driver.
+    `begin`: start an instance if none runs at the Ray cluster. Threads share the connection, because a process belongs
+    to one cluster at a time: a command for another address waits until the others have ended. Raises `ConfigError` if
+    `given` is the address of another instance than that of the driver.
     """
     global _connection
     named = given or default or read_settings().address or "auto"
@@ -572,12 +523,12 @@ def _client(given: str | None, default: str | None = None, *, begin: bool = Fals
         with _lock:
             _lock.wait_for(lambda: _connection is None or named in ("auto", _connection[1]))
             if _driver is not None:
-                if given is not None:
-                    select.engine().connect(given)  # raises `ConfigError` if this is another cluster
                 client = _driver.client
+                if given is not None:
+                    client.check_address(given)
             else:
                 if _connection is None:
-                    address, engine = _address(given, default), select.engine()
+                    engine, address = _instance(given, default)
                     if begin:
                         client = engine.start(address=address or "auto", with_lease=False)
                     else:
@@ -609,7 +560,7 @@ def _serve_until_signal(client: Client, sentences: Iterable[str]) -> None:
     """Serve until a signal stops this process, or the instance is shut down."""
     with Interrupts() as interrupts:
         for sentence in (*sentences, "Press Ctrl-C to drain and stop."):
-            stream = sys.stderr if logs_to_stdout() else sys.stdout
+            stream = sys.stderr if start_options().log_file == "-" else sys.stdout
             try:
                 print(sentence, flush=True, file=stream)
             except BrokenPipeError:  # its reader has left, but clients have not

@@ -2,7 +2,7 @@
 
 python -m benchmarks.peers ray_serve && python -m benchmarks.autoscaling
 python -m benchmarks.autoscaling --rounds 1 --more          # add a round to those of the last run
-python -m benchmarks.autoscaling --read --write-docs        # write docs/benchmarks-autoscaling.md from recorded results
+python -m benchmarks.autoscaling --read --write-docs        # write docs/measurements.md from recorded results
 
 Each response names the replica process, so clients see when a new replica serves. Each contender records when it
 requested a replica and when the replica ran.
@@ -29,7 +29,7 @@ from benchmarks.contenders import Contender
 from benchmarks.load import percentile, request_of
 from benchmarks.measures import Figures
 from benchmarks.plot import curves
-from benchmarks.report import Bound, bounds_table, figure, judge, number, table
+from benchmarks.report import Bound, bounds_table, figure, judge, number, table, with_document
 from benchmarks.servers import APPS, CannotStart, python_of, started
 
 CLIENTS = 40
@@ -54,7 +54,8 @@ DEFAULTS, NO_DELAYS = step.FOLLOWS
 OURS, OURS_NO_DELAYS = "toolkit", f"toolkit-{NO_DELAYS}"
 NAME = "step"
 Results = dict[str, Any]
-DOCS = ROOT / "docs" / "benchmarks-autoscaling.md"
+DOCS = ROOT / "docs" / "measurements.md"
+PLOT = DOCS.with_name("benchmarks-autoscaling.svg")
 RESULTS = ROOT / "benchmarks" / "results-autoscaling.json"
 
 
@@ -395,7 +396,7 @@ def document(results: Results) -> str:
     remarks_text = "".join(f"{remark}\n\n" for remark in remarks)
     return f"""# Autoscaling benchmark
 
-`python -m benchmarks.autoscaling --write-docs` generates this page. The figures are medians of {run["rounds"]}
+`python -m benchmarks.autoscaling --write-docs` writes this section. The figures are medians of {run["rounds"]}
 round{"s" * (run["rounds"] > 1)}; each round measures the contenders in a new random order. The figures of each round
 are in `benchmarks/results-autoscaling.json`; they were measured on {run["date"]}.
 
@@ -447,7 +448,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(TITLES), help="measure only these contenders")
     parser.add_argument("--more", action="store_true", help="add the rounds to those of the last run")
     parser.add_argument("--read", action="store_true", help="read the results of the last run, without measuring")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-autoscaling.md and its plot")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/measurements.md and its plot")
     options = parser.parse_args()
     results: Results | None = json.loads(RESULTS.read_text()) if options.read or options.more else None
     if results is None or not options.read:
@@ -456,8 +457,8 @@ def main() -> None:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(report(results))
     if options.write_docs:
-        DOCS.write_text(document(results))
-        DOCS.with_suffix(".svg").write_text(drawing(results))
+        DOCS.write_text(with_document(DOCS.read_text(), document(results)))
+        PLOT.write_text(drawing(results))
 
 
 if __name__ == "__main__":

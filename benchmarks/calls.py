@@ -1,7 +1,7 @@
 """Measure calls through deployment handles with app_toolkit and Ray Serve in one run.
 
 python -m benchmarks.calls                # `python -m benchmarks.peers ray_serve` creates Ray Serve's environment
-python -m benchmarks.calls --write-docs   # also write docs/benchmarks-calls.md
+python -m benchmarks.calls --write-docs   # also write docs/measurements.md
 
 Each contender has one ingress and one replica of a class. The ingress measures the calls, so the figures include
 neither a client nor a proxy.
@@ -19,10 +19,11 @@ import httpx
 
 from benchmarks.__main__ import machine
 from benchmarks.contenders import Contender
+from benchmarks.report import with_document
 from benchmarks.servers import CannotStart, Server, python_of, started
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs" / "benchmarks-calls.md"
+DOCS = ROOT / "docs" / "measurements.md"
 RESULTS = Path(__file__).parent / "results-calls.json"
 
 OURS = "toolkit"
@@ -123,7 +124,7 @@ def document(results: Mapping[str, Any]) -> str:
     machine = results["machine"]
     return f"""# Handle call benchmark
 
-`python -m benchmarks.calls --write-docs` generates this page. The figures are medians of {results["rounds"]} rounds of
+`python -m benchmarks.calls --write-docs` writes this section. The figures are medians of {results["rounds"]} rounds of
 {results["seconds"]:g} s per figure; each round measures the contenders in a new random order. Each contender has one
 ingress and one replica of a class. The ingress measures the calls, so the figures include neither a client nor a proxy.
 The machine has {machine["cores"]} cores ({machine["cpu"]}, {machine["system"]}) and was busy, so only ratios are
@@ -158,7 +159,7 @@ def main() -> None:
         "--only", nargs="+", choices=[each.name for each in CONTENDERS], help="measure only these contenders"
     )
     parser.add_argument("--read", action="store_true", help="read the results of the last run, without measuring")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-calls.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/measurements.md")
     options = parser.parse_args()
     if options.read:
         results = json.loads(RESULTS.read_text())
@@ -170,7 +171,7 @@ def main() -> None:
         print(sentence)
     print(table(results))
     if options.write_docs:
-        DOCS.write_text(document(results))
+        DOCS.write_text(with_document(DOCS.read_text(), document(results)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Simulate canary releases: which ones return, how soon, and how often a good one does.
 
 python -m benchmarks.canary                 # print the tables
-python -m benchmarks.canary --write-docs    # also write the results, docs/benchmarks-canary.md and its plot
+python -m benchmarks.canary --write-docs    # also write the results, docs/measurements.md and its plot
 
 Each run decides as the controller does, every `LOOK_S` seconds. The requests are drawn at random with a fixed seed.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from app_toolkit.core.canary import GROWTH, LEAST_S, CanaryPlan, Requests, decide, next_step, plan_release
 from benchmarks.plot import plot
-from benchmarks.report import table
+from benchmarks.report import table, with_document
 
 PLAN = plan_release(guards=("error_rate<1%", "p95<1.2x"))
 RELATIVE = plan_release(guards=("error_rate<2x", "p95<1.2x"))
@@ -37,7 +37,8 @@ MEDIAN_S, SIGMA = 0.05, 0.5
 BUCKETS = 300
 
 RESULTS = Path(__file__).with_name("results-canary.json")
-DOCS = Path(__file__).parent.parent / "docs" / "benchmarks-canary.md"
+DOCS = Path(__file__).parent.parent / "docs" / "measurements.md"
+PLOT = DOCS.with_name("benchmarks-canary.svg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def document(date: str, found: Found) -> str:
     p95_ms = 1000 * MEDIAN_S * exp(1.645 * SIGMA)
     return f"""# Simulation of canary releases
 
-`python -m benchmarks.canary --write-docs` generates this page. The figures are in `benchmarks/results-canary.json`;
+`python -m benchmarks.canary --write-docs` writes this section. The figures are in `benchmarks/results-canary.json`;
 they were computed on {date}.
 
 A [canary release](traffic.md#canary-releases) has the steps {steps} %, each for at least {PLAN.every_s / 60:g} minutes,
@@ -237,8 +238,8 @@ def main() -> None:
         date = datetime.now(UTC).date().isoformat()
         series = {name: [asdict(each) for each in summaries] for name, summaries in found.items()}
         RESULTS.write_text(json.dumps({"date": date, "series": series}, indent=1) + "\n")
-        DOCS.write_text(document(date, found))
-        DOCS.with_suffix(".svg").write_text(drawing(found))
+        DOCS.write_text(with_document(DOCS.read_text(), document(date, found)))
+        PLOT.write_text(drawing(found))
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.interfaces import Emit, Location
 from app_toolkit.types import Address, NodeId, ReplicaId
 from benchmarks.__main__ import machine
-from benchmarks.report import table
+from benchmarks.report import table, with_document
 
-DOCS = Path(__file__).parents[1] / "docs" / "benchmarks-controller.md"
+DOCS = Path(__file__).parents[1] / "docs" / "measurements.md"
 DEPLOYMENTS = 10
 """The number of deployments per application."""
 PERIOD_S = 5.0
@@ -198,7 +198,7 @@ def document(costs: Sequence[Cost], options: argparse.Namespace) -> str:
     )
     return f"""# Controller benchmark
 
-`python -m benchmarks.controller --write-docs` generates this page. The figures are CPU times, medians of
+`python -m benchmarks.controller --write-docs` writes this section. The figures are CPU times, medians of
 {options.rounds} rounds, measured on {datetime.now(UTC):%Y-%m-%d}.
 
 The controller manages {replicas} in {options.applications:,} applications. No process is
@@ -228,7 +228,7 @@ def main() -> None:
     )
     parser.add_argument("--replicas", type=int, default=10, help="replicas per deployment (10)")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds (3)")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-controller.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/measurements.md")
     options = parser.parse_args()
     rounds = []
     for number in range(options.rounds):
@@ -237,7 +237,7 @@ def main() -> None:
     costs = middle(rounds)
     print(report(costs))
     if options.write_docs:
-        DOCS.write_text(document(costs, options))
+        DOCS.write_text(with_document(DOCS.read_text(), document(costs, options)))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from benchmarks.simulated import SimulatedClient, Traffic, application, served, 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-DOCS = Path(__file__).parents[1] / "docs" / "dashboard.md"
+DOCS = Path(__file__).parents[1] / "docs" / "admin.md"
 CLASSES = 4
 """Deployments of an application beside its ingress."""
 HEADING = "With 500 deployments"
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=10, help="replicas per deployment (10)")
     parser.add_argument("--seconds", type=int, default=20, help="seconds for which each page is measured (20)")
     parser.add_argument("--chromium", default=os.environ.get("APP_TOOLKIT_TEST_CHROMIUM") or shutil.which("chromium"))
-    parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of docs/dashboard.md")
+    parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of docs/admin.md")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright  # tests of the other parts need none
 

@@ -38,7 +38,7 @@ DRAW = """async ([id, source, options]) => {
 
 
 def diagrams(page: str, markdown: str) -> Iterator[tuple[str, str]]:
-    """Yield the path of the drawing below `DOCS`, and the source, of each diagram of a page such as `concepts/x.md`."""
+    """Yield the path of the drawing below `DOCS`, and the source, of each diagram of a page such as `tutorial/x.md`."""
     for number, match in enumerate(FENCE.finditer(markdown), 1):
         name = page.removesuffix(".md").replace("/", "-")
         yield f"{FOLDER}/{name}-{number}.svg", match[1]

@@ -2,7 +2,7 @@
 
 python -m benchmarks.peers litserve bentoml ray_serve minilm && python -m benchmarks.embeddings
 python -m benchmarks.embeddings --rounds 1 --seconds 5 --only toolkit litserve
-python -m benchmarks.embeddings --write-docs      # also write docs/benchmarks-embeddings.md
+python -m benchmarks.embeddings --write-docs      # also write docs/measurements.md
 python -m benchmarks.embeddings --read            # read the results of the last run, without measuring
 
 64 clients send one sentence per request, each sentence once, and send the next request as soon as they receive a
@@ -27,7 +27,7 @@ from benchmarks.contenders import RAY_SERVE_ROLES, Contender
 from benchmarks.load import Client, percentile, request_of
 from benchmarks.measures import Failed, Figures, Measure, take
 from benchmarks.peers import MINILM, minilm
-from benchmarks.report import Bound, Need, bounds_table, figure, judge, middle, number, table
+from benchmarks.report import Bound, Need, bounds_table, figure, judge, middle, number, table, with_document
 from benchmarks.servers import APPS, CannotStart, Server, python_of, started
 
 CLIENTS = 64
@@ -37,7 +37,7 @@ PEERS = ("ray-serve", "ray-serve-best", "litserve", "bentoml")
 NAME = "embed_64"
 FIGURES = ("rps", "p50_ms", "p99_ms", "busy_percent", "cpu_ms")
 PATH = "/embed"
-DOCS = ROOT / "docs" / "benchmarks-embeddings.md"
+DOCS = ROOT / "docs" / "measurements.md"
 RESULTS = ROOT / "benchmarks" / "results-embeddings.json"
 EXAMPLES = ROOT / "examples"
 
@@ -283,7 +283,7 @@ def document(results: dict[str, Any]) -> str:
     )
     return f"""# Embeddings benchmark
 
-`python -m benchmarks.embeddings --write-docs` generates this page. The figures are medians of {run["rounds"]} rounds
+`python -m benchmarks.embeddings --write-docs` writes this section. The figures are medians of {run["rounds"]} rounds
 of {run["seconds"]} s, measured on {run["date"]}; each round measures the contenders in a new random order.
 
 {run["clients"]} clients send one sentence per request, each sentence once, and send the next request as soon as they
@@ -309,7 +309,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed for the sentences and the order of contenders (1)")
     parser.add_argument("--only", nargs="+", help="measure only these contenders")
     parser.add_argument("--read", action="store_true", help="read the results of the last run, without measuring")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-embeddings.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/measurements.md")
     options = parser.parse_args()
     if options.read:
         results = json.loads(RESULTS.read_text())
@@ -319,7 +319,7 @@ def main() -> None:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(report(results))
     if options.write_docs:
-        DOCS.write_text(document(results))
+        DOCS.write_text(with_document(DOCS.read_text(), document(results)))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from benchmarks.__main__ import machine
 from benchmarks.controller import DEPLOYMENTS, ImmediateLauncher, application
 from benchmarks.report import replace_section, table
 
-DOCS = Path(__file__).parents[1] / "docs" / "benchmarks-observability.md"
+DOCS = Path(__file__).parents[1] / "docs" / "measurements.md"
 HEADING = "A scrape of many deployments"
 PROXIES = 4
 ROUTES = 3

@@ -41,7 +41,7 @@ from benchmarks.report import replace_section, table
 from benchmarks.servers import APPS, free_port, started
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs" / "benchmarks-observability.md"
+DOCS = ROOT / "docs" / "measurements.md"
 RESULTS = ROOT / "benchmarks" / "results-prometheus.json"
 HEADING = "Prometheus, while replicas are killed"
 
@@ -331,9 +331,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10, help="duration in minutes (10)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="file for the results")
     parser.add_argument("--read", action="store_true", help="read the recorded results, without measuring")
-    parser.add_argument(
-        "--write-docs", action="store_true", help="write the section of docs/benchmarks-observability.md"
-    )
+    parser.add_argument("--write-docs", action="store_true", help="write the section of docs/measurements.md")
     options = parser.parse_args()
     if not options.read:
         if shutil.which("prometheus") is None:

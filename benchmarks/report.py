@@ -1,5 +1,6 @@
 """Write docs/benchmarks.md from recorded results. Pure functions: they take JSON and return text."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -176,6 +177,12 @@ def replace_section(page: str, heading: str, section: str) -> str:
     before, _, after = page.partition(f"\n## {heading}\n")
     _, begin, others = after.partition("\n## ")
     return f"{before.rstrip()}\n\n## {heading}\n\n{section.strip()}\n{begin}{others}"
+
+
+def with_document(page: str, document: str) -> str:
+    """Return the page with this document as one of its sections: `# title` and `## heading` become one level lower."""
+    title, _, text = document.partition("\n")
+    return replace_section(page, title.removeprefix("# "), re.sub("^## ", "### ", text, flags=re.MULTILINE))
 
 
 def number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Take the screenshots of docs/dashboard.md: of `benchmarks/apps/shop.py` on Ray, with a load and a canary release.
+"""Take the screenshots of docs/admin.md: of `benchmarks/apps/shop.py` on Ray, with a load and a canary release.
 
 python -m benchmarks.screenshots
 
@@ -152,7 +152,7 @@ def shoot(browser: Browser, url: str, name: str, path: str, scheme: Any, viewpor
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Take the screenshots of docs/dashboard.md.")
+    parser = argparse.ArgumentParser(description="Take the screenshots of docs/admin.md.")
     parser.add_argument("--chromium", default=os.environ.get("APP_TOOLKIT_TEST_CHROMIUM") or shutil.which("chromium"))
     arguments = parser.parse_args()
     if arguments.chromium is None:

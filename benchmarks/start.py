@@ -1,7 +1,7 @@
 """Measure start, memory, idle CPU, replacement and speed of servers with several processes, in one run.
 
 python -m benchmarks.start                # `python -m benchmarks.peers gunicorn granian ray_serve` creates the peers
-python -m benchmarks.start --write-docs   # also write docs/benchmarks-start.md
+python -m benchmarks.start --write-docs   # also write docs/measurements.md
 python -m benchmarks.start --only uvicorn processes --rounds 3
 
 Each round starts each contender with one, two and four workers (replicas), in a new random order.
@@ -30,10 +30,11 @@ from app_toolkit.errors import ToolkitError
 from benchmarks.__main__ import machine
 from benchmarks.contenders import ITEM, RAY_SERVE_ROLES, Contender
 from benchmarks.load import Load, load, mixed_load
+from benchmarks.report import with_document
 from benchmarks.servers import CannotStart, Server, python_of, started
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs" / "benchmarks-start.md"
+DOCS = ROOT / "docs" / "measurements.md"
 RESULTS = Path(__file__).parent / "results-start.json"
 
 WORKERS = (1, 2, 4)
@@ -381,7 +382,7 @@ def document(results: Mapping[str, Any]) -> str:
     missing = f"\nWithout a result:\n\n{missing}" if missing else ""
     return f"""# Start and memory benchmark
 
-`python -m benchmarks.start --write-docs` generates this page. The figures are medians of {run["rounds"]} rounds; each
+`python -m benchmarks.start --write-docs` writes this section. The figures are medians of {run["rounds"]} rounds; each
 round measures the contenders in a new random order. The machine has {machine["cores"]} cores ({machine["cpu"]},
 {machine["system"]}), so only ratios are comparable with other machines. All contenders serve the same FastAPI app.
 
@@ -418,7 +419,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed for the order of the contenders (1)")
     parser.add_argument("--only", nargs="+", choices=list(TITLES), help="measure only these contenders")
     parser.add_argument("--read", action="store_true", help="read the results of the last run, without measuring")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-start.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/measurements.md")
     options = parser.parse_args()
     if options.read:
         results = json.loads(RESULTS.read_text())
@@ -428,7 +429,7 @@ def main() -> None:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(table(results["figures"], {**START_FIGURES, **{name: speed.title for name, speed in SPEEDS.items()}}))
     if options.write_docs:
-        DOCS.write_text(document(results))
+        DOCS.write_text(with_document(DOCS.read_text(), document(results)))
 
 
 if __name__ == "__main__":

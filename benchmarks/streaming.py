@@ -1,7 +1,7 @@
 """Token streams: app_toolkit with one replica beside the same app on one uvicorn process, and on Ray Serve.
 
 python -m benchmarks.streaming                          # a plain stream, and a resumable one for each stream log
-python -m benchmarks.streaming --peers --write-docs     # Ray Serve, too, and write docs/benchmarks-streaming.md
+python -m benchmarks.streaming --peers --write-docs     # Ray Serve, too, and write docs/measurements.md
 python -m benchmarks.streaming --only bare plain memory --measures saturated --rounds 3
 python -m benchmarks.streaming --read --write-docs      # measure nothing, write the page again
 
@@ -33,10 +33,10 @@ from benchmarks.__main__ import ROOT, _failure, _note, _versions, machine
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.load import load, percentile, request_of
 from benchmarks.measures import Failed, Figures
-from benchmarks.report import Bound, Need, bounds_table, figure, judge, number, table
+from benchmarks.report import Bound, Need, bounds_table, figure, judge, number, table, with_document
 from benchmarks.servers import APPS, CannotStart, Server, python_of, started
 
-DOCS = ROOT / "docs" / "benchmarks-streaming.md"
+DOCS = ROOT / "docs" / "measurements.md"
 RESULTS = ROOT / "benchmarks" / "results-streaming.json"
 
 EVENTS = 200
@@ -371,7 +371,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--read", action="store_true", help="take the figures of the last run")
     parser.add_argument("--remark", help="a sentence about this run, for the page")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks-streaming.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/measurements.md")
     options = parser.parse_args()
     if options.read:
         results = json.loads(options.out.read_text())
@@ -384,7 +384,7 @@ def main() -> None:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
     print(report(results))
     if options.write_docs:
-        DOCS.write_text(document(results))
+        DOCS.write_text(with_document(DOCS.read_text(), document(results)))
 
 
 if __name__ == "__main__":

@@ -92,14 +92,14 @@ GROUPS = {
             "app_toolkit/streaming/",
             "app_toolkit/core/stream_log.py",
             "app_toolkit/chat/shared_limits.py",
-            "docs/messages.md",
+            "docs/stateful.md",
             "tests/streaming/redis_server.py",
         ),
         programs={"redis-server": "redis-server"},
     ),
     "prometheus": Group(
         words=("promtool",),
-        changes=("app_toolkit/observability/", "docs/metrics.md"),
+        changes=("app_toolkit/observability/", "docs/observability.md"),
         programs={"promtool": "prometheus"},
     ),
     "browser": Group(
@@ -126,7 +126,7 @@ GROUPS = {
     ),
     "clients": Group(
         words=("tests.chat.node", "APP_TOOLKIT_TEST_NODE_MODULES"),
-        changes=("app_toolkit/chat/", "docs/clients/", "tests/chat/node.py", "tests/chat/stored_chat.mjs"),
+        changes=("app_toolkit/chat/", "docs/chat-clients.md", "tests/chat/node.py", "tests/chat/stored_chat.mjs"),
         programs={"node": "nodejs", "npm": "npm"},
         extra="test-clients",
         npm=("ai", "openai", "@ai-sdk/openai-compatible"),

@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
         ("app_toolkit/core/rollout.py", []),
         ("app_toolkit/streaming/redis.py", ["redis", "browser"]),
         ("app_toolkit/chat/shared_limits.py", ["redis", "browser", "clients"]),
-        ("docs/messages.md", ["redis", "docs"]),
+        ("docs/stateful.md", ["redis", "docs", "ecosystem"]),
         ("examples/chat/static/chat.js", ["browser", "templates", "docs", "examples"]),
         ("app_toolkit/toolkit.py", ["docs", "examples", "typechecks", "projects", "scripts"]),
         ("benchmarks/load.py", ["benchmarks"]),

@@ -57,27 +57,21 @@ class Import:
 
 
 def imports(tree: ast.Module) -> Iterator[Import]:
-    checked = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    deferred = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+    nodes: list[tuple[ast.AST, bool, bool]] = [(tree, True, False)]
+    while nodes:
+        node, runtime, deferred = nodes.pop()
+        if isinstance(node, ast.expr):
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, None, node.lineno, id(node) not in checked, id(node) in deferred)
+                yield Import(alias.name, None, node.lineno, runtime, deferred)
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
             for alias in node.names:
-                yield Import(module, alias.name, node.lineno, id(node) not in checked, id(node) in deferred)
+                yield Import(module, alias.name, node.lineno, runtime, deferred)
+        checked = node.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) else ()
+        deferred = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        nodes += [(child, runtime and child not in checked, deferred) for child in ast.iter_child_nodes(node)]
 
 
 def test_the_page_draws_every_package_in_its_layer() -> None:

@@ -41,7 +41,7 @@ class Starting(OneInstance):
         self.addresses.append(address)
         return self
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+    def start(self, *, address: str | None, **_: object) -> Client:
         return self.connect(address)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Starting(OneInstance):
 @pytest.fixture
 def starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Starting]:
     engine = Starting()
-    monkeypatch.setattr(select, "engine", lambda: engine)
+    monkeypatch.setattr(select, "engine", lambda *_, **__: engine)
     yield engine
     assert engine.connected == 0
 
@@ -96,10 +96,9 @@ class OneCluster(OneInstance, Driver):
     def __init__(self) -> None:
         self.client: Client = self
 
-    def connect(self, address: str | None) -> Client:
-        if address not in (None, "auto", "10.0.0.1:6379"):
+    def check_address(self, address: str) -> None:
+        if address not in ("auto", "10.0.0.1:6379"):
             raise ConfigError(f"this process cannot join {address}")
-        return self
 
     def drive(self, client: Client) -> Driver:
         return self
@@ -112,7 +111,7 @@ class OneCluster(OneInstance, Driver):
 
 def test_command_for_another_cluster_than_that_of_the_handles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = OneCluster()
-    monkeypatch.setattr(select, "engine", lambda: engine)
+    monkeypatch.setattr(select, "engine", lambda *_, **__: engine)
     app_toolkit.get_handle("shop", "writer", address="10.0.0.1:6379")
     try:
         app_toolkit.status(address="10.0.0.1:6379")

@@ -1,4 +1,4 @@
-"""The command `deploy`: shows what it would change, and deploys applications to a running cluster."""
+"""The command `deploy`: shows what it would change, and deploys applications to a running instance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
             with screen.progress() as show:
                 status = client.wait_until_serving(revisions, options.timeout_s, show)
         except KeyboardInterrupt:
-            screen.say("Stopped waiting. The cluster continues the update.")
+            screen.say("Stopped waiting. The instance continues the update.")
             raise
         for command in changes.commands:
             for sentence in serving_at(status, command.spec):
@@ -124,6 +124,8 @@ def _manifest_of(options: DeployOptions, specs: Sequence[ApplicationSpec], scree
     applied = [options.applied(spec) for spec in specs]
     code: Mapping[str, bytes]
     if engine.runs_here:
+        if options.include:
+            screen.say("--include has no effect here: the replicas use the folder of the app, with all of its files.")
         served, code, sentences = with_sources(applied)
     else:
         packed = [with_files(spec, options.included(spec.name)) for spec in applied]

@@ -24,12 +24,11 @@ from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.project import read_project
 from app_toolkit.config.secrets import is_secret_name
 from app_toolkit.config.settings import (
-    log_format,
-    log_level,
     read_served,
     read_variables,
     set_development,
     set_served,
+    start_options,
     values_of,
 )
 from app_toolkit.core.redaction import secrets_of
@@ -90,7 +89,7 @@ def dev(
     set_development()
     set_served(str(served))
     # uvicorn's own formatters do not escape control characters
-    shown = {"()": FORMATTERS[log_format()], "level": log_level()}
+    shown = {"()": FORMATTERS[start_options().log_format], "level": start_options().log_level}
     config = uvicorn.Config(
         f"{__name__}:app",
         factory=True,
@@ -169,7 +168,7 @@ class Reload(ChangeReload):  # type: ignore[valid-type, misc]
 def app() -> ASGIApp:
     """Return the app to serve. uvicorn calls this in the serving process, within its event loop."""
     add_secrets(values_of(is_secret_name))
-    show_logs(log_level(), log_format())
+    show_logs(start_options().log_level, start_options().log_format)
     try:
         served = Served.read(read_served())
         with _interruptible():

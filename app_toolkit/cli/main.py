@@ -50,17 +50,17 @@ from app_toolkit.client.interrupts import Interrupts
 from app_toolkit.config.fields import description
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
-from app_toolkit.config.options import LOG_OPTIONS, InstanceOptions, Options, PlanOptions, TrafficOptions
+from app_toolkit.config.options import InstanceOptions, Options, PlanOptions, StartOptions, TrafficOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import ADMIN_TOKEN, read_variables, set_logs, set_machine_resources
+from app_toolkit.config.settings import ADMIN_TOKEN, only_at_start, read_variables, set_start_options
 from app_toolkit.config.suggestions import command_suggestion, flag_suggestion, nearest
 from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
 from app_toolkit.core.identity import ApplicationKey, parts_of
 from app_toolkit.core.logs import MOST_RECORDS, Level, LogQuery
 from app_toolkit.core.slow import MOST_SHOWN
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
-from app_toolkit.engines.select import EngineName, engine, engine_of_run
+from app_toolkit.engines.select import engine, engine_of_run
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
@@ -148,22 +148,6 @@ class CommandLine(Options):
         return "--" + option.replace("_", "-")
 
 
-DEFAULTS = {
-    "num_replicas": "the number in the code or the file",
-    "stream_log": "the one in the code, otherwise shared if several replicas may have streams",
-    "ssl_certfile": "none: plain HTTP",
-    "ssl_keyfile": "the file of the certificate",
-    "max_connections": "from the limit of file descriptors",
-    "max_requests_per_client": "no limit",
-    "tag_source": "tags select nothing",
-    "address": "a local Ray",
-    "admin_port": "8001, or any free port if that is in use",
-    "log_file": "none: replicas log to standard error",
-    "resources": "the GPUs and the memory that the machine has",
-}
-"""The meaning of the default None in the help, by option."""
-
-
 def _option(name: str) -> Any:
     """Return the type of a command line option. `ServingCommand` adds its help."""
     field = Options.model_fields[name]
@@ -172,14 +156,19 @@ def _option(name: str) -> Any:
     flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
     if field.annotation is bool:
         kind, flags = bool, [f"{flags[0]}/{CommandLine.display_name(f'no_{name}')}"]
-    metavar = {"access_log": "PATH|-|true|false", "log_file": "-", "resources": "JSON"}.get(name)
-    return Annotated[kind | None, typer.Option(*flags, metavar=metavar)]
+    return Annotated[kind | None, typer.Option(*flags, metavar=_notes(name).get("metavar"))]
+
+
+def _notes(name: str) -> Mapping[str, Any]:
+    """Return what the model notes of an option: `none`, the meaning of the default None, and `metavar`."""
+    notes = Options.model_fields[name].json_schema_extra
+    return notes if isinstance(notes, dict) else {}
 
 
 def _help(name: str) -> str:
     """Return the help of a command line option, from the model."""
     default, about = Options.model_fields[name].default, description(Options, name)
-    shown = DEFAULTS.get(name) or (str(default).lower() if isinstance(default, bool) else default)
+    shown = _notes(name).get("none") or (str(default).lower() if isinstance(default, bool) else default)
     return f"{about[:1].upper()}{about[1:]}. [default: {shown}]"
 
 
@@ -204,6 +193,7 @@ OPTIONS: dict[str, Any] = {
 }
 PLAN_OPTIONS = tuple(PlanOptions.model_fields)
 SERVE_OPTIONS = (*PLAN_OPTIONS, *InstanceOptions.model_fields, "no_access_log")
+BACKGROUND_OPTIONS = tuple(name for name in StartOptions.model_fields if name != "log_file")
 
 
 def takes(*names: str, **types: Any) -> Callable[[F], F]:
@@ -234,11 +224,13 @@ Wait = Annotated[
 WaitTimeoutS = Annotated[
     float, typer.Option(help="How long --wait waits, in seconds. The operation itself continues after that.", min=0)
 ]
-RunningAddress = Annotated[str | None, typer.Option(help="The Ray cluster: HOST:PORT or auto. [default: auto]")]
+RunningAddress = Annotated[
+    str | None, typer.Option(help="The instance: processes-PID, HOST:PORT of its Ray cluster, or auto. [default: auto]")
+]
 AdminURL = Annotated[
     str | None,
     typer.Option(
-        help="The admin API of the instance, http://HOST:PORT, instead of its Ray cluster. The token is in "
+        help="The admin API of the instance, http://HOST:PORT, instead of its address. The token is in "
         f"{ADMIN_TOKEN}. [default: none]"
     ),
 ]
@@ -251,19 +243,11 @@ class Format(StrEnum):
 
 
 @app.command(cls=ServingCommand)
-@takes(*SERVE_OPTIONS, *LOG_OPTIONS, "log_file", "resources")
+@takes(*SERVE_OPTIONS, *StartOptions.model_fields, "engine")
 def run(
     context: typer.Context,
     target: ServedArgument = None,
     *,
-    engine_name: Annotated[
-        EngineName | None,
-        typer.Option(
-            "--engine",
-            help="What runs the replicas: processes of this machine, or Ray. [default: Ray with --address, otherwise "
-            "processes]",
-        ),
-    ] = None,
     reload: Annotated[
         bool,
         typer.Option("--reload", help="Update the replicas when a Python file changes. It needs --engine processes."),
@@ -276,20 +260,16 @@ def run(
     options = RunOptions(
         **what, plan=chosen.part(PlanOptions), address=chosen.address, reload=reload, command_line=main
     )
-    set_logs(chosen)
-    set_machine_resources(chosen.resources)
+    set_start_options(chosen)
     screen = Screen.of_server(stderr=chosen.log_file is not None)
-    for name in LOG_OPTIONS:
+    for name in StartOptions.model_fields:
         if context.params[name] is not None and chosen.address is not None:
-            screen.say(
-                f"{CommandLine.display_name(name)} does not change the replicas of a running cluster: set "
-                f"APP_TOOLKIT_{name.upper()} in the environment of its nodes."
-            )
-    serve_on_cluster(options, screen, engine_of_run(engine_name, chosen.address))
+            screen.say(f"{CommandLine.display_name(name)} has no effect here: {only_at_start(name)}.")
+    serve_on_cluster(options, screen, engine_of_run(chosen.engine, chosen.address))
 
 
 @app.command(cls=ServingCommand)
-@takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *LOG_OPTIONS, "resources")
+@takes(*PLAN_OPTIONS, *HTTPOptions.model_fields, "no_access_log", *BACKGROUND_OPTIONS, "engine")
 def up(
     context: typer.Context,
     target: Annotated[
@@ -301,7 +281,6 @@ def up(
         ),
     ] = None,
     *,
-    engine_name: Annotated[EngineName, typer.Option("--engine", help="What runs the replicas.")] = "processes",
     app_dir: AppDir = None,
     **_: Any,
 ) -> None:
@@ -318,10 +297,9 @@ def up(
             f"up starts processes of this machine, and the address {chosen.address!r} names another instance: "
             "use `app-toolkit deploy`"
         )
-    set_logs(chosen.model_copy(update={"log_file": None}))  # no process shows the records of the others
-    set_machine_resources(chosen.resources)
+    set_start_options(chosen.model_copy(update={"log_file": None}))  # no process shows the records of the others
     options = RunOptions(**what, plan=chosen.part(PlanOptions), command_line=main)
-    start_background(options, Screen(), engine_of_run(engine_name, None))
+    start_background(options, Screen(), engine_of_run(chosen.engine or "processes", None))
 
 
 @app.command()
@@ -431,7 +409,7 @@ def new(
 
 
 @app.command(cls=ServingCommand)
-@takes("loop", *LOG_OPTIONS)
+@takes("loop", "log_level", "log_format")
 def dev(
     context: typer.Context,
     target: ServedArgument = None,
@@ -451,7 +429,7 @@ def dev(
     project = read_project(Path.cwd())
     file = _file(context, target, project)
     chosen = _chosen(context, project)
-    set_logs(chosen)
+    set_start_options(chosen)
     if file is None:
         _refuse_application(application)
         served, loop = Served(_resolve(target, project, app_dir)), chosen.loop
@@ -524,7 +502,7 @@ def status(
     address: RunningAddress = None,
     admin_url: AdminURL = None,
 ) -> None:
-    """Show the applications on a cluster."""
+    """Show the applications of an instance."""
     screen = Screen()
 
     def show(found: InstanceStatus) -> None:
@@ -543,7 +521,7 @@ def status(
 
 @app.command()
 def config(context: typer.Context, *, address: RunningAddress = None, admin_url: AdminURL = None) -> None:
-    """Print the configuration of what runs on a cluster, as an application file."""
+    """Print the configuration of what runs on an instance, as an application file."""
     with _connected(context) as client:
         print(configuration.write(client), end="", flush=True)
 
@@ -566,7 +544,7 @@ def events(
     address: RunningAddress = None,
     admin_url: AdminURL = None,
 ) -> None:
-    """Show what the controller has done on a cluster, and why."""
+    """Show what the controller of an instance has done, and why."""
     screen = Screen()
     with _connected(context) as client, Interrupts() as interrupts:
         try:
@@ -651,7 +629,7 @@ def dashboard(
     address: RunningAddress = None,
     admin_url: AdminURL = None,
 ) -> None:
-    """Print the address of the dashboard of a cluster, and open it."""
+    """Print the address of the dashboard of an instance, and open it."""
     with _connected(context) as client:
         url = client.execute(GetStatus()).admin_url
     if url is None:
@@ -684,7 +662,7 @@ def slow(
     address: RunningAddress = None,
     admin_url: AdminURL = None,
 ) -> None:
-    """Show the slowest requests of the last ten minutes on a cluster, and where their time went."""
+    """Show the slowest requests of the last ten minutes, and where their time went."""
     screen = Screen()
     with _connected(context) as client:
         found = client.slow(subject, last)
@@ -939,7 +917,7 @@ def delete(
 
 @app.command()
 def shutdown(context: typer.Context, *, address: RunningAddress = None, admin_url: AdminURL = None) -> None:
-    """Drain and delete all applications, and stop the controller and the proxies. The cluster itself stays."""
+    """Drain and delete all applications, and end the instance. A Ray cluster stays."""
     with _connected(context) as client, Screen().waiting("Draining."):
         client.shutdown()
 
@@ -963,9 +941,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _connected(context: typer.Context) -> Iterator[Client]:
-    """Connect to the instance on the cluster.
+    """Connect to the instance.
 
-    Ctrl-C ends the process. The cluster continues with the operation that it has received.
+    Ctrl-C ends the process. The instance continues with the operation that it has received.
     """
     client = connect(context)
     try:
@@ -986,7 +964,7 @@ def connect(context: typer.Context) -> Client:
 def _operated(context: typer.Context, chosen: Options) -> tuple[Engine, str]:
     """Return how a command reaches the instance that it operates, and at which address.
 
-    Raises `ConfigError` if the command line has the address of a cluster and that of an admin API.
+    Raises `ConfigError` if the command line has the address of an instance and that of an admin API.
     """
     given = _given(context)
     if "address" in given and "admin_url" in given:

@@ -17,7 +17,8 @@ from app_toolkit.client.progress import ended, is_serving, rows, serving_at
 from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.config.settings import machine_resources
+from app_toolkit.config.settings import start_options
+from app_toolkit.core.status import FAILED, InstanceStatus
 from app_toolkit.engines.processes import machine
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.launch import Manifest
@@ -76,7 +77,7 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
             if specs is None:
                 return
             manifest = manifest_of(options, specs, screen)
-            with screen.working("Starting the instance" if options.address is None else "Joining the cluster"):
+            with screen.working("Starting the instance" if options.address is None else "Joining the instance"):
                 client = launch.start(engine, specs, options.address)
         except KeyboardInterrupt:
             return
@@ -90,11 +91,12 @@ def run(options: RunOptions, screen: Screen, engine: Engine) -> None:
         folders = [spec.app_dir for spec in manifest.specs]
         try:
             with Reloading(folders, plan_again, screen) if options.reload else nullcontext() as reloading:
-                _deploy_and_serve(client, manifest, screen, interrupts, reloading)
+                if _deploy_and_serve(client, manifest, screen, interrupts, reloading):
+                    return
             _drain(client, screen)
         except KeyboardInterrupt:
             is_local = options.address is None
-            rest = "The remaining requests are aborted." if is_local else "The cluster completes the drain."
+            rest = "The remaining requests are aborted." if is_local else "The instance completes the drain."
             screen.say(f"Stopped waiting. {rest}")
             raise SystemExit(interrupts.exit_code) from None
         except InstanceEnded as error:
@@ -129,7 +131,7 @@ def plannings(options: RunOptions, fork: Callable[[], None] | None = None) -> It
 
 def _warn_of_few_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> None:
     available, reserved = machine.cpus(), sum(spec.num_cpus for spec in specs)
-    if reserved > available and "CPU" not in machine_resources():
+    if reserved > available and "CPU" not in (start_options().resources or {}):
         screen.say(
             f"The replicas reserve {reserved:g} CPUs; this machine has {available:g}. The replicas will share them. "
             "Reduce `num_replicas` or `num_cpus` if the app is slow."
@@ -138,7 +140,8 @@ def _warn_of_few_cpus(specs: Sequence[ApplicationSpec], screen: Screen) -> None:
 
 def _deploy_and_serve(
     client: Client, manifest: Manifest, screen: Screen, interrupts: Interrupts, reloading: Reloading | None
-) -> None:
+) -> bool:
+    """Deploy, and show the progress. Return False after a signal, and True once the instance needs no command."""
     commands = launch.commands_with_lease(client, manifest)
     revisions = launch.apply(client, takewhile(lambda _: interrupts.not_interrupted(), commands))
     names, serving, dashboard = [*revisions], False, None
@@ -153,6 +156,8 @@ def _deploy_and_serve(
             if serving:
                 if reloading is not None:
                     reloading.step(client, status)
+                elif not _dashboard_starts(status, manifest.http) and client.hand_over():
+                    return True
                 continue
             for name, revision in revisions.items():
                 found = status.application(name)
@@ -167,6 +172,13 @@ def _deploy_and_serve(
                 if client.is_local:
                     client.report_ready()
                 screen.say("Press Ctrl-C to drain and stop.")
+    return False
+
+
+def _dashboard_starts(status: InstanceStatus, http: HTTPOptions) -> bool:
+    """Return whether the URL of the dashboard is not known yet, and may still be."""
+    has_failed = status.admin is not None and status.admin.status == FAILED
+    return http.admin and status.admin_url is None and not has_failed
 
 
 def _drain(client: Client, screen: Screen) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from app_toolkit.client.interrupts import discard_output
 from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
+from app_toolkit.config.options import StartOptions
 from app_toolkit.core.diff import Diff, Effect
 from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey, application_of, process_set_of
 from app_toolkit.core.logs import LoggedRecord, LogPage
@@ -179,6 +180,9 @@ class Screen:
             self._targets(application)
         if not status.applications:
             self.say("no applications")
+        of_start = {name: status.options[name] for name in StartOptions.model_fields if name in status.options}
+        if changed := StartOptions(**of_start).model_dump(exclude_defaults=True):
+            self.say(f"started with {', '.join(f'{name} = {value}' for name, value in changed.items())}")
         if status.admin_url is not None:
             self.say(f"dashboard at {status.admin_url}")
         elif status.admin is not None:
@@ -306,7 +310,7 @@ class Screen:
             if replica.id in ongoing:
                 parts.append(f"{ongoing[replica.id]} ongoing")
             if replica.asks is not None:
-                parts.append(f"requests {replica.asks}; the cluster has {replica.free} free")
+                parts.append(f"requests {replica.asks}; the instance has {replica.free} free")
             self.say(f"    {replica.id}: {', '.join(parts)}")
         self._traceback((replica_set.last_error or "").strip().splitlines()[-SHOWN_LINES:])
 

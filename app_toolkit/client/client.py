@@ -55,6 +55,9 @@ class Client(ABC):
         Raises the error of the command, and `InstanceEnded` if the instance was shut down.
         """
 
+    def check_address(self, address: str) -> None:  # noqa: B027
+        """Raise `ConfigError` if this is the address of another instance than that of this client."""
+
     @abstractmethod
     def acquire_lease(self) -> None:
         """Take a lease, and renew it from then on. Does nothing if this client has one."""
@@ -96,6 +99,14 @@ class Client(ABC):
 
     def report_ready(self) -> None:  # noqa: B027
         """Let the program that has started this local instance know that its applications serve."""
+
+    def hand_over(self) -> bool:
+        """Let this local instance serve on after the end of this process, which has started it in the foreground.
+
+        From then on, signals reach the first process of the instance, which drains it and says so. Return False if
+        this process must stay.
+        """
+        return False
 
     def detach(self) -> str:
         """Let the instance that this client has started go on after the end of this process.
@@ -286,11 +297,19 @@ class Engine(ABC):
         """Return whether this process belongs to a cluster already."""
 
     @abstractmethod
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+    def start(
+        self,
+        *,
+        address: str | None,
+        num_cpus: float | None = None,
+        with_lease: bool = True,
+        http: HTTPOptions | None = None,
+    ) -> Client:
         """Join the cluster at `address`, or with None, start a local one with `num_cpus` logical CPUs.
 
         If no instance runs there, start one. `with_lease=False`: take no lease. An instance that this starts then stays
-        until it is shut down, also if others take leases and end them.
+        until it is shut down, also if others take leases and end them. `http`: the address at which clients connect to
+        a local instance, which is bound at once; None: the first proxy binds it.
         """
 
     @abstractmethod

@@ -23,6 +23,7 @@ from app_toolkit.client.encoding import (
     result_adapter_of,
 )
 from app_toolkit.config import settings
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.core.logs import MOST_RECORDS, LogPage, LogQuery
 from app_toolkit.core.slow import SlowRequest
 from app_toolkit.core.status import Load
@@ -105,7 +106,9 @@ class HTTPClient(Client):
 
     def acquire_lease(self) -> None:
         """Raise `ConfigError`: only a process that is connected to the cluster can hold applications."""
-        raise ConfigError("applications of `run` need a connection to the cluster; deploy them with `deploy` instead")
+        raise ConfigError(
+            "applications of `run` need a connection to the instance itself; deploy them with `deploy` instead"
+        )
 
     def leave(self) -> None:
         self.close()
@@ -175,7 +178,14 @@ class HTTPEngine(Engine):
     def is_joined(self) -> bool:
         return False
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+    def start(
+        self,
+        *,
+        address: str | None,
+        num_cpus: float | None = None,
+        with_lease: bool = True,
+        http: HTTPOptions | None = None,
+    ) -> Client:
         raise ConfigError(f"no instance runs at {address}, and an admin API starts none")
 
     def find(self, address: str | None) -> Client | None:
@@ -188,4 +198,4 @@ class HTTPEngine(Engine):
         return client
 
     def drive(self, client: Client) -> Driver:
-        raise ConfigError("handles need a connection to the cluster; an admin API has none")
+        raise ConfigError("handles need a connection to the instance itself; its admin API is none")

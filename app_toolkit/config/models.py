@@ -827,11 +827,18 @@ class ProxyOptions(Model):
     """minimum bytes per second of a request body; a slower request gets 408; 0: no minimum"""
     body_grace_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
     """seconds over which `min_body_rate` is measured"""
-    max_connections: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    max_connections: Annotated[
+        int | None,
+        Field(ge=1, le=1_000_000, json_schema_extra={"none": "from the limit of file descriptors"}),
+    ] = None
     """maximum client connections of one proxy; further ones get 503"""
-    max_requests_per_client: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    max_requests_per_client: Annotated[
+        int | None, Field(ge=1, le=1_000_000, json_schema_extra={"none": "no limit"})
+    ] = None
     """maximum concurrent requests and WebSockets per client address and proxy; further ones get 429"""
-    tag_source: Annotated[str | None, AfterValidator(_tag_source)] = None
+    tag_source: Annotated[
+        str | None, AfterValidator(_tag_source), Field(json_schema_extra={"none": "tags select nothing"})
+    ] = None
     """where a request names the tag of a live revision: header:NAME, query:NAME or cookie:NAME; None: nowhere"""
     rate_limit_storage: Annotated[str, AfterValidator(_rate_limit_storage)] = "memory"
     """where `rate_limit` counts: memory of each proxy, redis, or the URL of a Redis server without a password"""
@@ -839,11 +846,11 @@ class ProxyOptions(Model):
     """whether responses have a Server-Timing field: the time in the queue, and that of the app"""
     forwarded_allow_ips: str = "127.0.0.1,::1"
     """addresses and networks whose X-Forwarded-* fields are trusted, separated by commas; *: all"""
-    ssl_keyfile: str | None = None
+    ssl_keyfile: Annotated[str | None, Field(json_schema_extra={"none": "the file of the certificate"})] = None
     """path of the TLS key, if it is not in the file of the certificate"""
-    ssl_certfile: str | None = None
+    ssl_certfile: Annotated[str | None, Field(json_schema_extra={"none": "none: plain HTTP"})] = None
     """path of the TLS certificate; the file must exist on every node with a proxy"""
-    access_log: bool | str = True
+    access_log: Annotated[bool | str, Field(json_schema_extra={"metavar": "PATH|-|true|false"})] = True
     """file for a line about each request; -: standard output; true: one file per proxy; false: none"""
 
     @field_validator("access_log", mode="before")
@@ -877,7 +884,10 @@ class AdminOptions(Model):
     """whether the instance has an admin process, with the metrics, the admin API and the dashboard"""
     admin_host: str = "127.0.0.1"
     """address of the admin process; one that other machines reach needs a token in APP_TOOLKIT_ADMIN_TOKEN"""
-    admin_port: Annotated[int | None, Field(ge=0, le=65_535)] = None
+    admin_port: Annotated[
+        int | None,
+        Field(ge=0, le=65_535, json_schema_extra={"none": "8001, or any free port if that is in use"}),
+    ] = None
     """port of the admin process; 0: any free port; null: 8001, or any free port if that is in use"""
 
 

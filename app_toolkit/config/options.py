@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -29,10 +29,22 @@ class PlanOptions(Model):
         ApplicationSpec.model_fields["route_prefix"],
         Field(description="the path under which the application is served"),
     ] = "/"
-    stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None
+    stream_log: Annotated[
+        StreamLogChoice | None,
+        Field(
+            description=STREAM_LOG,
+            json_schema_extra={"none": "the one in the code, otherwise shared if several replicas may have streams"},
+        ),
+    ] = None
     loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
     num_replicas: Annotated[
-        int | None, Field(ge=1, le=1_000, description="replicas of each ingress that sets no number")
+        int | None,
+        Field(
+            ge=1,
+            le=1_000,
+            description="replicas of each ingress that sets no number",
+            json_schema_extra={"none": "the number in the code or the file"},
+        ),
     ] = None
 
 
@@ -72,20 +84,22 @@ class TrafficOptions(Model):
 class InstanceOptions(HTTPOptions):
     """The options that all applications of an instance share."""
 
-    address: Annotated[str | None, Field(description="the Ray cluster to join, HOST:PORT or auto")] = None
-
-
-LOG_OPTIONS = ("log_level", "log_format")
-"""The options that the processes of an instance get in their environment, when they start."""
-
-
-class Options(InstanceOptions, PlanOptions):
-    """All options: those that one source sets, or those that result from all sources."""
-
-    admin_url: Annotated[
+    address: Annotated[
         str | None,
-        Field(description="the admin API of the instance to operate, http://HOST:PORT, instead of a cluster"),
+        Field(
+            description="the instance or the Ray cluster to join, HOST:PORT, processes-PID or auto",
+            json_schema_extra={"none": "none: an instance of its own"},
+        ),
     ] = None
+
+
+class StartOptions(Model):
+    """The options that an instance gets when it starts, and keeps until it ends.
+
+    Each of its processes reads all of them with `settings.start_options`, and the status shows them. To add one, add a
+    field here and its type to `RunKeywords`.
+    """
+
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"],
         Field(description="the lowest level that is logged by an app that does not configure logging itself"),
@@ -97,17 +111,45 @@ class Options(InstanceOptions, PlanOptions):
     log_file: Annotated[
         Literal["-"] | None,
         Field(
-            description="where `run` writes the log records of all processes of a local cluster; -: standard output, "
-            "and its own messages go to standard error"
+            description="where `run` writes the log records of all processes of the instance that it starts; -: "
+            "standard output, and its own messages go to standard error",
+            json_schema_extra={"none": "none: replicas log to standard error", "metavar": "-"},
         ),
     ] = None
-
     resources: Annotated[
         dict[str, Annotated[float, Field(ge=0, le=1e18)]] | None,
         BeforeValidator(_as_json),
         Field(
             description="what replicas may reserve on the machine that `run` starts an instance on, by name, as JSON; "
-            "with CPU, they wait for CPUs"
+            "with CPU, they wait for CPUs",
+            json_schema_extra={"none": "the GPUs and the memory that the machine has", "metavar": "JSON"},
+        ),
+    ] = None
+
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _in_small_letters(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+
+EngineName = Literal["processes", "ray"]
+
+
+class Options(InstanceOptions, StartOptions, PlanOptions):
+    """All options: those that one source sets, or those that result from all sources."""
+
+    admin_url: Annotated[
+        str | None,
+        Field(description="the admin API of the instance to operate, http://HOST:PORT, instead of its address"),
+    ] = None
+    engine: Annotated[
+        EngineName | None,
+        Field(
+            description="what runs the replicas of an instance that `run` starts: processes of this machine, or ray",
+            json_schema_extra={
+                "none": "ray with the address of a Ray cluster, otherwise processes",
+                "metavar": "processes|ray",
+            },
         ),
     ] = None
 
@@ -121,11 +163,6 @@ class Options(InstanceOptions, PlanOptions):
     def _begin_log_at_the_root(cls, value: bool | str) -> bool | str:
         return value if isinstance(value, bool) or value == "-" else str(Path(value).absolute())
 
-    @field_validator("log_level", "log_format", mode="before")
-    @classmethod
-    def _in_small_letters(cls, value: object) -> object:
-        return value.lower() if isinstance(value, str) else value
-
     @property
     def given(self) -> dict[str, Any]:
         """The options that are set explicitly."""
@@ -133,3 +170,39 @@ class Options(InstanceOptions, PlanOptions):
 
     def part(self, model: type[M]) -> M:
         return model(**{name: getattr(self, name) for name in model.model_fields})
+
+
+class RunKeywords(TypedDict, total=False):
+    """The `Options` of `run` in Python, for type checkers."""
+
+    name: str
+    route_prefix: str
+    stream_log: str | None
+    loop: Literal["uvloop", "asyncio"]
+    num_replicas: int | None
+    address: str | None
+    host: str
+    port: int
+    edge: Literal["proxy", "replica"]
+    proxies_per_node: int
+    keep_alive_timeout_s: float
+    head_timeout_s: float
+    min_body_rate: float
+    body_grace_s: float
+    max_connections: int | None
+    max_requests_per_client: int | None
+    tag_source: str | None
+    server_timing: bool
+    rate_limit_storage: str
+    forwarded_allow_ips: str
+    ssl_keyfile: str | None
+    ssl_certfile: str | None
+    access_log: bool | str
+    admin: bool
+    admin_host: str
+    admin_port: int | None
+    log_level: Literal["debug", "info", "warning", "error", "critical"]
+    log_format: Literal["text", "json"]
+    log_file: Literal["-"] | None
+    resources: dict[str, float] | None
+    engine: EngineName | None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app_toolkit.config.models import REDIS_URL, HTTPOptions
-from app_toolkit.config.options import Options
+from app_toolkit.config.options import Options, StartOptions
 
 RUNTIME_DIR = "APP_TOOLKIT_RUNTIME_DIR"
 
@@ -49,8 +49,12 @@ def read_settings(*, ours: bool = False) -> Settings:
 
 def _variable(option: str) -> str:
     """Return the variable that sets an option. `APP_TOOLKIT_*` overrides the one in `ALSO`."""
-    ours = f"APP_TOOLKIT_{option.upper()}"
+    ours = _ours(option)
     return ours if os.environ.get(ours) else ALSO.get(option, ours)
+
+
+def _ours(option: str) -> str:
+    return f"APP_TOOLKIT_{option.upper()}"
 
 
 def read_variables(names: Iterable[str]) -> dict[str, str]:
@@ -152,32 +156,38 @@ def read_served() -> str:
     return os.environ[SERVED]
 
 
-LOG_LEVEL = "APP_TOOLKIT_LOG_LEVEL"
-LOG_FORMAT = "APP_TOOLKIT_LOG_FORMAT"
-LOG_FILE = "APP_TOOLKIT_LOG_FILE"
+class _Started(StartOptions):
+    @classmethod
+    def display_name(cls, option: str = "") -> str:
+        return f"the environment variable {_ours(option)}"
 
 
-def set_logs(options: Options) -> None:
-    """Set the log level, format and file for this process and its child processes, which include a local cluster's."""
-    os.environ[LOG_LEVEL] = options.log_level
-    os.environ[LOG_FORMAT] = options.log_format
-    os.environ[LOG_FILE] = options.log_file or ""
+def set_start_options(options: StartOptions) -> None:
+    """Set the options with which this process starts an instance, for itself and for all processes that it starts."""
+    for name in StartOptions.model_fields:
+        value = getattr(options, name)
+        os.environ[_ours(name)] = "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def log_level() -> str:
-    """Return the log level of this process from its environment. The default is `info`."""
-    level = os.environ.get(LOG_LEVEL, "").lower()
-    return level if level in ("debug", "info", "warning", "error", "critical") else "info"
+def set_address(address: str) -> None:
+    """Set the address of the instance for the processes that this one starts, whose handles and clients then use it."""
+    os.environ[_ours("address")] = address
 
 
-def log_format() -> str:
-    """Return the log format of this process from its environment: `text`, the default, or `json`."""
-    return "json" if os.environ.get(LOG_FORMAT, "").lower() == "json" else "text"
+def only_at_start(option: str) -> str:
+    """Return why a running instance does not take a `StartOptions`, and where to set it, as a part of a sentence."""
+    return (
+        f"the instance runs already, and takes it when it starts; on a Ray cluster, from {_ours(option)} of its nodes"
+    )
 
 
-def logs_to_stdout() -> bool:
-    """Return whether this process writes the log records of all processes of its local cluster to standard output."""
-    return os.environ.get(LOG_FILE) == "-"
+def start_options() -> StartOptions:
+    """Return the options with which the instance of this process was started, from the environment.
+
+    Raises `ConfigError` if the value of a variable is invalid.
+    """
+    variables: dict[str, Any] = {name: os.environ.get(_ours(name)) for name in StartOptions.model_fields}
+    return _Started(**{name: value for name, value in variables.items() if value})
 
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -213,20 +223,3 @@ def variables_of_threads(num_cpus: float) -> dict[str, str]:
     Empty: the environment of this process sets it already.
     """
     return {} if os.environ.get(THREADS) else {THREADS: str(max(1, int(num_cpus)))}
-
-
-RESOURCES = "APP_TOOLKIT_RESOURCES"
-
-
-def set_machine_resources(resources: Mapping[str, float] | None) -> None:
-    """Set the resources of this machine that are stated, for this process and its child processes."""
-    os.environ[RESOURCES] = json.dumps(resources or {})
-
-
-def machine_resources() -> dict[str, float]:
-    """Return the resources of this machine that its environment states, by name.
-
-    Raises `ConfigError` if the value of the variable is invalid.
-    """
-    options: dict[str, Any] = {"resources": os.environ.get(RESOURCES) or None}
-    return Settings(**options).resources or {}

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from app_toolkit.clock import Clock
 from app_toolkit.config.files import check_unmasked
 from app_toolkit.config.models import ApplicationSpec, ClassSpec, HTTPOptions, SplitSpec
+from app_toolkit.config.settings import start_options
 from app_toolkit.controller.canaries import Canaries
 from app_toolkit.controller.changes import Changes
 from app_toolkit.controller.desired_state import DesiredState
@@ -101,6 +102,7 @@ class Controller:
         )
         self._scaling = Scaling(self.event_log)
         self._canaries = Canaries()
+        self._start_options = start_options().model_dump()
         self.ticked = clock.now()
         self._next: float | None = None
         self._splits: set[ReplicaSetKey] = set()
@@ -482,6 +484,7 @@ class Controller:
             stopping=self._shutdown_deadline is not None,
             scaling=self._scaling.status(self._clock.now()),
             canaries=self._canaries.status(self.desired.rollouts, self._clock.now()),
+            options={**self._start_options, **self.desired.proxies.http.model_dump()},
         )
 
     def samples(self) -> Iterator[Sample]:

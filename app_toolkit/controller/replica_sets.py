@@ -99,6 +99,8 @@ class ReplicaSets:
         self.moved = self.moved or isinstance(event, (Started, Found, Exited))
         if isinstance(event, ProbeFailed):
             logger.warning("%s failed its health check %d: %s", event.replica, was.failed_probes + 1, event.why)
+        if isinstance(event, Exited) and event.why is not None:
+            logger.warning("%s has ended: %s", event.replica, event.why.strip().rpartition("\n")[2])
         nothing_new = (isinstance(event, ProbePassed) and not was.failed_probes) or was.unplaceable == event
         if not nothing_new:
             self._log_event(key, event)

@@ -46,7 +46,7 @@ class StartBlocked:
 
     def _cause(self) -> str:
         if self.why == "no_room":
-            return "each one asks for more than any node of the cluster has; `app-toolkit status` shows the amount"
+            return "each one asks for more than any node of the instance has; `app-toolkit status` shows the amount"
         if self.why == "held_back":
             return (
                 "the last ones ended as soon as they served, and the next one starts within a minute; "

@@ -22,6 +22,8 @@ class Stage(IntEnum):
     COMPLETE = auto()
     """The app has ended its response. What it still does is background work."""
 
+    __hash__ = int.__hash__  # that of an enum is a Python function
+
     @property
     def begun(self) -> bool:
         """Whether the response has begun, so that no other one can be sent."""
@@ -43,6 +45,8 @@ class Event(IntEnum):
     """The app has sent the last part of its response, or has closed the WebSocket."""
     FAILED = auto()
     """The deadline has passed, or the body arrives too slowly."""
+
+    __hash__ = int.__hash__  # that of an enum is a Python function
 
 
 # An attribute of an enum class takes longer to read than a name of a module.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from app_toolkit.config.suggestions import nearest
 from app_toolkit.core import restarts
@@ -51,9 +52,9 @@ class ReplicaStatus:
     address: str | None
     failed_probes: int
     asks: str | None
-    """The resources that it asks for, if the cluster has no room for it; None: it has."""
+    """The resources that it asks for, if there is no room for it; None: there is."""
     free: str | None
-    """The resources that the cluster has free, if it has no room for the replica."""
+    """The resources that are free, if there is no room for the replica."""
     node: str | None = None
     """The node of the cluster; None until the replica has started."""
     remote_address: str | None = None
@@ -113,7 +114,7 @@ class ReplicaSetStatus:
 
     @property
     def unplaced(self) -> ReplicaStatus | None:
-        """A replica for which the cluster has no room; None: there is none."""
+        """A replica for which there is no room; None: there is none."""
         return next((each for each in self.replicas if each.asks), None)
 
     @property
@@ -126,7 +127,7 @@ class ReplicaSetStatus:
         if self.status != WAITING:
             return self.last_error or ""
         lacking = self.unplaced
-        return f"one replica asks for {lacking.asks}; the cluster has {lacking.free} free" if lacking else ""
+        return f"one replica asks for {lacking.asks}; the instance has {lacking.free} free" if lacking else ""
 
     @property
     def reason(self) -> str:
@@ -286,6 +287,8 @@ class InstanceStatus:
     """Whether the instance is being shut down."""
     admin: ReplicaSetStatus | None = None
     """The admin process; None: there is none. It does not count for `status`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The options of the instance by name: those of its start, and those of its proxies and admin process."""
 
     @property
     def admin_url(self) -> str | None:
@@ -342,6 +345,7 @@ class InstanceStatus:
 
 NO_SCALING: Mapping[AnySetKey, ScalingStatus] = {}
 NO_PROGRESS: Mapping[ApplicationKey, CanaryProgress] = {}
+NO_OPTIONS: Mapping[str, Any] = {}
 
 
 def instance_status(
@@ -355,6 +359,7 @@ def instance_status(
     stopping: bool,
     scaling: Mapping[AnySetKey, ScalingStatus] = NO_SCALING,
     canaries: Mapping[ApplicationKey, CanaryProgress] = NO_PROGRESS,
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> InstanceStatus:
     """Return the status with the applications in the order of their names, and the proxies of `home` first.
 
@@ -409,6 +414,7 @@ def instance_status(
         leaving=leaving,
         stopping=stopping,
         admin=by_key.get(ProcessSetKey("admin", home)),
+        options=options,
     )
 
 
@@ -541,7 +547,7 @@ def _never_placed(record: ReplicaSetRecord) -> str | None:
     for replica in record.replicas:
         lacks = replica.unplaceable
         if lacks is not None and lacks.for_ever:
-            return f"{replica.id} asks for {lacks.asks}; the cluster has {lacks.free}"
+            return f"{replica.id} asks for {lacks.asks}; the instance has {lacks.free}"
     return None
 
 

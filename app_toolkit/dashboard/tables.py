@@ -158,7 +158,7 @@ def _replica_set(replica_set: ReplicaSetStatus, moments: Moments, at: float) -> 
 
 def _problem(replica: ReplicaStatus) -> str | None:
     if replica.asks:
-        return f"it asks for {replica.asks}; the cluster has {replica.free} free"
+        return f"it asks for {replica.asks}; the instance has {replica.free} free"
     return replica.unhealthy or (replica.recycled and f"is replaced because {replica.recycled}")
 
 

@@ -53,6 +53,8 @@ class Stage(IntEnum):
     """The last attempt ended without a response, and there is no other attempt."""
     DONE = auto()
 
+    __hash__ = int.__hash__  # that of an enum is a Python function
+
 
 # An attribute of an enum class takes longer to read than a name of a module.
 IDLE, WAITING, CONNECTING, SENT, RESPONDING, FAILED, DONE = Stage

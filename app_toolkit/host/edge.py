@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from uvicorn.config import Config
@@ -13,18 +13,18 @@ from uvicorn.server import ServerState
 from app_toolkit.dispatch.exchange import Exchange
 from app_toolkit.dispatch.upstream import Terms
 from app_toolkit.errors import ReplicaGone, ResponseUnreadable
-from app_toolkit.proxy.upstream import PooledUpstreams, body_of, has_no_chunks
+from app_toolkit.proxy.request import Request
+from app_toolkit.proxy.upstream import PooledUpstreams, body_of, fields_of_attempt, has_no_chunks
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.http.connection import CallerConnection
-from app_toolkit.replica.http.head import CHUNKED, REASONS, CheckedHead
+from app_toolkit.replica.http.head import CHUNKED, LONGEST_MEMOIZED, MEMOIZED, REASONS, CheckedHead
 from app_toolkit.replica.http.hop_request import HopRequest, new_scope
+from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Pool, ResponseHead, read_fields
 from app_toolkit.transport.sockets import close_in_children, send_ahead
 from app_toolkit.types import Address, Header
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
-
-EXPECTS = (b"expect", b"100-continue")
 
 
 class NearReplica:
@@ -85,6 +85,8 @@ class NearUpstream:
 
     def __init__(self, near: NearReplica) -> None:
         self._near = near
+        #: Not that of another upstream: one exchange may end another one, and a context is entered only once at a time.
+        self._context = near.context.copy()
         self.writable = asyncio.Event()
         self.writable.set()
         #: None: the exchange has got the end of the response, or has ended the attempt.
@@ -97,28 +99,33 @@ class NearUpstream:
 
     # For the exchange
 
-    def begin(self, exchange: Exchange, head: bytes, body: Sequence[bytes], *, framed: bool) -> None:
+    def begin(self, exchange: Exchange, terms: Terms, attempt: Sequence[Header]) -> None:
         """Let the replica serve the request.
 
         Parameters:
             exchange: Gets the response.
-            head: The head of the request, as a connection would carry it.
-            body: The pieces of the body that have arrived.
-            framed: Whether the exchange gets the chunks of the response with their framing.
+            terms: Those of the attempt.
+            attempt: Its internal fields.
         """
-        near = self._near
-        first, *lines = head[:-4].split(b"\r\n")
-        method, target, _ = first.split(b" ")
-        fields = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
-        scope = new_scope(method, target, "1.1", fields, near.app_state, near.asgi_version)
+        near, sent = self._near, exchange.request
+        assert isinstance(sent, Request), "a proxy parses the requests of its clients"
+        assert sent.id is not None
+        client, server, scheme = hop.read_peers(exchange.downstream.peers.decode("latin-1"))
+        origin = hop.Hop(sent.id.decode(), terms.timeout_ms, client, server, scheme, sent.version)
+        internal, fields = sent.passed_on(terms.replaced, mirrored=terms.mirrored)
+        scope = new_scope(sent.method, sent.target, sent.version, [*fields], near.app_state, near.asgi_version)
         self._exchange = exchange
-        self._chunked = CHUNKED in fields
-        request = HopRequest(self, near.replica, scope, keep_alive=True, expects=EXPECTS in fields, framed=framed)
+        self._chunked = sent.body.chunked
+        expects = not terms.mirrored and (sent.expects or sent.held)
+        framed = not has_no_chunks(exchange, terms)
+        request = HopRequest(self, near.replica.live, scope, keep_alive=True, expects=expects, framed=framed)
         self._request = request
         near.live.add(self)
-        request.begin(asyncio.get_running_loop(), near.context, near.tasks)
+        served = near.replica.admit(request, origin, dict((*attempt, *internal)))
+        request.begin(served, asyncio.get_running_loop(), near.context, near.tasks)
+        body = body_of(exchange, terms)
         self._take(request, body)
-        if exchange.request.complete and (body or not exchange.holding):
+        if sent.complete and (body or not exchange.holding):
             request.body_ended()
 
     def write_all(self, pieces: Sequence[bytes]) -> None:
@@ -174,22 +181,17 @@ class NearUpstream:
         if self._exchange is not None:
             self._tell(self._exchange.informed, ResponseHead(100, REASONS[100], [], "none", None, True))
 
-    def start(self, head: CheckedHead, more: Sequence[Header], body: Any, *, head_only: bool, whole: bool) -> None:
+    def start(self, head: CheckedHead, more: tuple[Header, ...], body: Any, *, head_only: bool, whole: bool) -> None:
         exchange = self._exchange
         if exchange is None:
             return
-        if sum(name == b"content-length" for name, _ in head.fields) > 1:
+        read = read_head if len(head.lines) <= LONGEST_MEMOIZED else read_head.__wrapped__
+        response = read(head, more, head_only, whole, bool(body))
+        if response is None:
             self.lose(ResponseUnreadable(f"{self._near.address}: a response has two content-lengths"))
             return
-        fields = [*head.fields, *more]
-        if head.unframed and not head_only:
-            fields.append(CHUNKED)
-        status = head.status
-        response = read_fields(status, REASONS.get(status) or b"HTTP/1.1 %d " % status, fields, whole)
-        if whole and not body:
-            response.extent = "none"
         self._reusable = response.reusable
-        self._tell(self._begin_response, exchange, response, body)
+        self._tell(self._begin_response, exchange, response.copied(), body)
 
     def _begin_response(self, exchange: Exchange, response: ResponseHead, body: Any) -> None:
         exchange.response_started(response)
@@ -226,15 +228,41 @@ class NearUpstream:
 
     def _tell(self, event: Callable[..., None], *values: Any) -> None:
         """Tell the exchange of an event. What it begins and logs does not belong to the request of the app."""
-        self._near.context.copy().run(event, *values)
+        self._context.run(event, *values)
+
+
+@lru_cache(MEMOIZED)
+def read_head(
+    head: CheckedHead, more: tuple[Header, ...], head_only: bool, whole: bool, has_body: bool
+) -> ResponseHead | None:
+    """Return the head as an exchange gets it. None: it announces two lengths.
+
+    Parameters:
+        head: The head, as the app has sent it.
+        more: Fields to add.
+        head_only: Whether it is the response to a HEAD.
+        whole: Whether no bytes follow, except those that are sent with the head.
+        has_body: Whether bytes are sent with the head.
+    """
+    if sum(name == b"content-length" for name, _ in head.fields) > 1:
+        return None
+    fields = [*head.fields, *more]
+    if head.unframed and not head_only:
+        fields.append(CHUNKED)
+    status = head.status
+    response = read_fields(status, REASONS.get(status) or b"HTTP/1.1 %d " % status, fields, whole)
+    if whole and not has_body:
+        response.extent = "none"
+    return response
 
 
 class EdgeUpstreams:
     """The ways to the replicas of this process, and the pooled connections to all others."""
 
-    def __init__(self, pool: Pool, token: bytes, redeem: bytes) -> None:
+    def __init__(self, pool: Pool, token: bytes, redeem: Header) -> None:
         """The parameters are those of `PooledUpstreams`."""
         self._pool = pool
+        self._redeem = redeem
         self._pooled = PooledUpstreams(pool, token, redeem)
         self._replicas: dict[Address, NearReplica] = {}
         self.dial = self._pooled.dial
@@ -256,8 +284,7 @@ class EdgeUpstreams:
 
     def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
         if isinstance(upstream, NearUpstream):
-            head, body = self._pooled.head(exchange, terms), body_of(exchange, terms)
-            upstream.begin(exchange, head, body, framed=not has_no_chunks(exchange, terms))
+            upstream.begin(exchange, terms, fields_of_attempt(terms, self._redeem))
         else:
             self._pooled.send(upstream, exchange, terms)
 

@@ -40,10 +40,10 @@ def begin_logs(
             standard error, and the loggers of uvicorn have handlers.
     """
     add_secrets(settings.values_of(is_secret_name))
-    level = settings.log_level()
-    show_logs(level, settings.log_format())
+    options = settings.start_options()
+    show_logs(options.log_level, options.log_format)
     if user_code:
-        handle_uvicorn_loggers(level, settings.log_format())
+        handle_uvicorn_loggers(options.log_level, options.log_format)
     attach_fields(context)
     if folder is None:
         return
@@ -54,6 +54,6 @@ def begin_logs(
         return
     begun = current()
     if begun is None:
-        ProcessLog(kept.write, level).begin(output=user_code)
+        ProcessLog(kept.write, options.log_level).begin(output=user_code)
     else:
         begun.write_to(kept.write)

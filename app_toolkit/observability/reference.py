@@ -11,7 +11,7 @@ HEAD = """\
 # List of metrics
 
 `python -m app_toolkit.observability.reference > docs/reference/metrics.md` writes this page from the table of metrics.
-[Metrics](../metrics.md) explains the labels, and how Prometheus scrapes them.
+[Metrics](../observability.md#metrics) explains the labels, and how Prometheus scrapes them.
 
 A metric *of a deployment* has the labels `application`, `revision` and `deployment`, and the others that are listed. A
 histogram `NAME` has the series `NAME_bucket`, `NAME_sum` and `NAME_count`. The list below a table has the upper bounds

@@ -7,7 +7,7 @@ and the replica cannot interpret a request differently (request smuggling).
 import ipaddress
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -76,6 +76,8 @@ SLICE = 2 * 1024
 call can produce."""
 
 DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
+
+EXPECTS = (b"expect", b"100-continue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +158,12 @@ class Request(HTTPRequest):
     """One request whose head is complete. Its body continues to arrive until `complete` is true."""
 
     __slots__ = (
-        "_fields",
         "_internal",
-        "_target",
         "body",
         "complete",
         "error",
         "expects",
+        "fields",
         "forwarded",
         "id",
         "keep_alive",
@@ -171,6 +172,7 @@ class Request(HTTPRequest):
         "path",
         "raw_path",
         "shard_key",
+        "target",
         "timeout",
         "trace",
         "version",
@@ -198,10 +200,12 @@ class Request(HTTPRequest):
         self.forwarded: list[Header] = []
         self.complete = False
         self.body = Body(chunked=False)
-        self._target = b""
-        #: The internal fields for the replica, besides the hop field.
-        self._internal = b""
-        self._fields: list[bytes] = []
+        #: The target in origin form, without a fragment.
+        self.target = b""
+        #: The fields that replicas receive, except for the internal ones. Names are in lower case.
+        self.fields: list[Header] = []
+        #: The internal fields for the replica that do not depend on the attempt.
+        self._internal: tuple[Header, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -234,42 +238,54 @@ class Request(HTTPRequest):
 
     # For a replica
 
-    def head(self, hop: bytes, replaced: Header | None = None, *, mirrored: bool = False) -> bytes:
+    def passed_on(
+        self, replaced: Header | None = None, *, mirrored: bool = False
+    ) -> tuple[Sequence[Header], list[Header]]:
+        """Return what a replica gets: internal fields, besides those of the attempt, and the fields that its app sees.
+
+        Parameters:
+            replaced: A field that is sent instead of all fields with this name. None: there is none.
+            mirrored: Mark the request as mirrored. The body follows at once.
+        """
+        internal, fields = self._internal, self.fields
+        if replaced is not None:
+            fields = [*(field for field in fields if field[0] != replaced[0]), replaced]
+        if mirrored:
+            fields = [field for field in fields if field[0] != b"expect"] or [(b"host", b"replica")]
+            # After other fields, because the replica takes the first internal fields for itself.
+            fields.append((MIRRORED, b"1"))
+        elif self.held and not self.expects:
+            internal = (*internal, (EXPECT, b"1"))
+        return internal, fields
+
+    def head(
+        self, hop: bytes, attempt: Sequence[Header] = (), replaced: Header | None = None, *, mirrored: bool = False
+    ) -> bytes:
         """Return the head that is sent to a replica.
 
         Parameters:
             hop: The value of the hop field.
-            replaced: A field that is sent instead of all fields with this name. None: there is none.
-            mirrored: Mark the request as mirrored. The body follows at once.
+            attempt: The internal fields of the attempt.
+            replaced: As for `passed_on`.
+            mirrored: As for `passed_on`.
         """
-        fields = self._fields
-        if replaced is not None:
-            start, line = b"%b: " % replaced[0], b"%b: %b\r\n" % replaced
-            fields = [*(each for each in fields if not each.startswith(start)), line]
-        if mirrored:
-            kept = [each for each in fields if not each.startswith(b"expect: ")]
-            # After other fields, because the replica takes the first internal fields for itself.
-            fields = [*(kept or [b"host: replica\r\n"]), MIRRORED + b": 1\r\n"]
-        waits = self.held and not (self.expects or mirrored)
-        ask = EXPECT + b": 1\r\nexpect: 100-continue\r\n" if waits else b""
-        first = b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self._target, HOP, hop)
-        return b"".join((first, self._internal, ask, *fields, b"\r\n"))
+        internal, fields = self.passed_on(replaced, mirrored=mirrored)
+        if internal and internal[-1][0] == EXPECT:
+            internal = (*internal, EXPECTS)
+        lines = [b"%b %b HTTP/1.1\r\n%b: %b\r\n" % (self.method, self.target, HOP, hop)]
+        lines += [b"%b: %b\r\n" % field for field in (*attempt, *internal, *fields)]
+        lines.append(b"\r\n")
+        return b"".join(lines)
 
     # For the affinity key
 
     @property
     def query(self) -> bytes:
-        return self._target.partition(b"?")[2]
+        return self.target.partition(b"?")[2]
 
     def values(self, name: bytes) -> list[bytes]:
         """Return the values of a field that replicas receive. `name`: in lower case."""
-        start = b"%b: " % name
-        return [line[len(start) : -2] for line in self._fields if line.startswith(start)]
-
-    @property
-    def fields(self) -> list[Header]:
-        """The fields that replicas receive, except for the internal ones."""
-        return [(name, value[:-2]) for name, _, value in (line.partition(b": ") for line in self._fields)]
+        return [value for each, value in self.fields if each == name]
 
     def read_target(self, url: bytes, host: bytes | None) -> None:
         """Parse the request target in the forms of RFC 9112, 3.2. CONNECT is rejected before.
@@ -281,10 +297,10 @@ class Request(HTTPRequest):
             raise BadRequest("the request target is not ASCII")
         if url[:1] != b"/" and not (url == b"*" and self.method == b"OPTIONS"):
             url = _origin_form(url, host)
-        self._target = url.partition(b"#")[0]
-        self.raw_path = self._target.partition(b"?")[0]
+        self.target = url.partition(b"#")[0]
+        self.raw_path = self.target.partition(b"?")[0]
         try:
-            path: str = parse_url(self._target).path.decode("ascii")
+            path: str = parse_url(self.target).path.decode("ascii")
         except HttpParserError:
             raise BadRequest("the request target is not a URL") from None
         # The replica's server decodes the path in the same way.
@@ -294,8 +310,9 @@ class Request(HTTPRequest):
         """Check and copy the fields, and return the host. `believed`: the client is a trusted proxy."""
         host: bytes | None = None
         traced: list[Header] | None = None
-        copied = self._fields
-        for name, value in fields:
+        copied = self.fields
+        for field in fields:
+            name, value = field
             look = LOOK.get(name, COPY)
             if look == COPY:
                 # An app server may treat `_` like `-`. So internal fields are dropped in both spellings, and so are
@@ -304,42 +321,42 @@ class Request(HTTPRequest):
                     spelt = name.replace(b"_", b"-")
                     if spelt.startswith(INTERNAL_PREFIX) or (not believed and forwarded.tells_of_a_client(spelt)):
                         continue
-                copied.append(b"%b: %b\r\n" % (name, value))
+                copied.append(field)
             elif look == HOST:
                 if host is not None:
                     raise BadRequest("the request has two Host fields")
                 if not _is_host(value):
                     raise BadRequest("the Host field is not a host")
                 host = value
-                copied.append(b"host: %b\r\n" % value)
+                copied.append(field)
             elif look == LENGTH:
                 self.length = int(value)
-                copied.append(b"content-length: %d\r\n" % self.length)
+                copied.append((name, b"%d" % self.length))
             elif look == CODING:
                 self._read_coding(value)
             elif look == CONNECTION:
                 # An app sees this field when it runs on a plain server, too. It has no effect on the hop.
                 if value.lower() == b"keep-alive":
-                    copied.append(b"connection: %b\r\n" % value)
+                    copied.append(field)
             elif look == REQUEST_ID:
                 if self.id is None and REQUEST_ID_GRAMMAR.fullmatch(value) is not None:
                     self.id = value
-                    copied.append(b"x-request-id: %b\r\n" % value)
+                    copied.append(field)
             elif look == TIMEOUT_S:
                 self.timeout = value if self.timeout is None else self.timeout + b", " + value
-                copied.append(b"%b: %b\r\n" % (TIMEOUT_FIELD, value))
+                copied.append(field)
             elif look == TRACED:
-                traced = [*(traced or ()), (name, value)]
-                copied.append(b"%b: %b\r\n" % (name, value))
+                traced = [*(traced or ()), field]
+                copied.append(field)
             elif look == SHARD:
                 if self.shard_key is None and (key := shard_key(value)) is not None:
                     self.shard_key = key
-                    self._internal += b"%b: %b\r\n" % (SHARD_KEY, encode_key(key))
-                copied.append(b"%b: %b\r\n" % (name, value))
+                    self._internal += ((SHARD_KEY, encode_key(key)),)
+                copied.append(field)
             elif look == FORWARDED:
                 if believed:
-                    self.forwarded.append((name, value))
-                    copied.append(b"%b: %b\r\n" % (name, value))
+                    self.forwarded.append(field)
+                    copied.append(field)
             elif look == EXPECTATION:
                 self.expects = self.version == "1.1" and value.lower() == b"100-continue"
         if host is None and self.version == "1.1":
@@ -349,7 +366,7 @@ class Request(HTTPRequest):
             self.trace = tracing.current.begin(trace)
             trace = self.trace.forwarded
         if trace is not None:
-            self._internal += b"%b: %b\r\n" % (TRACE, trace.encode())
+            self._internal += ((TRACE, trace.encode()),)
         self._end_fields()
         return host
 
@@ -364,17 +381,17 @@ class Request(HTTPRequest):
         if self.body.chunked:
             if self.length is not None:
                 raise BadRequest("the request has a Content-Length and a transfer coding")
-            self._fields.append(b"transfer-encoding: chunked\r\n")
+            self.fields.append((b"transfer-encoding", b"chunked"))
         elif not self.length:
             self.expects = False
         if self.expects:
-            self._fields.append(b"expect: 100-continue\r\n")
+            self.fields.append(EXPECTS)
 
     def become_websocket(self) -> None:
         """Mark the request as a WebSocket handshake. All bytes after the head belong to the tunnel."""
         self.websocket = True
         self.keep_alive = False
-        self._fields.append(b"connection: Upgrade\r\nupgrade: websocket\r\n")
+        self.fields += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
 
 
 class RequestParser:

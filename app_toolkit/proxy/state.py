@@ -43,7 +43,7 @@ from app_toolkit.observability.records import NOT_OWNED, Record, Records
 from app_toolkit.observability.slow import SlowRequests
 from app_toolkit.proxy.upstream import PooledUpstreams
 from app_toolkit.transport.pool import Pool
-from app_toolkit.types import NodeId
+from app_toolkit.types import Header, NodeId
 
 COUNTED_S = 60.0
 """Seconds for which the counts of a removed ingress are kept. In this time its requests drain, and the counts are
@@ -77,7 +77,7 @@ class ProxyState:
         node: NodeId = NodeId(""),
         access: AccessLog | None = None,
         clock: Callable[[], float] = time.monotonic,
-        new_upstreams: Callable[[Pool, bytes, bytes], Upstreams] = PooledUpstreams,
+        new_upstreams: Callable[[Pool, bytes, Header], Upstreams] = PooledUpstreams,
         outbound: Outbound[Any] | None = None,
     ) -> None:
         if not secret or b" " in secret:

@@ -9,10 +9,9 @@ from app_toolkit.errors import ReplicaGone
 from app_toolkit.proxy.request import Request
 from app_toolkit.transport import hop
 from app_toolkit.transport.pool import Pool, PooledConnection
-from app_toolkit.types import Address
+from app_toolkit.types import Address, Header
 
-SLOW_BODY = b"\r\n%b: 1" % hop.SLOW_BODY
-"""Appended to the value of the hop field of a request whose body arrives slowly."""
+SLOW_BODY = (hop.SLOW_BODY, b"1")
 
 
 class PooledUpstreams:
@@ -21,7 +20,7 @@ class PooledUpstreams:
     `token`: authenticates the hop fields. `redeem`: the field with which a request redeems a reservation.
     """
 
-    def __init__(self, pool: Pool, token: bytes, redeem: bytes) -> None:
+    def __init__(self, pool: Pool, token: bytes, redeem: Header) -> None:
         self._pool = pool
         self._token = token
         self._redeem = redeem
@@ -41,20 +40,23 @@ class PooledUpstreams:
     def send(self, upstream: Any, exchange: Exchange, terms: Terms) -> None:
         head_only = exchange.request.method == b"HEAD"
         upstream.begin(exchange, head_only=head_only, decode=has_no_chunks(exchange, terms))
-        upstream.write_all((self.head(exchange, terms), *body_of(exchange, terms)))
+        upstream.write_all((self._head(exchange, terms), *body_of(exchange, terms)))
 
-    def head(self, exchange: Exchange, terms: Terms) -> bytes:
-        """Return the head that the replica gets."""
+    def _head(self, exchange: Exchange, terms: Terms) -> bytes:
         request = exchange.request
         assert isinstance(request, Request), "a proxy parses the requests of its clients"
         assert request.id is not None
         version, peers = request.version.encode(), exchange.downstream.peers
         identity = hop.encode(self._token, request.id, version, peers, terms.timeout_ms)
-        if terms.redeems:
-            identity += self._redeem
-        if terms.slow_body:
-            identity += SLOW_BODY
-        return request.head(identity, terms.replaced, mirrored=terms.mirrored)
+        attempt = fields_of_attempt(terms, self._redeem)
+        return request.head(identity, attempt, terms.replaced, mirrored=terms.mirrored)
+
+
+def fields_of_attempt(terms: Terms, redeem: Header) -> Sequence[Header]:
+    """Return the internal fields of an attempt. `redeem`: the field with which a request redeems a reservation."""
+    if not (terms.redeems or terms.slow_body):
+        return ()
+    return [*([redeem] if terms.redeems else ()), *([SLOW_BODY] if terms.slow_body else ())]
 
 
 def has_no_chunks(exchange: Exchange, terms: Terms) -> bool:

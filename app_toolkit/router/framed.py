@@ -17,7 +17,7 @@ from app_toolkit.router.router import Router
 from app_toolkit.transport import calls, hop
 from app_toolkit.transport.calls import Frame, FrameReader, Piece
 from app_toolkit.transport.pool import Pool, PooledConnection, ResponseHead
-from app_toolkit.types import Address
+from app_toolkit.types import Address, Header
 
 EXPECT = b"%b: 1\r\nexpect: 100-continue\r\n" % hop.EXPECT
 """Header fields that make the replica send a 100 when it waits for the arguments."""
@@ -289,7 +289,7 @@ class FramedUpstreams:
         self,
         pool: Pool,
         token: Callable[[], bytes],
-        redeem: bytes,
+        redeem: Header,
         payloads: Payloads | None,
         mint_key: Callable[[], str],
     ) -> None:
@@ -346,7 +346,7 @@ class FramedUpstreams:
         assert request.id is not None
         identity = hop.encode(self._token(), request.id, b"1.1", HERE, terms.timeout_ms)
         if terms.redeems:
-            identity += self._redeem
+            identity += b"\r\n%b: %b" % self._redeem
         return b"POST / HTTP/1.1\r\n%b: %b\r\n%b: %b\r\n%b%bhost: replica\r\ncontent-length: %d\r\n\r\n" % (
             hop.HOP,
             identity,

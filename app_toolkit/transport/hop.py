@@ -180,12 +180,12 @@ def decode(value: bytes, token: bytes) -> Hop | Refusal:
     if not hmac.compare_digest(given, token):
         return "secret"
     request_id, left, version, connection = rest.decode("latin-1").split(" ", 3)
-    client, server, scheme = _read_peers(connection)
+    client, server, scheme = read_peers(connection)
     return Hop(request_id, None if left == "-" else int(left), client, server, scheme, version)
 
 
 @lru_cache(4_096)
-def _read_peers(connection: str) -> tuple[tuple[str, int] | None, tuple[str, int] | None, str]:
+def read_peers(connection: str) -> tuple[tuple[str, int] | None, tuple[str, int] | None, str]:
     """Decode the result of `peers`. Cached, because the requests of a client connection share it."""
     client, client_port, server, server_port, scheme = connection.split(" ")
     return (

@@ -67,6 +67,20 @@ class ResponseHead:
     closes: bool = False
     """Whether the app sent `Connection: close`, so that the connection of the client must be closed."""
 
+    def copied(self) -> "ResponseHead":
+        """Return a copy. Both have the same list of fields."""
+        return ResponseHead(
+            self.status,
+            self.status_line,
+            self.fields,
+            self.extent,
+            self.refusal,
+            self.reusable,
+            self.stream,
+            self.holdings,
+            self.closes,
+        )
+
 
 class Listener(Protocol):
     """Receives the events of a connection during one exchange.

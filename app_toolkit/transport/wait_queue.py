@@ -22,8 +22,8 @@ class WaitQueues:
             hop.QUEUE,
             name,
         )
-        #: Appended to the value of the hop field of a request that redeems a reservation.
-        self.redeem = b"\r\n%b: %b" % (hop.REDEEM, name)
+        #: The field of a request that redeems a reservation.
+        self.redeem = hop.REDEEM, name
         self._positions: set[_Position] = set()
 
     def join(self, endpoint: Endpoint, reserved: Callable[[], None], ended: Callable[[], None]) -> QueuePosition:

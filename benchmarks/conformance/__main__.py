@@ -26,10 +26,10 @@ from benchmarks.conformance.report import (
     tutorial_table,
     with_ecosystem,
 )
+from benchmarks.report import with_document
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "conformance.md"
-PARITY = ROOT / "docs" / "parity.md"
+DOCS = ROOT / "docs" / "parity.md"
 TABLES = {
     "autobahn": autobahn_table,
     "tutorial": tutorial_table,
@@ -50,9 +50,8 @@ def main() -> int:
             known[options.suite] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **found}
             options.out.write_text(json.dumps(known, indent=1) + "\n")
     if options.write_docs:
-        DOCS.write_text(document(known))
-        if "ecosystem" in known:
-            PARITY.write_text(with_ecosystem(PARITY.read_text(), known["ecosystem"]))
+        page = with_document(DOCS.read_text(), document(known))
+        DOCS.write_text(with_ecosystem(page, known["ecosystem"]) if "ecosystem" in known else page)
     print(TABLES[options.suite](found))
     for difference in found["differences"]:
         print(f"DIFFERS: {json.dumps(difference)}")
@@ -93,7 +92,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="autobahn: also all cases on compression, which take long")
     parser.add_argument("--ray", action="store_true", help="autobahn: also on Ray, with two replicas")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where results are kept, of all suites")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/conformance.md, and docs/parity.md")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/parity.md")
     return parser.parse_args()
 
 

@@ -25,15 +25,15 @@ GROUPS = {
 
 
 def document(results: Mapping[str, Any]) -> str:
-    """Return the page with the suites that the results have."""
+    """Return the section with the suites that the results have."""
     return "\n\n".join(_document(results)) + "\n"
 
 
 def _document(results: Mapping[str, Any]) -> Iterator[str]:
     yield "# Conformance"
     yield (
-        "This page compares app_toolkit with plain uvicorn, case by case, in public test suites. The goal is the same "
-        "result in each case. These commands write the page, and end with status 1 if a case differs:"
+        "Public test suites compare app_toolkit with plain uvicorn, case by case. The goal is the same result in each "
+        "case. These commands write this section, and end with status 1 if a case differs:"
     )
     yield (
         "```bash\npython -m benchmarks.conformance autobahn --write-docs     # needs a Python 2.7\n"

@@ -323,7 +323,7 @@ async def test_no_key_is_shown_or_logged(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_the_app_of_the_page_admits_its_key() -> None:
-    names = page("docs/chat-keys.md").run()
+    names = page("docs/chat.md").part("API keys").run()
     headers = bearer("replace-this-example-key")
     async with in_process(names["app"]) as http:
         assert (await http.get("/me")).status_code == 401

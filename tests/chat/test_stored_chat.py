@@ -475,7 +475,7 @@ async def test_an_empty_user_id_is_refused(path: str) -> None:
 
 
 def test_the_page_names_routes_that_there_are() -> None:
-    shown = page("docs/conversations.md")
+    shown = page("docs/chat.md").part("Stored conversations")
     paths = shown.run()["app"].openapi()["paths"]
     (front_end,) = shown.shown("tsx")
     assert re.findall(r'api: "([^"]+)"', front_end) == ["/api/chat"]

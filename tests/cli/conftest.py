@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +13,11 @@ from typing import Self
 import pytest
 
 from app_toolkit.cli import main as command_line
-from app_toolkit.cli.plan import plan_here
+from app_toolkit.cli.plan import Planning, plan_here
 from app_toolkit.cli.target import resolve
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
+from tests.prepared import COMMAND, Program
 
 KEPT = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib")), str(Path(__file__).parents[2] / "app_toolkit"))
 """Modules from these folders stay imported."""
@@ -90,6 +91,24 @@ class PlannedHere:
         return self
 
     def __exit__(self, *error: object) -> None: ...
+
+
+class ForkedPlanning(Planning):
+    """A plan in a fork, as on processes, of a process that has imported the package."""
+
+    def __init__(self, named: str, arguments: Sequence[str], fork: object = None) -> None:
+        super().__init__(named, arguments, print)
+
+
+def _forked_command(arguments: Sequence[str], run: object) -> Program:
+    return Program(COMMAND, *arguments, cwd=Path.cwd(), stderr=2)
+
+
+@pytest.fixture
+def _planned_in_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands plan in forks."""
+    monkeypatch.setattr("app_toolkit.cli.plan.ForkedCommand", _forked_command)
+    monkeypatch.setattr("app_toolkit.cli.plan.Planning", ForkedPlanning)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Options come from the command line, the environment, the project and the defaults, in this order."""
 
 import json
-from collections.abc import Callable
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from app_toolkit import launch
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.config.options import Options
+from app_toolkit.config.options import Options, StartOptions
 from app_toolkit.config.project import RunDefaults, read_project
-from app_toolkit.config.settings import log_format, log_level, logs_to_stdout, read_settings
+from app_toolkit.config.settings import read_settings, start_options
 from app_toolkit.deployment import deployment
 from app_toolkit.engines.ray.engine import RayEngine
 from app_toolkit.engines.select import engine
@@ -120,11 +119,7 @@ def test_an_option_has_one_name_in_every_place(
     assert getattr(options_of().http, name) == meant
     (project / "pyproject.toml").unlink()
     monkeypatch.setenv(f"APP_TOOLKIT_{name.upper()}", written)
-    assert getattr(options_of().http, name) == meant
-    others = HTTPOptions.model_fields.keys() - {name}
-    assert {other: getattr(options_of().http, other) for other in others} == {
-        other: getattr(HTTPOptions(), other) for other in others
-    }
+    assert options_of().http == HTTPOptions(**{name: meant}), "and no other option"
 
 
 def test_a_flag_can_say_the_default_again(project: Path, options_of) -> None:
@@ -160,45 +155,66 @@ def test_a_source_file_is_not_taken_for_an_access_log(name: str, capsys: pytest.
     assert f"--access-log = '{name}': an access log cannot be a file whose name ends in .py, .yaml, .yml or" in said
 
 
-EACH_OF_LOGS = [("log_level", "DEBUG", log_level), ("log_format", "JSON", log_format)]
-"""The options of logs, a value other than the default, and the function that a process reads them with."""
+OF_START = [
+    ("log_level", "DEBUG", "debug"),
+    ("log_format", "JSON", "json"),
+    ("log_file", "-", "-"),
+    ("resources", '{"NPU": 2}', {"NPU": 2.0}),
+]
+"""Each option that an instance gets when it starts, a value other than the default, and what its processes read."""
 
 
-@pytest.mark.parametrize(("name", "value", "read"), EACH_OF_LOGS)
-def test_processes_of_a_local_ray_get_the_options_of_logs(
-    options_of, name: str, value: str, read: Callable[[], str]
-) -> None:
+def test_each_option_of_a_start_is_among_those_that_are_tested() -> None:
+    assert [name for name, _, _ in OF_START] == [*StartOptions.model_fields]
+
+
+@pytest.mark.parametrize(("name", "value", "read"), OF_START)
+def test_processes_of_an_instance_get_the_options_of_its_start(options_of, name: str, value: str, read: object) -> None:
     options_of("--" + name.replace("_", "-"), value)
-    assert read() == value.lower()
+    assert getattr(start_options(), name) == read
     options_of()
-    assert read() == value.lower(), "what the environment says is the default"
+    assert getattr(start_options(), name) == read, "what the environment says is the default"
 
 
-@pytest.mark.parametrize(("name", "value", "_"), EACH_OF_LOGS)
-def test_an_option_of_logs_without_effect_is_reported(
+def test_an_invalid_option_of_a_start_is_an_error_that_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APP_TOOLKIT_LOG_LEVEL", "loud")
+    with pytest.raises(ConfigError, match=r"^the environment variable APP_TOOLKIT_LOG_LEVEL = 'loud': input should be"):
+        start_options()
+
+
+@pytest.mark.parametrize(("name", "value", "_"), OF_START)
+def test_an_option_of_a_start_without_effect_is_reported(
     options_of, capsys: pytest.CaptureFixture[str], name: str, value: str, _: object
 ) -> None:
     flag = "--" + name.replace("_", "-")
     options_of(flag, value)
-    assert flag not in capsys.readouterr().out
+    assert flag not in "".join(capsys.readouterr())
     options_of(flag, value, "--address", "auto")
-    assert f"{flag} does not change the replicas of a running cluster" in capsys.readouterr().out
+    assert f"{flag} has no effect here: the instance runs already" in " ".join("".join(capsys.readouterr()).split())
     options: Any = {name: value}
-    with pytest.raises(ConfigError, match=rf"^deploy\(\) has no option '{name}': set APP_TOOLKIT_{name.upper()}"):
+    with pytest.raises(ConfigError, match=rf"^deploy\(\) has no option '{name}': the instance runs already"):
         deploy(FastAPI(), **options)
 
 
-def test_records_of_all_processes_go_to_standard_output_only_with_a_local_ray(
+@pytest.mark.parametrize("place", ["command", "environment", "project"])
+def test_the_engine_is_an_option_of_each_source(project: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    engines: list[object] = []
+    monkeypatch.setattr(command_line, "serve_on_cluster", lambda options, screen, engine: engines.append(engine))
+    if place == "environment":
+        monkeypatch.setenv("APP_TOOLKIT_ENGINE", "ray")
+    if place == "project":
+        (project / "pyproject.toml").write_text('[tool.app_toolkit]\nengine = "ray"\n')
+    with pytest.raises(SystemExit):
+        command_line.main(["run", *(["--engine", "ray"] if place == "command" else [])])
+    assert [type(chosen) for chosen in engines] == [RayEngine]
+
+
+def test_records_of_all_processes_go_to_standard_output_only_where_the_instance_starts(
     options_of, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options_of()
-    assert not logs_to_stdout()
     options_of("--log-file", "-")
-    assert logs_to_stdout()
-    with pytest.raises(ConfigError, match=r"^log_file = '-' shows only the log files of a local cluster, not "):
+    with pytest.raises(ConfigError, match=r"^log_file = '-' shows only the log records of an instance that this "):
         launch.check(engine(), "127.0.0.1:1", HTTPOptions())
-    with pytest.raises(ConfigError, match=r"^deploy\(\) has no option 'log_file': use `app-toolkit logs --follow`"):
-        deploy(FastAPI(), log_file="-")
     with pytest.raises(SystemExit):
         command_line.main(["run", "--log-file", "app.log"])
     assert "--log-file = 'app.log': input should be '-'" in capsys.readouterr().err
@@ -219,7 +235,7 @@ def test_commands_of_the_page_log_to_standard_output(
     for command in (json.loads(image.removeprefix("CMD ")), service["Service"]["ExecStart"].split()):
         monkeypatch.delenv("APP_TOOLKIT_LOG_FILE", raising=False)
         options_of(*command[2:])
-        assert (logs_to_stdout(), log_format()) == (True, "json")
+        assert (start_options().log_file, start_options().log_format) == ("-", "json")
 
 
 class Answer:
@@ -228,11 +244,10 @@ class Answer:
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(("name", "value", "_"), EACH_OF_LOGS)
-def test_a_cluster_that_runs_takes_no_option_of_logs_from_a_script(name: str, value: str, _: object) -> None:
-    options: Any = {name: value.lower()}
-    refused = rf"^run\(\) cannot apply {name} = '{value.lower()}' to a Ray that runs already: set"
-    with pytest.raises(ConfigError, match=refused):
+@pytest.mark.parametrize(("name", "_", "value"), OF_START)
+def test_an_instance_that_runs_takes_no_option_of_a_start_from_a_script(name: str, _: str, value: object) -> None:
+    options: Any = {name: value}
+    with pytest.raises(ConfigError, match=rf"^run\(\) cannot apply {name} = .*: the instance runs already"):
         run(deployment(Answer).bind(), address="127.0.0.1:1", **options)
 
 

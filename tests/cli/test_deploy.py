@@ -82,7 +82,9 @@ class Cluster(OneInstance):
         assert address == "auto"
         return self if self.runs else None
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> "Cluster":
+    def start(
+        self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True, **_: object
+    ) -> "Cluster":
         assert (address, num_cpus, with_lease) == ("auto", None, False)
         self.did.append("start")
         self.runs = True
@@ -121,7 +123,7 @@ class Cluster(OneInstance):
 
 
 @pytest.fixture
-def app(_planned_here: None, tmp_path: Path) -> Path:
+def app(_planned_here: None, _planned_in_forks: None, tmp_path: Path) -> Path:
     path = tmp_path / "app" / "shop.py"
     path.parent.mkdir()
     path.write_text(APP)
@@ -240,6 +242,17 @@ def test_files_that_are_not_packed_are_named_first_unless_they_are_asked_for(app
     ]
     assert deployed(cluster, app, include=[".env", "*.db"])[0] == folders
     assert {".env", "shop.db"} < {*cluster.applications["shop"].files}
+
+
+@pytest.mark.usefixtures("_planned_here")
+def test_include_has_no_effect_where_replicas_use_the_folder_of_the_app(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    monkeypatch.setattr(Cluster, "runs_here", True)
+    said = "--include has no effect here: the replicas use the folder of the app, with all of its files."
+    assert deployed(cluster, app, include=[".env"])[0] == said
+    assert said not in deployed(cluster, app)
 
 
 def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> None:

@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +14,9 @@ import psutil
 import pytest
 
 from app_toolkit.cli import main as command_line
+from tests import prepared
 from tests.patience import PATIENCE_S
+from tests.prepared import COMMAND, Program
 
 APP = """
 import os
@@ -42,24 +42,23 @@ def eventually(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Starts `app-toolkit dev` in the folder of the app, gives its URL, and ends it as Ctrl-C would."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Program] = []
     (tmp_path / "main.py").write_text(APP)
 
     def dev(*arguments: str) -> str:
-        command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", *arguments]
         environment = {name: value for name, value in os.environ.items() if name != "FASTAPI_ENV"}
         said = tmp_path / "said"
         with said.open("w") as output:
-            started.append(
-                subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=output, start_new_session=True)
-            )
+            command = [COMMAND, "dev", "--port", "0", *arguments]
+            started.append(Program(*command, cwd=tmp_path, env=environment, stderr=output.fileno()))
         eventually(lambda: URL.search(said.read_text()) is not None)
         return URL.findall(said.read_text())[0]
 
     yield dev
-    for process in started:
-        process.send_signal(signal.SIGINT)
-        process.wait(PATIENCE_S)
+    for program in started:
+        with program:
+            program.send_signal(signal.SIGINT)
+            program.wait()
 
 
 def answers(url: str) -> dict[str, str] | None:
@@ -137,8 +136,7 @@ def test_the_app_finds_the_folder_for_its_data_when_it_is_imported(
 def test_applications_with_different_options_of_the_process_are_refused(tmp_path: Path, shop: str, option: str) -> None:
     (tmp_path / "main.py").write_text(APP)
     (tmp_path / "app.yaml").write_text(f"{shop}  other: {{target: 'main:app', route_prefix: /other}}\n")
-    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", "--no-reload", "app.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = prepared.run(COMMAND, "dev", "--port", "0", "--no-reload", "app.yaml", cwd=tmp_path)
     assert done.returncode == 2
     said = f"its applications have different values of {option}, and `dev` serves them in one process"
     assert said in done.stderr
@@ -181,11 +179,10 @@ def test_a_reload_and_the_end_leave_nothing_that_the_app_has_started(dev: Callab
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_import_can_be_interrupted(number: int, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("import pathlib, time\npathlib.Path('imports').touch()\ntime.sleep(600)\n")
-    command = [sys.executable, "-m", "app_toolkit.cli", "dev", "--port", "0", "--no-reload"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+    with Program(COMMAND, "dev", "--port", "0", "--no-reload", cwd=tmp_path) as program:
         eventually(lambda: (tmp_path / "imports").exists())
-        process.send_signal(number)
-        assert process.wait(PATIENCE_S) in (0, -signal.SIGTERM)
+        program.send_signal(number)
+        assert program.wait() in (0, -signal.SIGTERM)
 
 
 def test_a_port_that_is_taken_is_a_sentence(

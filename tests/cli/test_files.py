@@ -11,7 +11,7 @@ from rich.console import Console
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli import plan as cli_plan
-from app_toolkit.cli.plan import Planning, plan_application, plannings_of, results
+from app_toolkit.cli.plan import plan_application, plannings_of, results
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.commands import Command, Deploy
@@ -21,7 +21,10 @@ from app_toolkit.config.options import PlanOptions
 from app_toolkit.core.status import ApplicationStatus, InstanceStatus
 from app_toolkit.errors import TargetError
 
+from .conftest import ForkedPlanning
 from .test_run import PROXY, Scripted, ctrl_c, group
+
+pytestmark = pytest.mark.usefixtures("_planned_in_forks")
 
 APP = """
 import os
@@ -218,7 +221,7 @@ def test_as_many_applications_are_planned_at_once_as_there_may_be_and_all_in_the
 ) -> None:
     begun: list[str] = []
 
-    class Begun(Planning):
+    class Begun(ForkedPlanning):
         def __init__(self, named: str, arguments: Sequence[str], fork: object = None) -> None:
             begun.append(named)
             super().__init__(named, arguments)

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from app_toolkit.cli.plan import planning_of
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.errors import PlanningError
+from tests import prepared
 from tests.patience import PATIENCE_S, wait_until
 
 from .conftest import Ended
@@ -37,6 +36,8 @@ threading.Thread(target=tick).start()
 
 
 Plan = Callable[..., Ended]
+
+in_a_fork = pytest.mark.usefixtures("_planned_in_forks")
 
 
 def always() -> bool:
@@ -114,6 +115,7 @@ def test_the_plan_of_a_class_without_http_names_no_prefix(plan: Plan, tmp_path: 
     assert done.stdout.splitlines()[0] == f"application default (silent:writer from {tmp_path}), which serves no HTTP"
 
 
+@in_a_fork
 def test_output_of_an_app_does_not_corrupt_the_plan(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     with planning_of(str(tmp_path / "noisy.py"), None, PlanOptions()) as planning:
@@ -141,6 +143,7 @@ def test_child_process_makes_the_same_plan(capfd: pytest.CaptureFixture[str]) ->
     assert "deployment 'chat' keeps num_replicas = 2" in capfd.readouterr().err
 
 
+@in_a_fork
 def test_command_ends_with_the_error_and_the_code_of_the_child(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -150,6 +153,7 @@ def test_command_ends_with_the_error_and_the_code_of_the_child(
     assert capfd.readouterr().err.startswith("Error: no module 'absent'")
 
 
+@in_a_fork
 def test_error_names_the_exit_code_if_the_child_process_dies(tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text("import os\nos._exit(7)\n")
     with (
@@ -159,6 +163,7 @@ def test_error_names_the_exit_code_if_the_child_process_dies(tmp_path: Path) -> 
         planning.result(always)
 
 
+@in_a_fork
 def test_a_plan_that_is_cancelled_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
     with planning_of(str(tmp_path / "slow.py"), None, PlanOptions()) as planning:
@@ -177,6 +182,7 @@ app = FastAPI()
 """
 
 
+@in_a_fork
 def test_a_plan_does_not_wait_for_what_the_app_has_started(tmp_path: Path) -> None:
     (tmp_path / "lasting.py").write_text(LASTING)
     with planning_of(str(tmp_path / "lasting.py"), None, PlanOptions()) as planning:
@@ -184,6 +190,7 @@ def test_a_plan_does_not_wait_for_what_the_app_has_started(tmp_path: Path) -> No
     assert spec is not None
 
 
+@in_a_fork
 def test_an_error_of_an_app_with_a_thread_ends_the_plan_with_its_exit_code(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +203,7 @@ def test_an_error_of_an_app_with_a_thread_ends_the_plan_with_its_exit_code(
     assert capfd.readouterr().err.startswith("Error: the module 'empty'")
 
 
+@in_a_fork
 @pytest.mark.parametrize("code", ["os._exit(7)", "time.sleep(600)"])
 def test_a_plan_that_does_not_succeed_leaves_no_process(code: str, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
@@ -246,7 +254,7 @@ def test_planning_imports_no_ray() -> None:
         "except SystemExit: pass\n"
         "sys.exit('ray' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert prepared.run(code).returncode == 0
 
 
 def test_mounts_are_shown_as_such_with_their_paths(plan: Plan, tmp_path: Path) -> None:

@@ -85,17 +85,19 @@ class Scripted(OneInstance):
         *script: Step,
         on_start: Callable[[], object] = lambda: None,
         on_leave: Callable[[], object] = lambda: None,
+        serves_alone: bool = False,
     ) -> None:
         self.script = iter(script)
         self.on_start = on_start
         self.on_leave = on_leave
+        self.serves_alone = serves_alone
         self.did: list[str] = []
         self.num_cpus: float | None = None
         self.spec: ApplicationSpec | None = None
         self.running: dict[str, ApplicationSpec] = {}
         self.number = -1
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> "Scripted":
+    def start(self, *, address: str | None, num_cpus: float | None = None, **_: object) -> "Scripted":
         self.did.append("start")
         self.on_start()
         self.num_cpus = num_cpus
@@ -121,6 +123,11 @@ class Scripted(OneInstance):
 
     def load(self) -> Any:
         raise AssertionError("run shows no load")
+
+    def hand_over(self) -> bool:
+        if self.serves_alone:
+            self.did.append("hand over")
+        return self.serves_alone
 
     def leave(self) -> None:
         self.did.append("leave")
@@ -182,6 +189,30 @@ def test_run_shows_starting_replicas_and_the_url_and_then_drains(app: str) -> No
     assert engine.did == ["start", "deploy", "leave", "close"]
     assert engine.spec is not None
     assert engine.spec.target == "shop:app"
+
+
+def test_a_command_hands_over_once_the_dashboard_is_known(app: str) -> None:
+    def with_dashboard() -> InstanceStatus:
+        running = replace(LISTENING, id="admin@local-1-1", address="tcp:127.0.0.1:8001")
+        return replace(
+            ready(), admin=ReplicaSetStatus("admin@local", "healthy", 1, "r", {"running": 1}, (running,), 0, None)
+        )
+
+    engine = Scripted(ready, ready, with_dashboard, serves_alone=True)
+    assert ran(app, engine).splitlines()[-2:] == [
+        "Press Ctrl-C to drain and stop.",
+        "Dashboard at http://127.0.0.1:8001",
+    ]
+    assert engine.did == ["start", "deploy", "hand over", "close"]
+
+
+def test_a_command_hands_over_although_the_dashboard_has_failed(app: str) -> None:
+    def without_dashboard() -> InstanceStatus:
+        return replace(ready(), admin=group("admin@local", 0, 1, "failed"))
+
+    engine = Scripted(ready, without_dashboard, serves_alone=True)
+    ran(app, engine)
+    assert engine.did == ["start", "deploy", "hand over", "close"]
 
 
 def test_run_serves_although_the_reader_of_its_output_has_left(app: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +308,9 @@ def test_error_of_a_proxy_that_does_not_start_is_shown(app: str) -> None:
 
 def test_run_ends_if_a_replica_can_never_be_placed(app: str) -> None:
     waits = group("default/chat", 0, 2, "waiting_for_resources", asks="1 GPU")
-    never = group("default/chat", 0, 2, "failed", asks="2 GPU", last_error="r-1 asks for 2 GPU; the cluster has 1 GPU")
+    never = group("default/chat", 0, 2, "failed", asks="2 GPU", last_error="r-1 asks for 2 GPU; the instance has 1 GPU")
     engine = Scripted(lambda: status(waits), lambda: status(never))
-    with pytest.raises(PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the cluster has 1 GPU$"):
+    with pytest.raises(PlacementError, match=r"^'chat' cannot be placed: r-1 asks for 2 GPU; the instance has 1 GPU$"):
         ran(app, engine)
     assert engine.did == ["start", "deploy", "leave", "close"]
 

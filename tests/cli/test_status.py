@@ -12,6 +12,8 @@ from rich.console import Console
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.screen import Screen
 from app_toolkit.client.commands import Command, GetStatus
+from app_toolkit.config.models import HTTPOptions
+from app_toolkit.config.options import StartOptions
 from app_toolkit.core.logs import LoggedRecord, LogPage, LogQuery
 from app_toolkit.core.slow import SlowAttempt, SlowRequest
 from app_toolkit.core.stalls import Blocked
@@ -137,7 +139,7 @@ def test_slow_requests_are_shown_with_their_stages_and_calls(
     running.slow_requests = [replace(request, calls=(call,))]
     assert command("slow", "shop/web", "-n", "5") == 0
     assert running.did == ["auto", ("shop/web", 5), "close"]
-    assert capsys.readouterr().out.split() == page("docs/debugging.md").shown("text")[0].split()
+    assert capsys.readouterr().out.split() == page("docs/observability.md").shown("text")[0].split()
     assert command("slow", "--json") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line) == json.loads(json.dumps(asdict(running.slow_requests[0])))
@@ -207,14 +209,25 @@ def test_status_is_a_line_for_each_ingress(running: Running, capsys: pytest.Capt
         "application shop at /shop, revision 1",
         "  proxy: healthy, 1 of 1 running",
         "  app: healthy, 1 of 1 running, 3 restarts",
-        "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; the cluster has 0 of 1 GPU free)",
-        "    shop.chat-1-2: starting for 1 s, requests 1 GPU; the cluster has 0 of 1 GPU free",
+        "  chat: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; the instance has 0 of 1 GPU free)",
+        "    shop.chat-1-2: starting for 1 s, requests 1 GPU; the instance has 0 of 1 GPU free",
         "  requests for=app  wait in proxies=3  wait in handles=0  ongoing=100  wait for a batch=0  open streams=0",
         "  requests for=chat  wait in proxies=0  wait in handles=2  ongoing=16  wait for a batch=7  open streams=0",
         "  app: proxy@abc-1-1 has reached 1,000 of 1,000 max_queued_requests",
         "  app: shop.app-1-1 has reached 100 of 100 max_ongoing_requests, 1,000 of 1,000 max_open_streams",
     ]
     assert running.did == ["auto", "close"]
+
+
+def test_status_names_the_options_of_the_start_that_differ_from_the_defaults(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**HTTPOptions(port=80).model_dump(), **StartOptions(resources={"NPU": 2}).model_dump()}
+    running.status = replace(STATUS, options=options)
+    assert command("status") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "started with resources = {'NPU': 2.0}"
+    assert command("status", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["options"] == options
 
 
 def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
@@ -347,4 +360,4 @@ def test_a_terminal_has_one_table_for_each_application() -> None:
         ["app", "healthy", "1/1", "3", "100", "3", "0"],
     ]
     assert "chat" in lines[4]
-    assert "one replica asks for 1 GPU; the cluster has 0 of 1 GPU free" in lines[4]
+    assert "one replica asks for 1 GPU; the instance has 0 of 1 GPU free" in lines[4]

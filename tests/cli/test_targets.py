@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ from app_toolkit.config.options import PlanOptions
 from app_toolkit.config.settings import set_served
 from app_toolkit.engines.applications import Applications
 from app_toolkit.errors import ConfigError
+from tests import prepared
 from tests.e2e.targets import KINDS, file
-from tests.patience import PATIENCE_S
 
 E2E = Path(__file__).parents[1] / "e2e"
 
@@ -115,6 +113,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.usefixtures("_planned_in_forks")
 @pytest.mark.parametrize("command", ["plan", "dev --no-reload", pytest.param("dev", marks=pytest.mark.slow), "run"])
 @pytest.mark.parametrize(("target", "sentence", "traceback"), REFUSED)
 def test_every_command_refuses_a_target_with_the_same_sentence(
@@ -127,8 +126,7 @@ def test_every_command_refuses_a_target_with_the_same_sentence(
     if command == "run":
         options += ["--engine", "ray"]  # the other engine would fork this process
     if command == "dev --no-reload":  # the process that serves ends with the app
-        arguments = [sys.executable, "-m", "app_toolkit.cli", *command.split(), target, *options]
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = prepared.run(prepared.COMMAND, *command.split(), target, *options, cwd=tmp_path)
         code, errors = done.returncode, done.stderr
     else:
         with pytest.raises(SystemExit) as ended:

@@ -46,7 +46,7 @@ class OneInstance(Client, Engine):
     def is_joined(self) -> bool:
         return False
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+    def start(self, *, address: str | None, **_: object) -> Client:
         raise AssertionError("the instance runs already")
 
     def find(self, address: str | None) -> Client | None:

@@ -120,8 +120,8 @@ def test_wait_for_a_delete_ends_if_the_instance_ends() -> None:
 def test_wait_ends_if_a_replica_can_never_be_placed() -> None:
     lacking = ReplicaStatus("shop.app-1-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
     waits = replace(STARTING, status="waiting_for_resources", replicas=(lacking,))
-    never = replace(waits, status="failed", last_error="shop.app-1-1 asks for 1 GPU; the cluster has 0 GPU")
-    with pytest.raises(PlacementError, match=r"'app' cannot be placed: shop\.app-1-1 asks for 1 GPU; the cluster has"):
+    never = replace(waits, status="failed", last_error="shop.app-1-1 asks for 1 GPU; the instance has 0 GPU")
+    with pytest.raises(PlacementError, match=r"'app' cannot be placed: shop\.app-1-1 asks for 1 GPU; the instance has"):
         Scripted(status(waits), status(never)).wait_until_serving({"shop": 1})
 
 

@@ -82,7 +82,7 @@ def test_nothing_is_hopeless_unless_it_has_failed(status: InstanceStatus, name: 
         ({"status": "failed", "last_error": "a\nb\n"}, "app: failed, 1 of 1 running (b)"),
         (
             {"status": "waiting_for_resources", "target": 2, "replicas": (LACKING,), "last_error": "it died"},
-            "app: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; the cluster has 0 of 1 GPU free)",
+            "app: waiting for resources, 1 of 2 running (one replica asks for 1 GPU; the instance has 0 of 1 GPU free)",
         ),
     ],
 )

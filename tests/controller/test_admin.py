@@ -39,6 +39,7 @@ async def test_admin_process_that_is_switched_off_ends_and_comes_back():
         await h.controller.apply(application(), HTTPOptions(admin=False))
         await h.until(lambda: not h.world.of(ADMIN))
         assert h.controller.status().admin is None
+        assert h.controller.status().options.items() > {"admin": False, "log_format": "text"}.items()
         assert h.controller.admin()[0] is None
         await h.controller.apply(application(), HTTPOptions(admin=True, admin_port=9001))
         await h.until(lambda: h.controller.status().admin_url == "http://127.0.0.1:9001")

@@ -72,7 +72,7 @@ def test_status_shows_requested_and_free_resources_of_a_waiting_replica(for_ever
     found = replica_set_status(replica_set_spec("v1", 1), replace(there, replicas=(lacks,)), 20.0)
     assert found.status == word
     assert (found.replicas[0].asks, found.replicas[0].free) == ("1 GPU", "0 GPU")
-    assert found.last_error == ("r0 asks for 1 GPU; the cluster has 0 GPU" if for_ever else None)
+    assert found.last_error == ("r0 asks for 1 GPU; the instance has 0 GPU" if for_ever else None)
 
 
 def test_a_revision_that_is_about_to_be_rolled_back_is_updating_and_not_failed():

@@ -48,6 +48,13 @@ class Page:
         """All of its Python as one module: each block goes on where the one before it ended."""
         return "\n\n".join(self.shown("python"))
 
+    @property
+    def modules(self) -> list["Page"]:
+        """The parts with Python. A block that names its file begins a new module."""
+        parts = re.split(r"(?=^```python\n# \S+\.py\n)", self.text, flags=re.MULTILINE)
+        modules = [Page(f"{self.name}-{number}", part) for number, part in enumerate(parts, 1)]
+        return [module for module in modules if module.code]
+
     def run(self) -> dict[str, Any]:
         """The names that the page's Python defines."""
         names: dict[str, Any] = {"__name__": "page"}
@@ -57,6 +64,10 @@ class Page:
     def below(self, heading: str) -> str:
         """What stands below a heading, up to the next one."""
         return self.text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+    def part(self, heading: str) -> "Page":
+        """What stands below a heading, as a page of its own."""
+        return Page(f"{self.name}: {heading}", self.below(heading))
 
     @property
     def spoken(self) -> list[str]:

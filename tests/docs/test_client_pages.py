@@ -1,4 +1,4 @@
-"""The pages on clients work with the app that they name: the one of docs/chat-openai.md."""
+"""The page on clients works with the app that it names: the one of docs/chat-openai.md."""
 
 import asyncio
 import importlib.util
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.anyio
 
 ADDRESS = "http://127.0.0.1:8000"
 PRINTED = re.compile(r"(?:print|console\.log)\(.*(?:#|//) (.*)$", re.MULTILINE)
+CLIENTS = page("docs/chat-clients.md")
 MODULES = Path(os.environ.get("APP_TOOLKIT_TEST_NODE_MODULES") or "missing")
 
 
@@ -48,22 +49,22 @@ async def printed(*command: str) -> list[str]:
     return [line.strip() for line in out.decode().splitlines()]
 
 
-@pytest.mark.parametrize(("name", "package"), [("openai-sdk", "openai"), ("langchain", "langchain_openai")])
-async def test_python_of_a_page_prints_the_shown_output(name: str, package: str, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "package"), [("OpenAI SDK", "openai"), ("LangChain", "langchain_openai")])
+async def test_python_prints_the_shown_output(name: str, package: str, url: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    (code,) = page(f"docs/clients/{name}.md").shown("py")
+    (code,) = CLIENTS.part(name).shown("py")
     script = tmp_path / "page.py"
     script.write_text(code.replace(ADDRESS, url))
     assert await printed(sys.executable, str(script)) == promised(code)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-@pytest.mark.parametrize(("name", "package"), [("openai-sdk", "openai"), ("ai-sdk", "@ai-sdk/openai-compatible")])
-async def test_javascript_of_a_page_prints_the_shown_output(name: str, package: str, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "package"), [("OpenAI SDK", "openai"), ("AI SDK", "@ai-sdk/openai-compatible")])
+async def test_javascript_prints_the_shown_output(name: str, package: str, url: str, tmp_path: Path) -> None:
     if not (MODULES / package / "package.json").is_file():
         pytest.skip(f"APP_TOOLKIT_TEST_NODE_MODULES names no node_modules folder with the package {package}")
-    (code,) = page(f"docs/clients/{name}.md").shown("js")
+    (code,) = CLIENTS.part(name).shown("js")
     (tmp_path / "page.mjs").write_text(code.replace(ADDRESS, url))
     assert await printed(*node_command(MODULES, tmp_path, "page.mjs")) == promised(code)
 
@@ -82,7 +83,7 @@ async def served_models(url: str, address: str) -> list[str]:
 
 
 async def test_the_settings_of_librechat_name_routes_and_models_of_the_app(url: str) -> None:
-    shown = page("docs/clients/librechat.md")
+    shown = CLIENTS.part("LibreChat")
     (endpoint,) = settings(shown, "librechat.yaml")["endpoints"]["custom"]
     assert set(endpoint["models"]["default"]) <= set(await served_models(url, endpoint["baseURL"]))
     (mount,) = settings(shown, "docker-compose.override.yml")["services"]["api"]["volumes"]
@@ -90,8 +91,9 @@ async def test_the_settings_of_librechat_name_routes_and_models_of_the_app(url: 
 
 
 async def test_the_settings_of_open_webui_name_routes_of_the_app(url: str) -> None:
-    (service,) = settings(page("docs/clients/open-webui.md"), "compose.yaml")["services"].values()
+    shown = CLIENTS.part("Open WebUI")
+    (service,) = settings(shown, "compose.yaml")["services"].values()
     environment = service["environment"]
     assert "assistant" in await served_models(url, environment["OPENAI_API_BASE_URL"])
-    named = set(re.findall(r"^\| `(\w+)`", page("docs/clients/open-webui.md").text, re.MULTILINE))
+    named = set(re.findall(r"^\| `(\w+)`", shown.text, re.MULTILINE))
     assert environment.keys() <= named

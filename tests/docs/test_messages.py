@@ -16,7 +16,7 @@ from tests.streaming.redis_server import RedisServer
 from .pages import page
 
 pytestmark = pytest.mark.anyio
-PAGE = page("docs/messages.md")
+PAGE = page("docs/stateful.md").part("Messages between replicas")
 FOLLOWERS = 24
 """More than the hub has slots, and so many that the proxy divides them among both replicas."""
 

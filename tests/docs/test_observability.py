@@ -1,4 +1,4 @@
-"""The page about the events of the controller."""
+"""What the page about observability says about the events of the controller."""
 
 import inspect
 import re
@@ -9,7 +9,7 @@ from app_toolkit.core.reconcile import Action
 
 from .pages import ROOT, page
 
-PAGE = page("docs/observability.md")
+PAGE = page("docs/observability.md").part("Who restarted a replica?")
 
 
 def test_the_page_explains_events_that_there_are() -> None:

@@ -20,7 +20,6 @@ from tests.checkers import mypy
 from .pages import PAGES, ROOT, Page, page
 
 README = page("README.md")
-WITH_PYTHON = [each for each in PAGES if each.code]
 UNTYPED = [page("docs/batching.md"), page("docs/parity.md")]
 """Asserts that compare what `gather` gives with a list; a plugin for the tests of somebody else who writes no types."""
 
@@ -35,11 +34,13 @@ REFUSAL = "tests/proxy/test_outcomes.py::test_the_pages_show_a_refusal_and_an_ac
 ADMIN = "tests/docs/test_admin.py"
 GUNICORN = "tests/docs/test_gunicorn.py::test_the_project_of_the_page_answers_as_under_gunicorn"
 SHOWN = {
+    "README.md console": "tests/docs/test_tutorial.py::test_the_shop_of_the_readme_is_served_without_ray_as_it_shows",
     "docs/admin.md console": f"{ADMIN}::test_requests_of_the_page_are_answered",
     "docs/admin.md json": f"{ADMIN}::test_error_of_the_page_is_answered",
     "docs/admin.md text": ("tests/admin/test_security.py::test_reverse_proxy_may_pass_on_its_name_if_there_is_a_token"),
     "docs/architecture.md mermaid": DRAWING,
     "docs/architecture.md text": "tests/test_layers.py::test_the_page_draws_every_package_in_its_layer",
+    "docs/autoscaling.md mermaid": DRAWING,
     "docs/autoscaling.md console": "tests/cli/test_status.py::test_page_shows_the_reason_of_a_target",
     "docs/batching.md yaml": "tests/docs/test_batching.py::test_the_file_of_the_page_tunes_the_endpoint_of_the_page",
     "docs/chat-ai-sdk.md tsx": (
@@ -52,25 +53,18 @@ SHOWN = {
     "docs/cli.md toml": "tests/docs/test_commands.py::test_the_defaults_of_the_page_are_taken",
     "docs/cli.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/deployments.md yaml": ("tests/e2e/test_classes.py::test_variables_that_a_deployment_sets_itself_are_kept"),
-    "docs/conversations.md tsx": "tests/chat/test_stored_chat.py::test_the_page_names_routes_that_there_are",
-    "docs/clients/ai-sdk.md js": f"{CLIENTS}::test_javascript_of_a_page_prints_the_shown_output",
-    "docs/clients/langchain.md py": f"{CLIENTS}::test_python_of_a_page_prints_the_shown_output",
-    "docs/clients/librechat.md yaml": f"{CLIENTS}::test_the_settings_of_librechat_name_routes_and_models_of_the_app",
-    "docs/clients/open-webui.md yaml": f"{CLIENTS}::test_the_settings_of_open_webui_name_routes_of_the_app",
-    "docs/clients/openai-sdk.md js": f"{CLIENTS}::test_javascript_of_a_page_prints_the_shown_output",
-    "docs/clients/openai-sdk.md py": f"{CLIENTS}::test_python_of_a_page_prints_the_shown_output",
-    "docs/concepts/autoscaling.md mermaid": DRAWING,
-    "docs/concepts/failure.md mermaid": DRAWING,
-    "docs/concepts/request.md mermaid": DRAWING,
-    "docs/concepts/update.md mermaid": DRAWING,
-    "docs/debugging.md text": "tests/cli/test_status.py::test_slow_requests_are_shown_with_their_stages_and_calls",
+    "docs/chat.md tsx": "tests/chat/test_stored_chat.py::test_the_page_names_routes_that_there_are",
+    "docs/chat-clients.md js": f"{CLIENTS}::test_javascript_prints_the_shown_output",
+    "docs/chat-clients.md py": f"{CLIENTS}::test_python_prints_the_shown_output",
+    "docs/chat-clients.md yaml": f"{CLIENTS}::test_the_settings_of_librechat_name_routes_and_models_of_the_app",
+    "docs/concepts.md mermaid": DRAWING,
     "docs/logs.md dockerfile": "tests/cli/test_configuration.py::test_commands_of_the_page_log_to_standard_output",
     "docs/logs.md ini": "tests/cli/test_configuration.py::test_commands_of_the_page_log_to_standard_output",
     "docs/logs.md json": "tests/observability/test_logs.py::test_records_in_json_are_one_line_each",
     "docs/logs.md py": "tests/observability/test_logs.py::test_a_formatter_of_the_app_uses_the_fields",
     "docs/logs.md text": "tests/observability/test_logs.py::test_a_record_has_its_time_and_the_id_of_its_request",
     "docs/logs.md yaml": "tests/config/test_files.py::test_an_application_may_have_a_logging_configuration",
-    "docs/metrics.md yaml": (
+    "docs/observability.md yaml": (
         "tests/observability/test_grafana.py::test_promtool_accepts_the_configuration_of_the_page"
     ),
     "docs/observability.md text": "tests/docs/test_observability.py::test_the_page_explains_events_that_there_are",
@@ -79,7 +73,6 @@ SHOWN = {
     "docs/operations.md console": "tests/docs/test_operations.py::test_deploy_prints_the_lines_of_the_page",
     "docs/processes.md ini": "tests/docs/test_pages.py::test_units_and_image_of_the_page_start_the_command",
     "docs/processes.md dockerfile": "tests/docs/test_pages.py::test_units_and_image_of_the_page_start_the_command",
-    "docs/operations.md ini": "tests/docs/test_pages.py::test_the_unit_of_the_page_signals_the_command_alone",
     "docs/operations.md yaml": "tests/docs/test_operations.py::test_the_file_of_a_page_is_read",
     "docs/outcomes.md http": "tests/proxy/test_outcomes.py::test_the_page_shows_how_a_client_asks_for_less_time",
     "docs/outcomes.md json": REFUSAL,
@@ -92,18 +85,18 @@ SHOWN = {
     "docs/stateful.md py": "tests/ecosystem/test_page.py::test_code_on_the_page_is_that_of_the_app",
     "docs/traffic.md http": "tests/docs/test_rate_limits.py::test_the_limit_of_the_page_refuses_what_the_page_shows",
     "docs/troubleshooting.md json": REFUSAL,
-    "docs/traces.md text": "tests/e2e/test_traces.py::test_one_tree_covers_a_request_with_its_call_and_batch",
     "docs/traffic.md yaml": "tests/docs/test_traffic.py::test_a_request_may_name_its_own_faults_as_on_the_page",
     "docs/tutorial/app.md console": ANSWERS,
-    "docs/tutorial/batching.md console": ANSWERS,
     "docs/tutorial/chat.md console": f"{CHAT}::test_the_chat_answers_as_the_page_shows",
     "docs/tutorial/chat.md html": f"{CHAT}::test_the_page_continues_a_response_after_a_reload_and_stops_it",
     "docs/tutorial/chat.md py": f"{CHAT}::test_the_sdk_reads_the_chat_as_the_page_shows",
     "docs/tutorial/deployment.md console": ANSWERS,
     "docs/tutorial/ingress.md console": ANSWERS,
-    "docs/tutorial/run.md console": "tests/docs/test_tutorial.py::test_the_shop_answers_on_ray_as_the_tutorial_shows",
+    "docs/tutorial/deploy.md console": (
+        "tests/docs/test_tutorial.py::test_the_shop_answers_on_processes_as_the_tutorial_shows"
+    ),
     "docs/tutorial/streaming.md console": ANSWERS,
-    "docs/tutorial/testing.md py": "tests/docs/test_tutorial.py::test_the_tests_of_the_tutorial_pass",
+    "docs/tutorial/streaming.md py": "tests/docs/test_tutorial.py::test_the_tests_of_the_tutorial_pass",
     "examples/embeddings/README.md console": (
         "tests/examples/test_embeddings.py::test_requests_of_the_page_are_answered"
     ),
@@ -122,37 +115,29 @@ def test_the_application_works_as_it_stands(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "shop", raising=False)  # of a test on Ray
     app, where = load(resolve("shop.py", folder=tmp_path))
     spec = plan(app, target=where, app_dir=str(tmp_path))
-    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": 2, "scorer": 2}
+    assert {i.config.name: i.config.num_replicas for i in spec.deployments} == {"app": 1, "chat": "auto", "scorer": 2}
     with TestClient(app) as client:
-        assert client.post("/catalog/score", json={"name": "tea", "price": 2}).json() == 1.5
-        assert 'data: {"text":"HELLO"}' in client.get("/chat", params={"prompt": "hello"}).text
-        with client.websocket_connect("/chat/ws") as websocket:
-            websocket.send_text("hello")
-            assert websocket.receive_text() == "HELLO"
+        assert client.get("/score", params={"text": "tea"}).json() == 3
     del sys.modules["shop"]
 
 
-@pytest.mark.parametrize("page", [each for each in WITH_PYTHON if each not in ON_A_CLUSTER], ids=lambda page: page.name)
-def test_python_on_every_page_can_be_run(page: Page) -> None:
-    page.run()
+@pytest.mark.parametrize(
+    "module",
+    [module for each in PAGES if each not in ON_A_CLUSTER for module in each.modules],
+    ids=lambda module: module.name,
+)
+def test_python_on_every_page_can_be_run(module: Page) -> None:
+    module.run()
 
 
 def test_python_on_the_pages_is_right_to_mypy(tmp_path: Path) -> None:
-    for each in WITH_PYTHON:
-        if each not in UNTYPED:
-            module = re.sub(r"\W", "_", each.name)
-            (tmp_path / f"{module}.py").write_text(each.code)
+    for module in (module for each in PAGES if each not in UNTYPED for module in each.modules):
+        name = re.sub(r"\W", "_", module.name)
+        (tmp_path / f"{name}.py").write_text(module.code)
     (tmp_path / "shop.py").write_text(page("docs/tutorial/streaming.md").code)
-    (tmp_path / "test_shop.py").write_text(page("docs/tutorial/testing.md").shown("py")[0])
+    (tmp_path / "test_shop.py").write_text(page("docs/tutorial/streaming.md").shown("py")[0])
     done = mypy("--strict", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_unit_of_the_page_signals_the_command_alone() -> None:
-    unit = ConfigParser(interpolation=None)
-    unit.read_string(next(each.text for each in page("docs/operations.md").blocks if each.language == "ini"))
-    assert unit["Service"]["KillMode"] == "mixed"
-    assert unit["Service"]["ExecStart"].endswith("app-toolkit run main.py")
 
 
 def test_units_and_image_of_the_page_start_the_command() -> None:

@@ -1,12 +1,16 @@
-"""The tutorial works as it stands: each step gives the answers that it shows, in one process and on Ray."""
+"""The tutorial and the README work as they stand: each step gives the answers that it shows."""
 
+import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from rich.console import Console
@@ -15,11 +19,14 @@ from app_toolkit.cli.screen import Screen
 from app_toolkit.cli.target import load, resolve
 from app_toolkit.planning import plan
 from tests.cluster import Cluster
+from tests.running import Start
 
 from .pages import Page, page
 
-STEPS = [page(f"docs/tutorial/{step}.md") for step in ("app", "ingress", "deployment", "batching", "streaming")]
+STEPS = [page(f"docs/tutorial/{step}.md") for step in ("app", "ingress", "deployment", "streaming")]
 LAST = STEPS[-1]
+SHOWN = ("Dashboard", "Serving", "Documentation", "Press")
+"""The lines of `run` that the README shows begin in this way. The others say how the replicas start."""
 
 
 @pytest.fixture
@@ -80,7 +87,7 @@ def test_the_plan_of_the_tutorial_is_the_one_that_it_shows(folder: Path, capsys:
 
 
 def test_the_tests_of_the_tutorial_pass(folder: Path) -> None:
-    (tests,) = page("docs/tutorial/testing.md").shown("py")
+    (tests,) = LAST.shown("py")
     (folder / "shop.py").write_text(LAST.code)
     (folder / "test_shop.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_shop.py"]
@@ -89,11 +96,28 @@ def test_the_tests_of_the_tutorial_pass(folder: Path) -> None:
     assert f"{tests.count('def test_')} passed" in done.stdout
 
 
-@pytest.mark.timeout(240)  # six replicas, two of them behind another one
-def test_the_shop_answers_on_ray_as_the_tutorial_shows(folder: Path, cluster: Cluster) -> None:
+def test_the_shop_of_the_readme_is_served_without_ray_as_it_shows(folder: Path, run: Start) -> None:
+    readme = page("README.md")
+    (folder / "shop.py").write_text(readme.code)
+    (folder / "sitecustomize.py").write_text('import sys\n\nsys.modules["ray"] = None  # it cannot be imported\n')
+    changed = {"PYTHONPATH": str(folder), "APP_TOOLKIT_ADMIN": "true"}
+    started = run(f"{folder}/shop.py", "--engine", "processes", env={**os.environ, **changed})
+    with httpx.Client(base_url=started.url(), trust_env=False) as client:
+        for command, answer in asked(readme):
+            assert ask(client, command) == answer
+    started.until_said(*(part for part in SHOWN if part not in started.said))
+    command, *lines = readme.shown("console")[0].splitlines()
+    assert command == "$ app-toolkit run shop.py"
+    said = [line for line in started.said.splitlines() if line.startswith(SHOWN)]
+    shown, printed = (sorted(re.sub(r":\d+", "", line) for line in part) for part in (lines, said))
+    assert printed == shown
+    assert started.end(signal.SIGINT) == 0, started.said
+
+
+def test_the_shop_answers_on_processes_as_the_tutorial_shows(folder: Path, processes: Cluster) -> None:
     (folder / "shop.py").write_text(LAST.code)
-    served = cluster.deploy("shop:app", folder)
+    served = processes.deploy("shop:app", folder)
     with served.client() as client:
-        for command, answer in asked(page("docs/tutorial/run.md")):
+        for command, answer in asked(page("docs/tutorial/deploy.md")):
             assert ask(client, command) == answer
     served.delete()

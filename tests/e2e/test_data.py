@@ -12,7 +12,7 @@ from tests.docs.pages import page
 from tests.e2e.test_deploy import here
 from tests.patience import PATIENCE_S
 
-ENGINE = page("docs/data.md").code
+ENGINE = page("docs/stateful.md").part("Files and databases").code
 APP = f"""{ENGINE}
 from contextlib import asynccontextmanager
 

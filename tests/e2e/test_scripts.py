@@ -18,10 +18,9 @@ from fastapi.responses import StreamingResponse
 
 import app_toolkit
 from app_toolkit import ConfigError, Deployment, deployment, remote
-from app_toolkit.config.options import Options
+from app_toolkit.config.options import Options, RunKeywords
 from app_toolkit.engines.local import IN_PROCESS
 from app_toolkit.router import handle
-from app_toolkit.running import RunKeywords
 from tests.cluster import Cluster, Served
 from tests.docs.pages import page
 from tests.engines.chain import app as chain
@@ -270,7 +269,7 @@ async def root() -> str:
     return __name__
 
 if __name__ == "__main__":
-    app_toolkit.run(app, port=0, blocking=True)
+    app_toolkit.run(app, engine="ray", port=0, blocking=True)
     print("ended", flush=True)
 """
 

@@ -13,7 +13,7 @@ import pytest
 
 from app_toolkit.deployment import Bound
 from tests.engines.chain import app as chain
-from tests.engines.contract.ground import eventually
+from tests.engines.contract.ground import Ground, eventually
 from tests.engines.contract.served import Load, Served, serving
 from tests.engines.contract.visit import Visit, visiting
 from tests.patience import PATIENCE_S
@@ -316,11 +316,24 @@ async def test_client_that_leaves_closes_the_stream_of_the_member(visit: Visit, 
         visit.served.set_weights(chain.source, {chain.left: 90, chain.shared: 10})
 
 
+async def mirrored(visit: Visit) -> None:
+    """Wait until callers use the new weights and mirrors of the split, which an instance publishes later."""
+    ground = Ground(visit.ground.folder / "before")
+    ground.folder.mkdir()
+    ground.open("hold")
+    served_by_mirror = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while ground.notes.count("shared was called") == served_by_mirror:
+            response = await visit.client.get("/noted-source", params={"ground": str(ground.folder)})
+            served_by_mirror += response.status_code != 200
+
+
 async def test_caller_notices_nothing_of_a_mirror_that_sleeps_and_raises(visit: Visit) -> None:
     visit.served.set_weights(chain.source, {chain.left: 1}, {chain.shared: 1})
     try:
+        await mirrored(visit)
         async with asyncio.timeout(PATIENCE_S):
-            while "copy began" not in visit.ground.notes:  # on Ray, the mirror is published later
+            while "copy began" not in visit.ground.notes:  # a copy is dropped while others use the mirror
                 response = await visit.get("/noted-source")
                 assert (response.status_code, response.json()) == (200, "left")
         visit.ground.open("hold")

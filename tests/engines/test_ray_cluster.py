@@ -197,7 +197,7 @@ def test_a_machine_that_is_no_node_of_the_cluster_is_refused(cluster: Cluster, m
     monkeypatch.setattr(module, "live_raylets", lambda: iter(()))
     with pytest.raises(ConfigError, match="this machine is not a node of the Ray cluster"):
         module.find(cluster.address())
-    with pytest.raises(ConfigError, match=r"^no Ray cluster runs on this machine: start one with `ray start --head`$"):
+    with pytest.raises(ConfigError, match=r"^neither an instance nor a Ray cluster runs on this machine: start one"):
         module.find("auto")
 
 

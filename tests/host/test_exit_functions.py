@@ -1,14 +1,10 @@
 """What a replica does after its app has ended, which under uvicorn Python does when the program ends."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE_S
-from tests.running import ROOT
+from tests import prepared
 
 REPLICA = """
 import os, sys, threading, time
@@ -68,15 +64,7 @@ def ended(folder: Path, code: str, *, order: str = "stopped", timeout_s: float =
     """The lines that a replica with this app writes when it is stopped, and its log."""
     folder.chmod(0o700)
     (folder / "served.py").write_text(APP + code)
-    done = subprocess.run(
-        [sys.executable, "-c", REPLICA, str(folder), order, str(timeout_s)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = prepared.run(REPLICA, folder, order, timeout_s)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
 

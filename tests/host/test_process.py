@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,8 +22,7 @@ from app_toolkit.host.process import ProxyProcess
 from app_toolkit.host.services import Services
 from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
-from tests.patience import PATIENCE_S
-from tests.running import ROOT
+from tests import prepared
 from tests.security.other_user import needs_root
 
 
@@ -137,15 +135,7 @@ def run_replica(folder: Path, app: str, orders: str, **options: Any) -> subproce
     """Start a replica of an app in a process of its own, and give it these orders."""
     folder.chmod(0o700)
     (folder / "served.py").write_text(app)
-    return subprocess.run(
-        [sys.executable, "-c", REPLICA + orders, str(folder), json.dumps(options)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    return prepared.run(REPLICA + orders, folder, json.dumps(options))
 
 
 def test_a_replica_obeys_all_orders_without_ray(tmp_path: Path) -> None:
@@ -197,15 +187,7 @@ def test_forks_of_a_prepared_process_import_nothing_and_have_logs_of_their_own(t
         "from contextlib import asynccontextmanager\nfrom fastapi import FastAPI\nprint('imported', flush=True)\n"
         f"@asynccontextmanager\nasync def lifespan(app):\n{lifespan}app = FastAPI(lifespan=lifespan)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = prepared.run(FORKS, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["imported", "starts", "serves 0", "starts", "serves 0"]
     lines = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
@@ -283,15 +265,9 @@ def starts(tmp_path: Path) -> Callable[..., Any]:
         path = tmp_path / folder
         path.mkdir(exist_ok=True)
         (path / "served.py").write_text(code)
-        done = subprocess.run(
-            [sys.executable, "-c", KEEPS, runtime, path, application, "yes" if deployed else "", working],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(home), **env},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        environment = {**os.environ, "XDG_DATA_HOME": str(home), **env}
+        arguments = runtime, path, application, "yes" if deployed else "", working
+        done = prepared.run(KEEPS, *arguments, env=environment)
         assert done.returncode == 0, done.stderr
         (tmp_path / "logged").write_text(done.stderr)
         return json.loads(done.stdout)

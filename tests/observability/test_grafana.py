@@ -15,7 +15,7 @@ from app_toolkit.observability.grafana import SOURCE, VARIABLES, Panel, dashboar
 from app_toolkit.observability.metrics import BY_NAME, METRICS, Metric
 from tests.docs.pages import ROOT, page
 
-PAGE = page("docs/metrics.md")
+PAGE = page("docs/observability.md")
 LIST = ROOT / "docs/reference/metrics.md"
 OF_GRAFANA = {"$__rate_interval": "1m"} | {f"${name}": ".*" for name in VARIABLES}
 

@@ -202,7 +202,6 @@ def test_a_websocket_that_replicas_refuse_for_several_reasons_is_answered_no_rep
         )
 
 
-@on_both
 def test_a_replica_that_rejects_the_secret_is_502_and_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     stranger = world.replica(secret=b"another")
     world.route(stranger.endpoint())

@@ -83,7 +83,7 @@ async def test_every_byte_of_the_response_is_a_reservation(tmp_path: Path) -> No
         assert lines[1].startswith(b"x-app-toolkit-hop: 1 the-secret ")
         name, _, caller = lines[2].partition(b": ")
         assert name == b"x-app-toolkit-queue"
-        assert world.queues.redeem == b"\r\nx-app-toolkit-redeem: " + caller
+        assert world.queues.redeem == (b"x-app-toolkit-redeem", caller)
         replica.say(STANDS + b"1\r\n.\r\n2\r\n.")
         assert [await world.event(), await world.event()] == ["offered", "offered"]
         replica.say(b".\r\n")

@@ -1,12 +1,11 @@
 """A process that has run user code ends in time, and so does everything that it has started."""
 
 import subprocess
-import sys
 
 import psutil
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests import prepared
 
 STARTS = {
     "a thread": "threading.Thread(target=time.sleep, args=(600,), name='consumer').start()",
@@ -29,7 +28,7 @@ def ran(code: str, seconds: float = 0.1) -> subprocess.CompletedProcess[str]:
     """Run code in the block of a process of its own."""
     lines = [f"    {line}\n" for line in code.splitlines()]
     script = HEAD.format(seconds=seconds) + "".join(lines)
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
+    return prepared.run(script)
 
 
 @pytest.mark.parametrize("kind", STARTS)

@@ -2,14 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from app_toolkit.userapp.read_only import Protected
-from tests.patience import PATIENCE_S
+from tests import prepared
 
 REFUSED = """
     open("new.txt", "w")
@@ -105,11 +105,8 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
         folder.mkdir(parents=True)
     for file in (inside / "shop.py", inside / "static" / "a.css", outside / "other"):
         file.write_text("x = 1")
-    subprocess.run(
-        [sys.executable, "-c", "import sqlite3; sqlite3.connect('words.db').execute('create table words(word)')"],
-        cwd=inside,
-        check=True,
-    )
+    with closing(sqlite3.connect(inside / "words.db")) as words:
+        words.execute("create table words(word)")
     (outside / "link").symlink_to(inside)
     (outside / "of_file").symlink_to(inside / "shop.py")
     (outside / "back").symlink_to("other")
@@ -117,14 +114,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def results(folders: tuple[Path, Path], lines: str) -> dict[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, folders), lines],
-        env={**os.environ, "APP_TOOLKIT_DATA": "/srv/data"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = prepared.run(PROGRAM, *folders, lines, env={**os.environ, "APP_TOOLKIT_DATA": "/srv/data"})
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
     return found

@@ -20,7 +20,7 @@ def _detach(services: ProcessServices) -> None:
 
 
 if __name__ == "__main__":
-    number, *clients = sys.argv[1:]
+    place, number, *clients = sys.argv[1:]
     services = ProcessServices(new_session())
     owner = socket.socket(fileno=int(number))
     try:
@@ -30,5 +30,6 @@ if __name__ == "__main__":
         sys.exit(0)
     if clients:
         services.clients, services.host = socket.socket(fileno=int(clients[0])), clients[1]
+    if place == "background":
         _detach(services)
     sys.exit(Supervisor(services).run(owner=owner))

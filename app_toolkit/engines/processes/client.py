@@ -75,6 +75,11 @@ class ProcessControl:
         while is_alive(self.services.path_of(SUPERVISOR)):
             time.sleep(ENDED_POLL_S)
 
+    @property
+    def shows_records(self) -> bool:
+        """Whether this process writes the log records of the instance."""
+        return self._output is not None
+
     def release(self) -> None:
         """Let an instance that this process has started go on after the end of this process."""
         if self._supervisor is not None:
@@ -93,12 +98,15 @@ class ProcessControl:
 class OwnSupervisor:
     """A supervisor in a child of this process. It ends when this process does, or closes this object."""
 
-    def __init__(self, http: HTTPOptions | None = None) -> None:
+    def __init__(self, http: HTTPOptions | None = None, *, in_background: bool = False) -> None:
         """Start it, and wait until the other processes can be asked.
 
-        `http`: the address at which clients connect, for an instance in the background, whose processes print to
-        `ProcessServices.output`. None: it prints where this process does. Raises `ConfigError` if it does not start,
-        and `StartupError` if the address cannot be bound.
+        Parameters:
+            http: The address at which clients connect, which this process binds. None: the first proxy binds it.
+            in_background: Whether the processes of the instance print to `ProcessServices.output` and read nothing.
+                Otherwise they use the input and the output of this process.
+
+        Raises `ConfigError` if it does not start, and `StartupError` if the address cannot be bound.
         """
         self._connection, theirs = socket.socketpair()
         with theirs, nullcontext() if http is None else bind(http) as clients:
@@ -108,12 +116,13 @@ class OwnSupervisor:
                 "-P",
                 "-m",
                 __package__,
+                "background" if in_background else "foreground",
                 *map(str, passed),
                 *([] if http is None else [http.host]),
             ]
             self._process = subprocess.Popen(
                 command,
-                stdin=None if http is None else subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if in_background else None,
                 pass_fds=passed,
                 start_new_session=True,  # a Ctrl-C in the terminal reaches only this process
             )
@@ -155,13 +164,24 @@ class ProcessClient(RemoteClient):
         self, services: ProcessServices, supervisor: OwnSupervisor | None = None, *, is_local: bool = False
     ) -> None:
         """`is_local`: the instance ends with this client, which also shows its output."""
-        output = RecordFollower(services.log_folder) if is_local and settings.logs_to_stdout() else None
+        output = RecordFollower(services.log_folder) if is_local and settings.start_options().log_file == "-" else None
         self._control = ProcessControl(services, supervisor, output)
         super().__init__(self._control, is_local=is_local)
         self.services = services
 
+    def check_address(self, address: str) -> None:
+        if address != "auto" and not self.services.session.startswith(address):
+            raise ConfigError(
+                f"this process uses the instance {self.services.session}, and cannot use one at {address}"
+            )
+
     def report_ready(self) -> None:
         call(self.services.path_of(SUPERVISOR), "ready", timeout_s=ALIVE_S)
+
+    def hand_over(self) -> bool:
+        if not self.is_local or self._control.shows_records:
+            return False
+        return bool(call(self.services.path_of(SUPERVISOR), "hand_over", timeout_s=ALIVE_S))
 
     def detach(self) -> str:
         self._control.release()

@@ -80,18 +80,26 @@ class ProcessEngine(Engine):
 
         with locked():  # otherwise two commands at the same time would both find no instance
             self.check_background()
-            supervisor = OwnSupervisor(http)
+            supervisor = OwnSupervisor(http, in_background=True)
         return ProcessClient(supervisor.services, supervisor, is_local=True)
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+    def start(
+        self,
+        *,
+        address: str | None,
+        num_cpus: float | None = None,
+        with_lease: bool = True,
+        http: HTTPOptions | None = None,
+    ) -> Client:
         from app_toolkit.engines.processes.client import OwnSupervisor, ProcessClient
 
         if address is not None:
             client = self.connect(address)
         elif self._services is not None:
-            client = ProcessClient(self._services, is_local=True)
+            # No lease: the instance ends with its first process, and the command may end before.
+            return ProcessClient(self._services, is_local=True)
         else:
-            supervisor = OwnSupervisor()
+            supervisor = OwnSupervisor(http)
             client = ProcessClient(supervisor.services, supervisor, is_local=True)
         if with_lease:
             client.acquire_lease()
@@ -109,7 +117,8 @@ class ProcessEngine(Engine):
     def connect(self, address: str | None) -> Client:
         client = self.find(address)
         if client is None:
-            raise ConfigError(f"no app_toolkit instance runs on this machine with the address {address or 'auto'}")
+            which = "" if address in (None, "auto") else f" with the address {address!r}"
+            raise ConfigError(f"no instance runs on this machine{which}: start one with `app-toolkit up`")
         return client
 
     def drive(self, client: Client) -> Driver:

@@ -27,7 +27,7 @@ def capacity() -> Capacity:
 
     Raises `ConfigError` if the resources that the environment states are invalid.
     """
-    stated = settings.machine_resources()
+    stated = settings.start_options().resources or {}
     devices = gpus()
     if "GPU" in stated:
         devices = tuple(str(number) for number in range(int(stated["GPU"])))

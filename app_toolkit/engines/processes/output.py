@@ -19,7 +19,7 @@ class RecordFollower:
 
     def __init__(self, folder: Path) -> None:
         """`folder`: that of the log files."""
-        self._records = RecordOutput(folder, settings.log_format())
+        self._records = RecordOutput(folder, settings.start_options().log_format)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="app-toolkit output", daemon=True)
         self._thread.start()
@@ -39,7 +39,7 @@ class RecordFollower:
 
 def begin_output(role: str) -> None:
     """Write nothing from this process, if another one writes its log records. A proxy still writes its access log."""
-    if settings.logs_to_stdout():
+    if settings.start_options().log_file == "-":
         discard_output(STDERR)
         if role != "proxy":
             discard_output(STDOUT)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from app_toolkit.config import settings
 from app_toolkit.engines.processes import child, controller, template
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import SIGNALS, fork
@@ -73,12 +74,14 @@ class Supervisor:
         self._waiting: dict[str, list[Request]] = {}
         """The callers that wait for the end of a process: at most one of each controller."""
         self._command: int | None = None
+        self._former: int | None = None
+        """The command that has handed over; None: none has, 0: it has ended."""
         self._controller = 0
         self._controller_started_at = 0.0
         self._controller_starts_at: float | None = None
         self._orphans_at: float | None = None
         self._asked = False
-        self._signalled_at = -SAME_S
+        self._signalled_at: float | None = None
         self._code: int | None = None
         """The exit code of the instance; None: it goes on."""
 
@@ -87,11 +90,12 @@ class Supervisor:
 
         Parameters:
             command: A child, such as the command that deploys an app. The instance ends with it, and signals are
-                passed on to it. None: signals shut the instance down.
+                passed on to it, until it hands over. None: signals shut the instance down.
             owner: The other end receives `STARTED`. The instance ends when that end is closed, unless it has sent
                 `RELEASED` before. None: it has no owner.
         """
         self._command = command
+        settings.set_address(self._services.session)
         adopt_orphans()
         self._controller_listener = listen(self._services.path_of(CONTROLLER))
         server = Server(self._new_listener(SUPERVISOR), self._receive)
@@ -134,7 +138,7 @@ class Supervisor:
 
     def _shut_down(self, number: int, frame: object) -> None:
         now = time.monotonic()
-        if now - self._signalled_at < SAME_S:
+        if self._signalled_at is not None and now - self._signalled_at < SAME_S:
             return
         self._signalled_at = now
         self._notify("STOPPING=1")
@@ -142,9 +146,11 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 os.kill(self._command, number)
         elif self._asked:  # a second signal: do not wait for the drain
+            self._say("Stopped waiting. The remaining requests are aborted.")
             self._end(128 + number)
         else:
             self._asked = True
+            self._say("Draining. Press Ctrl-C again to stop at once.")
             if self._controller:
                 os.kill(self._controller, signal.SIGTERM)
 
@@ -171,6 +177,8 @@ class Supervisor:
                 self._wait_for_end(request)
             case "kill":
                 request.perform(self._kill)
+            case "hand_over":
+                request.perform(self._hand_over)
             case "ready":
                 request.perform(partial(self._notify, "READY=1"))
             case _:
@@ -233,6 +241,13 @@ class Supervisor:
         elif name not in self._ends:
             self._keep_end(name, KILLED_EARLY)
 
+    def _hand_over(self) -> bool:
+        """Go on without the command. Return False if there is none, or if it has been asked to end."""
+        if self._command is None or self._signalled_at is not None:
+            return False
+        self._former, self._command = self._command, None
+        return True
+
     # Ends of processes
 
     def _reap(self) -> None:
@@ -248,6 +263,8 @@ class Supervisor:
     def _note_end(self, pid: int, code: int) -> None:
         if pid == self._command:
             self._end(code if code >= 0 else 128 - code)
+        elif pid == self._former:
+            self._former = 0
         elif pid == self._controller:
             self._controller = 0
             if code == 0:
@@ -279,6 +296,8 @@ class Supervisor:
     def _note_shutdown(self) -> None:
         """End, because the instance was shut down. The command may still report why, and ends by itself."""
         if self._command is None:
+            if not self._asked:
+                self._say("The instance has ended: it was shut down.")
             self._end(0)
             return
         with suppress(FileNotFoundError):
@@ -338,7 +357,12 @@ class Supervisor:
 
     def _kill_orphans(self) -> bool:
         """Kill the children that a process of user code has left when it ended. Return whether there may be others."""
-        expected = {self._command, self._controller, *(running.pid for running in self._children.values())}
+        expected = {
+            self._command,
+            self._former,
+            self._controller,
+            *(running.pid for running in self._children.values()),
+        }
         ages: dict[int, float] = {}
         for process in descendants(os.getpid()):
             with suppress(Exception):
@@ -358,9 +382,14 @@ class Supervisor:
             close_in_children(listener)
         return listener
 
-    def _write(self, text: str) -> None:
+    def _say(self, sentence: str) -> None:
+        """Write to standard output what the command would have written, if it has handed over."""
+        if self._former is not None:
+            self._write(f"{sentence}\n", 1)
+
+    def _write(self, text: str, output: int = 2) -> None:
         with suppress(OSError):  # the terminal was closed
-            os.write(2, text.encode())
+            os.write(output, text.encode())
 
 
 def orphans(ages: Mapping[int, float]) -> list[int]:

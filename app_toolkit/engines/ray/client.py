@@ -119,6 +119,9 @@ class RayClient(RemoteClient):
                 ray.shutdown()
             return None
 
+    def check_address(self, address: str) -> None:
+        join(address)
+
 
 def is_driver() -> bool:
     """Return whether this process is connected to a cluster."""

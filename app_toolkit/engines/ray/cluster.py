@@ -64,7 +64,10 @@ def find(address: str, advice: str = ADVICE) -> str:
     trusted = [node for node in nodes if node.user in _trusted_users()]
     if address == "auto":
         if not nodes:
-            raise ConfigError("no Ray cluster runs on this machine: start one with `ray start --head`")
+            raise ConfigError(
+                "neither an instance nor a Ray cluster runs on this machine: start one with `app-toolkit up` or "
+                "`ray start --head`"
+            )
         if not trusted:
             raise ConfigError(
                 f"the Ray cluster on this machine belongs to user {nodes[0].user}: run the command as this user, or "

@@ -3,6 +3,7 @@
 import sys
 
 from app_toolkit.client.client import Client, Driver, Engine
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.ray import cluster, environment
 
 
@@ -18,11 +19,20 @@ class RayEngine(Engine):
         import app_toolkit.engines.ray.starting  # noqa: F401
 
     def is_joined(self) -> bool:
+        if "ray" not in sys.modules:
+            return False
         from app_toolkit.engines.ray.client import is_driver
 
         return is_driver()
 
-    def start(self, *, address: str | None, num_cpus: float | None = None, with_lease: bool = True) -> Client:
+    def start(
+        self,
+        *,
+        address: str | None,
+        num_cpus: float | None = None,
+        with_lease: bool = True,
+        http: HTTPOptions | None = None,
+    ) -> Client:
         from app_toolkit.engines.ray.starting import start_instance
 
         return start_instance(address=address, num_cpus=num_cpus, with_lease=with_lease)

@@ -40,7 +40,7 @@ class LocalRay:
         folder = self._private / "ray"
         folder.mkdir()
         self._output: Output | None = None
-        resources = _arguments({} if num_cpus is None else {"CPU": num_cpus}, settings.machine_resources())
+        resources = _arguments({} if num_cpus is None else {"CPU": num_cpus}, settings.start_options().resources or {})
         self._guard = subprocess.Popen(
             [sys.executable, "-P", guard.__file__, str(folder), *resources],
             stdin=subprocess.PIPE,

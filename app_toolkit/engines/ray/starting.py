@@ -57,7 +57,8 @@ def _start_ray(num_cpus: float | None) -> LocalRay:
     except OSError as error:
         raise ConfigError(f"Ray keeps its access token in ~/.ray, which cannot be written: {error}") from error
     use_token()
-    return LocalRay(num_cpus, environment.folder(), settings.log_format() if settings.logs_to_stdout() else None)
+    options = settings.start_options()
+    return LocalRay(num_cpus, environment.folder(), options.log_format if options.log_file == "-" else None)
 
 
 def _join_own(local: LocalRay) -> bool:

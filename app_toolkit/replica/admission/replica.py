@@ -80,15 +80,16 @@ class Replica:
       request, or the body turns out to be slow. In the second case, a request beyond that limit is ended with 408.
     * A caller that was refused joins the wait queue and gets a reservation when a slot is free. No other caller
       overtakes it.
-    * The secret is compared before any field of a request is trusted. The app does not see the internal header fields.
+    * The secret is compared before any field of a request over a connection is trusted. The app does not see the
+      internal header fields.
     * A handler whose client has disconnected is stopped if `on_disconnect`, or the mark of the endpoint, requires it.
       It is either cancelled or, if it waits for a message, receives the disconnect, never both. A handler whose
       deadline has passed is always cancelled.
 
-    `answer` serves a request over the hop. As an ASGI app, the replica serves requests of a server: WebSockets over the
-    hop. `serve` does the same for a caller in this process. Only
-    `statistics` and the attributes are safe in other threads: everything else runs on the event loop that serves the
-    app.
+    `answer` serves a request over a connection, and `admit` one of the proxy on the same event loop. As an ASGI app,
+    the replica serves requests of a server: WebSockets over a connection. `serve` serves those of a server in one
+    process. Only `statistics` and the attributes are safe in other threads: everything else runs on the event loop that
+    serves the app.
     """
 
     def __init__(
@@ -154,18 +155,39 @@ class Replica:
     async def answer(self, request: ReplicaRequest) -> None:
         """Serve one request over a connection. A refusal and a failure of the app become responses."""
         scope = request.scope
-        kind = scope["type"]
+        headers: list[Header] = scope["headers"]
         origin = self._origin(scope)
-        if origin is not None and not isinstance(origin, Hop):
+        if origin is None:
+            scope["headers"] = [field for field in headers if not hop.is_internal(field[0])]
+            internal = NOTHING
+        elif isinstance(origin, Hop):
+            first = headers[1][0] if len(headers) > 1 else b""
+            internal = _internal(headers) if first.startswith(hop.INTERNAL_PREFIX) else NOTHING
+            # With `hop.EXPECT`, the caller's own `Expect` field follows the internal fields. The app must not see it.
+            scope["headers"] = headers[1 + len(internal) + (hop.EXPECT in internal) :]
+        else:
             await _refuse(request, origin)
             return
-        internal = self._rewrite(scope, origin)
-        if hop.PROBE in internal and kind == "http":
+        if hop.PROBE in internal and scope["type"] == "http":
             await request.respond(204, (), b"")
-            return
-        if hop.QUEUE in internal and kind == "http":
+        elif hop.QUEUE in internal and scope["type"] == "http":
             await self._join(internal[hop.QUEUE].decode(), request)
-            return
+        else:
+            await self.admit(request, origin, internal)
+
+    async def admit(self, request: ReplicaRequest, origin: Hop | None, internal: Mapping[bytes, bytes]) -> None:
+        """Serve one request of a caller that is trusted. A refusal and a failure of the app become responses.
+
+        Parameters:
+            request: Its scope has no internal fields.
+            origin: The origin of the request. None: it is that of the scope.
+            internal: The other internal fields of the caller.
+        """
+        scope = request.scope
+        kind = scope["type"]
+        scope["root_path"] = self._root_path
+        if origin is not None:
+            self._set_origin(scope, origin, internal)
         caller = internal.get(hop.REDEEM)
         slow, key = hop.SLOW_BODY in internal, internal.get(hop.AFFINITY)
         if caller is None:
@@ -205,18 +227,8 @@ class Replica:
         except ValueError:  # the caller knows the secret, but its field has another format
             return "protocol"
 
-    def _rewrite(self, scope: Scope, origin: Hop | None) -> Mapping[bytes, bytes]:
-        """Change the scope as if the client had connected to the app directly. Return the other internal fields."""
-        headers: list[Header] = scope["headers"]
-        scope["root_path"] = self._root_path
-        if origin is None:
-            scope["headers"] = [field for field in headers if not hop.is_internal(field[0])]
-            return NOTHING
-        internal = (
-            NOTHING if len(headers) < 2 or not headers[1][0].startswith(hop.INTERNAL_PREFIX) else _internal(headers)
-        )
-        # With `hop.EXPECT`, the caller's own `Expect` field follows the internal fields. The app must not see it.
-        scope["headers"] = headers[1 + len(internal) + (hop.EXPECT in internal) :]
+    def _set_origin(self, scope: Scope, origin: Hop, internal: Mapping[bytes, bytes]) -> None:
+        """Change the scope as if the client had connected to the app directly."""
         scope["client"] = origin.client
         scope["server"] = origin.server
         scope["http_version"] = origin.http_version
@@ -233,7 +245,6 @@ class Replica:
         if hop.SHARD_KEY in internal:
             ours["shard_key"] = hop.decode_key(internal[hop.SHARD_KEY])
         scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
-        return internal
 
     # Within one process
 

@@ -146,7 +146,8 @@ class CallerConnection(asyncio.Protocol):
             self._client,
             self._scheme,
         )
-        request = self._arriving = HopRequest(self, self._replica, scope, keep_alive=keep_alive, expects=self._expects)
+        live = self._replica.live
+        request = self._arriving = HopRequest(self, live, scope, keep_alive=keep_alive, expects=self._expects)
         if self._is_free:
             self._begin(request)
         else:
@@ -222,7 +223,7 @@ class CallerConnection(asyncio.Protocol):
     def _begin(self, request: HopRequest) -> None:
         self._current = request
         self._running.add(request)
-        request.begin(self._loop, self._context, self._server_state.tasks)
+        request.begin(self._replica.answer(request), self._loop, self._context, self._server_state.tasks)
 
     def _hand_over(self) -> None:
         """Hand the connection over to the WebSocket protocol."""

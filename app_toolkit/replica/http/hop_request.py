@@ -2,18 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from app_toolkit.core.request_stage import COMPLETE, CUT, ENDED, HELD, REPLACED, RESPONDING, STARTED, TRANSITIONS
+from app_toolkit.replica.admission.live_sets import LiveSets
 from app_toolkit.replica.admission.request import CHUNKS_PER_TURN, SERVER_ERROR, TEXT, ReplicaRequest, Reported
 from app_toolkit.replica.http.head import BODYLESS, CheckedHead, checked_head, for_caller
 from app_toolkit.types import Header, Message, Scope
-
-if TYPE_CHECKING:
-    from app_toolkit.replica.admission.replica import Replica
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -44,7 +42,7 @@ class Caller(Protocol):
     def ask_for_body(self) -> None:
         """Tell the caller that the app reads the body: `100 Continue`."""
 
-    def start(self, head: CheckedHead, more: Sequence[Header], body: Any, *, head_only: bool, whole: bool) -> None:
+    def start(self, head: CheckedHead, more: tuple[Header, ...], body: Any, *, head_only: bool, whole: bool) -> None:
         """Send the head of the response.
 
         Parameters:
@@ -96,7 +94,7 @@ class HopRequest(ReplicaRequest):
     def __init__(
         self,
         caller: Caller,
-        replica: "Replica",
+        live: LiveSets,
         scope: Scope,
         *,
         keep_alive: bool,
@@ -107,28 +105,37 @@ class HopRequest(ReplicaRequest):
 
         Parameters:
             caller: Gets the response.
-            replica: Serves the request, once it `begin`s.
-            scope: The scope of the request, with the internal fields of the caller.
+            live: Those of the replica.
+            scope: The scope of the request.
             keep_alive: Whether the caller may send another request after this one.
             expects: Whether the caller waits for a `100 Continue`.
             framed: Whether chunks are written with their framing.
         """
-        super().__init__(scope, replica.live)
+        super().__init__(scope, live)
         self.keep_alive = keep_alive
         self.head_only = scope["method"] == "HEAD"
         self._caller = caller
         self._writable = caller.writable
-        self._replica = replica
         self._expects = expects
         self._framed = framed
 
-    def begin(self, loop: asyncio.AbstractEventLoop, context: Context, tasks: set["asyncio.Task[None]"]) -> None:
-        """Let the replica serve the request.
+    def begin(
+        self,
+        served: Coroutine[Any, Any, None],
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
+        tasks: set["asyncio.Task[None]"],
+    ) -> None:
+        """Begin to serve the request in a task.
 
-        `context`: a copy of it is that of the task. It is not that of another request: a request often begins while the
-        previous one ends.
+        Parameters:
+            served: How the replica serves it.
+            loop: The event loop of the replica.
+            context: A copy of it is that of the task. It is not that of another request: a request often begins while
+                the previous one ends.
+            tasks: Gets the task.
         """
-        task = loop.create_task(self._replica.answer(self), context=context.copy())
+        task = loop.create_task(served, context=context.copy())
         tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -295,7 +302,7 @@ class HopRequest(ReplicaRequest):
         else:
             self._complete()
 
-    def _write_head(self, head: CheckedHead, more: Sequence[Header], body: Any = b"") -> None:
+    def _write_head(self, head: CheckedHead, more: tuple[Header, ...], body: Any = b"") -> None:
         """Write the head, and the first bytes of the body if it announces their length."""
         self._expects = False
         if head.closes:

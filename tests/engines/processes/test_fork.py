@@ -1,12 +1,8 @@
 """What happens to a child while it begins."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.patience import PATIENCE_S
-from tests.running import ROOT
+from tests import prepared
 
 BEGIN = """
 import os, signal, sys
@@ -20,9 +16,7 @@ UNNAMEABLE = r"\ud800"
 
 def output(program: str) -> tuple[list[str], str]:
     """Return the lines that a program and its children print, and their errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    done = prepared.run(BEGIN + program)
     return done.stdout.splitlines(), done.stderr
 
 

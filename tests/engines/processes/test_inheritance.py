@@ -1,9 +1,8 @@
 """What prevents a fork: each case in a process of its own."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests import prepared
 
 PROGRAM = """
 import asyncio, json, logging, selectors, socket, sys, tempfile, threading
@@ -36,5 +35,5 @@ print(json.dumps(inheritance.obstacles()))
     ],
 )
 def test_threads_event_loops_and_connections_prevent_a_fork(code: str, obstacles: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, code], capture_output=True, text=True, check=True)
+    done = prepared.run(PROGRAM, code)
     assert done.stdout.strip() == str(obstacles).replace("'", '"')

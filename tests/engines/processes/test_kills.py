@@ -114,7 +114,7 @@ def test_the_page_shows_the_processes_of_an_instance(instance: Instance) -> None
     (tree,) = page("docs/processes.md").shown("text")
     _, *children = tree.splitlines()
     named = {line.split()[1] for line in children}
-    assert {process.name() for process in instance.supervisor.children()} == named
+    wait_until(lambda: {process.name() for process in instance.supervisor.children()} == named)
 
 
 def test_replicas_are_forks_of_one_process_that_has_imported_the_app(instance: Instance) -> None:

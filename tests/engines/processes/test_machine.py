@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.config.settings import DEVICES, RESOURCES
+from app_toolkit.config.settings import DEVICES
 from app_toolkit.engines.processes import machine
 from app_toolkit.engines.processes.capacity import Capacity
 
@@ -49,5 +49,5 @@ def test_the_driver_lists_the_gpus_if_the_environment_names_none(
 
 def test_stated_resources_replace_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DEVICES, "0")
-    monkeypatch.setenv(RESOURCES, '{"CPU": 8, "GPU": 2, "NPU": 0.5, "memory": 1000}')
+    monkeypatch.setenv("APP_TOOLKIT_RESOURCES", '{"CPU": 8, "GPU": 2, "NPU": 0.5, "memory": 1000}')
     assert machine.capacity() == Capacity({"CPU": 8, "NPU": 0.5, "memory": 1000}, ("0", "1"))

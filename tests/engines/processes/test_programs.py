@@ -16,10 +16,12 @@ from app_toolkit.config.settings import RUNTIME_DIR
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.errors import ConfigError
 from tests.patience import PATIENCE_S, wait_until
-from tests.running import runs
+from tests.running import Run, runs
 
 APP = """
-import os, subprocess, sys
+import asyncio, os, subprocess, sys
+from collections.abc import AsyncIterator
+from fastapi.responses import StreamingResponse
 from app_toolkit import Toolkit
 
 app = Toolkit()
@@ -27,6 +29,14 @@ app = Toolkit()
 @app.get("/variables")
 async def variables() -> list[str]:
     return list(os.environ)
+
+@app.get("/endless")
+async def endless() -> StreamingResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.sleep(600)
+
+    return StreamingResponse(parts())
 
 @app.post("/orphan")
 async def orphan() -> int:
@@ -67,6 +77,49 @@ def test_a_termination_drains_and_succeeds(folder: Path) -> None:
         run.url()
         assert run.end(signal.SIGTERM) == 0
         assert "Draining." in run.said
+
+
+def _serves_alone(run: Run) -> None:
+    """Wait until the command has ended."""
+    supervisor = psutil.Process(run.process.pid)
+    wait_until(lambda: "app-toolkit" not in [child.name() for child in supervisor.children()])
+
+
+def test_an_instance_drains_after_its_command_has_handed_over(folder: Path) -> None:
+    with runs() as start:
+        run = start(str(folder / "serving.py"), "--engine", "processes")
+        run.url()
+        _serves_alone(run)
+        assert run.end(signal.SIGTERM) == 0
+        assert run.said.count("Draining. Press Ctrl-C again to stop at once.") == 1
+        assert run.left() == []
+
+
+def test_a_second_signal_cuts_the_requests_after_the_command_has_handed_over(folder: Path) -> None:
+    with runs() as start:
+        run = start(str(folder / "serving.py"), "--engine", "processes")
+        url = run.url()
+        _serves_alone(run)
+
+        def has_ended() -> bool:
+            run.process.terminate()  # at once after another signal, it counts as the same one
+            return run.process.poll() is not None
+
+        with httpx.stream("GET", f"{url}/endless", timeout=PATIENCE_S, trust_env=False):
+            wait_until(has_ended)
+        assert run.wait() == 143
+        assert "Stopped waiting. The remaining requests are aborted." in run.said
+
+
+def test_a_handed_over_instance_that_a_command_shuts_down_says_so(folder: Path) -> None:
+    with runs() as start:
+        run = start(str(folder / "serving.py"), "--engine", "processes")
+        run.url()
+        _serves_alone(run)
+        with ProcessEngine().connect("auto") as client:
+            client.shutdown()
+        assert run.wait() == 0
+        assert "The instance has ended: it was shut down." in run.said
 
 
 SYSTEMD = """
