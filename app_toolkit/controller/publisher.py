@@ -26,6 +26,8 @@ class _Caller:
     sent: dict[str, Version] = field(default_factory=dict)
     """The versions that were sent to the caller since then, by key. The caller may not use them yet."""
     watching: int = 0
+    named: tuple[str, ...] = ()
+    """The prefixes that the caller follows, without the empty one."""
 
 
 class Publisher:
@@ -105,12 +107,18 @@ class Publisher:
         self._callers.pop(caller, None)
 
     def callers_of(self, prefix: str) -> list[str]:
-        """Return the live callers that use a snapshot of a key with this prefix, as `watch` defines it."""
+        """Return the live callers that use a snapshot of a key with this prefix, as `watch` defines it.
+
+        Those that follow all keys because they serve clients are not among them, unless they also name the key.
+        """
         self._expire()
         return sorted(
             name
             for name, caller in self._callers.items()
-            if any(_has_prefix(key, prefix) for key in (*caller.acknowledged, *caller.sent))
+            if any(
+                _has_prefix(key, prefix) and _has_prefix(key, caller.named)
+                for key in (*caller.acknowledged, *caller.sent)
+            )
         )
 
     def close(self) -> None:
@@ -134,6 +142,7 @@ class Publisher:
         known.until = max(known.until, self._clock.now() + timeout_s + LEASE_S)
         known.acknowledged = dict(seen)
         known.sent.clear()
+        known.named = tuple(name for name in ((prefix,) if isinstance(prefix, str) else prefix) if name)
         known.watching += 1
         try:
             news = self._newer(seen, prefix)

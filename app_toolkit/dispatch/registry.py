@@ -230,7 +230,8 @@ class Registry(Generic[R]):
 
     def _follow_name(self, name: str) -> None:
         prefix = f"{name}/"  # the slash excludes other names
-        if prefix.startswith(tuple(self._prefixes)):
+        # A process that follows all keys also names those that it calls: the controller does not let these be deleted.
+        if prefix.startswith(tuple(name for name in self._prefixes if name)):
             return
         self._prefixes.add(prefix)
         self._followed.set()

@@ -10,6 +10,7 @@ from app_toolkit.core.identity import ReplicaSetKey, replica_set_of
 from app_toolkit.engines.memory import MemoryStore
 from app_toolkit.engines.simulated import HOME, SimulatedLauncher, World
 from app_toolkit.errors import ControlError
+from app_toolkit.interfaces import REPLICAS
 from tests.keys import key, proxies_of
 
 SHOP = key("shop/shop")
@@ -51,7 +52,7 @@ class Caller:
     async def live(self):
         while True:
             try:
-                news = await self.harness.controller.watch(self.name, dict(self.seen))
+                news = await self.harness.controller.watch(self.name, dict(self.seen), prefix=("", REPLICAS))
             except ControlError:
                 await self.harness.clock.sleep(0.5)
                 continue

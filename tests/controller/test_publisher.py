@@ -135,7 +135,7 @@ async def test_a_lease_ends_some_time_after_the_last_watch():
     clock = ManualClock()
     b = publisher(clock=clock)
     b.publish("a", 1)
-    await b.watch("me", {}, 20.0)
+    await b.watch("me", {}, 20.0, "a/")
     version = b.publish("a", 2)
     await clock.advance(LEASE_S - 0.1)
     assert not b.acknowledged("a", version)
@@ -180,6 +180,14 @@ async def test_live_caller_counts_with_its_last_version():
     assert b.callers_of("replicas/a/") == []
 
 
+async def test_caller_that_follows_all_keys_uses_those_that_it_names():
+    b = publisher()
+    b.publish("replicas/a/x", 1)
+    b.publish("replicas/b/x", 1)
+    await b.watch("me", {}, 1.0, ("", "replicas/a/x/"))
+    assert (b.callers_of("replicas/a/"), b.callers_of("replicas/b/")) == (["me"], [])
+
+
 async def test_a_cancelled_watch_leaves_nothing_behind():
     clock = ManualClock()
     b = publisher(clock=clock)
@@ -205,7 +213,7 @@ async def test_callers_of_an_earlier_controller_are_waited_for():
 async def test_unobserved_time_ends_no_lease():
     clock = ManualClock()
     b = publisher(clock=clock)
-    await b.watch("me", {"a": b.publish("a", 1)}, 0.0)
+    await b.watch("me", {"a": b.publish("a", 1)}, 0.0, "a/")
     clock.stall(60.0)
     b.extend_leases(60.0)
     assert b.callers_of("") == ["me"]

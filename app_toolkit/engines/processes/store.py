@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from app_toolkit.errors import Conflict, CorruptValue
+from app_toolkit.errors import Conflict, ControlError, CorruptValue
 
 BUSY_S = 10.0
 """Seconds that an operation waits while another process writes."""
@@ -18,7 +18,7 @@ class SQLiteStore:
     """Keeps values in a file. Each operation opens and closes it, so a forked process inherits no connection.
 
     The operations are as short as a write to a local file, so they do not leave the event loop. A damaged file raises
-    `CorruptValue`; `delete` then replaces it with an empty one.
+    `CorruptValue`; `delete` then replaces it with an empty one. A full disk raises `ControlError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,6 +69,6 @@ class SQLiteStore:
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", None) in DAMAGED:
                 raise CorruptValue(f"the state store {self._path} is damaged: {error}") from error
-            raise
+            raise ControlError(f"the state store {self._path} cannot be used: {error}") from error
         finally:
             store.close()

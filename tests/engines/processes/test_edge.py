@@ -15,7 +15,7 @@ import pytest
 from websockets.sync.client import connect
 
 from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Deploy, GetApplications, GetStatus, Scale
+from app_toolkit.client.commands import Delete, Deploy, GetApplications, GetStatus, Scale
 from app_toolkit.config.settings import RUNTIME_DIR
 from app_toolkit.core.logs import LogQuery
 from app_toolkit.engines.processes.engine import ProcessEngine
@@ -273,6 +273,13 @@ def test_a_killed_replica_resets_only_the_connections_that_it_has_accepted(insta
         with suppress(ConnectionResetError):
             assert connections.pop(killed).recv(1) == b""
         assert all(int(get(connection, "/pid")) != killed for connection in connections.values())
+
+
+def test_an_application_that_no_other_one_calls_can_be_deleted(instance: Instance) -> None:
+    instance.client.execute(Delete("other"))
+    with instance.http() as client:
+        wait_until(lambda: client.get("/other/name").status_code == 404)
+        assert client.get("/sum?one=1&other=2").json() == 3
 
 
 def test_a_request_that_has_begun_is_completed_at_the_shutdown(instance: Instance) -> None:
