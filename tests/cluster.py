@@ -92,6 +92,8 @@ class Cluster:
 
     def address(self) -> str:
         """Where others join it."""
+        if isinstance(self.client, ProcessClient):
+            return self.client.services.session
         return str(ray.get_runtime_context().gcs_address)
 
     def proxy_url(self) -> str:

@@ -109,6 +109,8 @@ def processes(ledger: Path) -> "Iterator[Cluster]":
 def processes_found(processes: "Cluster", monkeypatch: pytest.MonkeyPatch) -> "Cluster":
     """The same instance, which commands and functions find by themselves during the test."""
     monkeypatch.setenv("APP_TOOLKIT_RUNTIME_DIR", processes.folder)
+    # Otherwise a process in which other tests have started Ray would find that instance.
+    monkeypatch.setenv("APP_TOOLKIT_ADDRESS", processes.address())
     return processes
 
 

@@ -10,7 +10,6 @@ import pytest
 
 import app_toolkit
 from app_toolkit import ConfigError, aio, remote, running
-from app_toolkit.host import orders
 from app_toolkit.userapp.loading import import_from
 from tests.cluster import E2E, Cluster
 from tests.docs.pages import page
@@ -86,19 +85,13 @@ async def test_a_live_revision_is_added_weighed_and_promoted(processes: Cluster)
         await aio.deploy(deployed.bye, name="greeting", tag="preview")
 
 
-async def test_another_call_does_not_wait_until_an_application_is_up(
-    processes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_another_call_does_not_wait_until_an_application_is_up(processes: Cluster, tmp_path: Path) -> None:
     run = asyncio.create_task(aio.run(deployed.Slow.bind(str(tmp_path / "go")), name="slow", address="auto"))
     try:
         async with asyncio.timeout(PATIENCE_S):
             while (slow := (await aio.status()).application("slow")) is None:  # noqa: ASYNC110 - it cannot tell
                 await asyncio.sleep(AGAIN_S)
         assert (slow.status, run.done()) == ("starting", False)
-        monkeypatch.setattr(
-            orders, "QUESTION_S", 0.0
-        )  # it does not wait for the replica, whose process may have to start
-        assert await asyncio.to_thread(processes.client.load)
     finally:
         (tmp_path / "go").touch()
     assert await (await run).ready()

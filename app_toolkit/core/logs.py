@@ -26,10 +26,13 @@ ProcessKind = Literal["replicas", "proxies", "controller"]
 
 
 def kind_of(process: str) -> ProcessKind:
-    """Return what kind of process has this name, which is the name of its log file, too."""
+    """Return what kind of process has this name, which is the name of its log file, too.
+
+    A process that imports an app for replicas counts as one of them.
+    """
     if proxy_set_of(process) is not None:
         return "proxies"
-    return "replicas" if "." in process else "controller"
+    return "controller" if process.startswith("controller") else "replicas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class LogQuery:
             return False
         if self.application is None and self.deployment is None:
             return True
-        if kind_of(process) != "replicas":
+        if kind_of(process) != "replicas" or "." not in process:
             return False
         key = replica_set_of(ReplicaId(process))
         return isinstance(key, ReplicaSetKey) and (

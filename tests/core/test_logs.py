@@ -19,7 +19,7 @@ def line(second: int = 0, message: str = "sold", **fields: object) -> str:
     [
         (
             LogQuery(),
-            ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "proxy@n-1-1", "controller-7"],
+            ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "template-1", "proxy@n-1-1", "controller-7"],
         ),
         (LogQuery(application="shop"), ["shop.chat-1-1", "shop@13.chat-1-2"]),
         (LogQuery(application="shop@13"), ["shop@13.chat-1-2"]),
@@ -27,18 +27,22 @@ def line(second: int = 0, message: str = "sold", **fields: object) -> str:
         (LogQuery(application="bank", deployment="cha"), []),
         (LogQuery(kind="proxies"), ["proxy@n-1-1"]),
         (LogQuery(kind="controller"), ["controller-7"]),
-        (LogQuery(kind="replicas"), ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1"]),
+        (LogQuery(kind="replicas"), ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "template-1"]),
         (LogQuery(replica="shop.chat-1-1"), ["shop.chat-1-1"]),
     ],
     ids=str,
 )
 def test_query_reads_only_the_files_that_may_have_its_records(query: LogQuery, read: list[str]) -> None:
-    files = ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "proxy@n-1-1", "controller-7"]
+    files = ["shop.chat-1-1", "shop@13.chat-1-2", "bank.chat-1-1", "template-1", "proxy@n-1-1", "controller-7"]
     assert [each for each in files if query.reads(each)] == read
 
 
 def test_names_of_proxies_are_no_names_of_replicas() -> None:
-    assert [kind_of(each) for each in ("shop.proxy-1-1", "proxy@n-1-1")] == ["replicas", "proxies"]
+    assert [kind_of(each) for each in ("shop.proxy-1-1", "proxy@n-1-1", "template-1")] == [
+        "replicas",
+        "proxies",
+        "replicas",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from app_toolkit.engines.processes.wire import Peer, PeerGone, Request, Server, call, call_all, listen, serve
 from app_toolkit.errors import ConfigError, ControlError
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.anyio
 
@@ -148,6 +148,7 @@ async def test_one_connection_carries_several_calls(service: Service) -> None:
     assert await peer.call("add", 1, 2) == 3
     with pytest.raises(ConfigError):
         await peer.call("refuse")
+    await until(lambda: bool(service.unanswered))
     service.unanswered[0].answer("late")
     assert await waits == "late"
     peer.close()
@@ -173,6 +174,7 @@ async def test_an_answer_that_cannot_be_read_is_an_error_of_its_call_only(servic
     waits = asyncio.create_task(peer.call("wait"))
     with pytest.raises(ControlError, match="a message cannot be read"):
         await peer.call("unreadable")
+    await until(lambda: bool(service.unanswered))
     service.unanswered[0].answer("late")
     assert await waits == "late"
     peer.close()
