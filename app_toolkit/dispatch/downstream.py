@@ -52,8 +52,11 @@ class Downstream(Protocol):
     def take_back(self) -> None:
         """Drop a response of which nothing has been sent to the client."""
 
-    def start(self) -> None:
-        """Write the head. From now on, the request cannot be retried."""
+    def start(self, body: bytes = b"") -> None:
+        """Write the head, and the first bytes of the body if it was to wait for them.
+
+        From now on, the request cannot be retried.
+        """
 
     def write(self, data: Any) -> None:
         """Write bytes of the body, or of the tunnel, or a result of a call."""

@@ -499,12 +499,13 @@ class Exchange:
         """Pass on bytes of the body, or a result of a call."""
         if self._refusal is not None:
             return
-        if self.dispatcher.stage is SENT:
-            self._start()
         if self._observers is not None:
             for observer in self._observers:
                 observer.received(data)
-        self.downstream.write(data)
+        if self.dispatcher.stage is SENT:
+            self._start(data)
+        else:
+            self.downstream.write(data)
 
     def ended(self, reusable: bool) -> None:
         upstream, self._upstream = self._upstream, None
@@ -544,14 +545,17 @@ class Exchange:
 
     # The response
 
-    def _start(self) -> None:
-        """Begin to send the response to the client. From now on, the request cannot be retried."""
+    def _start(self, body: bytes = b"") -> None:
+        """Begin to send the response to the client. From now on, the request cannot be retried.
+
+        `body`: the first bytes of the body, if the head had to wait for them.
+        """
         self.dispatcher.response_started(self.plane.clock())
         # An app that responds before it reads the body sends no 100.
         if self._holding:
             self._release_body()
         self.request.body.forget()
-        self.downstream.start()
+        self.downstream.start(body)
 
     def _finish(self) -> None:
         head = self.downstream.head

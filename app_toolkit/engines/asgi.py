@@ -219,7 +219,7 @@ class ASGIRequest(HTTPRequest):
     def take_back(self) -> None:
         self.head = None
 
-    def start(self) -> None:
+    def start(self, body: bytes = b"") -> None:
         head = self.head
         assert head is not None
         if self.refusal is not None:
@@ -229,6 +229,8 @@ class ASGIRequest(HTTPRequest):
         if not self.has_id:
             head.fields.append((b"x-request-id", self.id or b"-"))
         self._append("start", status=head.status, headers=head.fields)
+        if body:
+            self.write(body)
 
     def write(self, data: bytes) -> None:
         if self.method != b"HEAD":

@@ -12,6 +12,8 @@ from app_toolkit.transport.frames import WebSocketFrames, close_frame
 from app_toolkit.transport.pool import ResponseHead, lines_of
 from app_toolkit.types import Header
 
+SMALL = 32 * 1024
+"""Bytes of a body that are written together with the head."""
 SERVICE_RESTART = 1012
 """The close code of a WebSocket that the server ends. The client may connect again."""
 
@@ -36,7 +38,7 @@ class Client(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def pass_on(self, data: bytes) -> None:
-        """Write data of a tunnel at once."""
+        """Write data at once, and not at the end of the event loop's iteration."""
 
     def regulate(self) -> None:
         """Pause or resume reading from the client, as the exchange's `wants_body` requires."""
@@ -119,10 +121,15 @@ class ClientResponse:
         self._composed = b"%b\r\n%b%b%b" % (head.status_line, defaults, head.lines, end)
         return head.extent != "sized" and head.extent != "none"
 
-    def start(self) -> None:
-        """Write the head. From now on, the request cannot be retried."""
+    def start(self, body: bytes = b"") -> None:
+        """Write the head, and the first bytes of the body if it was to wait for them."""
         composed, self._composed = self._composed, b""
-        self._client.write(composed)
+        self.size = len(body)
+        if 0 < len(body) <= SMALL:
+            self._client.pass_on(composed + body)
+        else:
+            self._client.write(composed)
+            self._client.write(body)
 
     def write(self, data: bytes) -> None:
         self.size += len(data)
