@@ -243,7 +243,7 @@ def served(client: SimulatedClient, token: str | None = None, port: int = 0) -> 
     """The admin server of a simulated instance in this process. Yields its URL."""
     options = AdminOptions(admin_port=port)
     app = create_app(client, Traffic(client), options, token)
-    server = AdminServer(app, options, port)
+    server = AdminServer(lambda: app, options, port)
     address = server.start()
     try:
         yield f"http://{address.partition(':')[2]}"

@@ -32,13 +32,65 @@ ENDING_S = 1
 class AdminServer:
     """Serves the app of the admin routes on a thread of its own. Call its methods from other threads.
 
-    A server can be started only once.
+    The app is created when the first connection waits, because many instances never get one, and the app takes 12 MiB
+    of memory. A server can be started only once.
     """
 
-    def __init__(self, app: FastAPI, options: AdminOptions, preferred_port: int) -> None:
-        """`app`: that of `create_app`. `preferred_port`: the port if the options name none, and it is free."""
+    def __init__(self, create: Callable[[], FastAPI], options: AdminOptions, preferred_port: int) -> None:
+        """Prepare a server.
+
+        Parameters:
+            create: Returns the app, as `create_app` does. It is called on the thread.
+            options: The address to listen on.
+            preferred_port: The port if the options name none, and it is free.
+        """
+        self._create = create
         self._options = options
         self._preferred_port = preferred_port
+        self._thread = ServerThread("app-toolkit admin", "the event loop of the admin server")
+        self._woken = asyncio.Event()
+        # Set on the thread.
+        self._server: _Server | None = None
+        self._is_stopped = False
+
+    def start(self) -> Address:
+        """Bind, and serve. Return the address.
+
+        Raises `ConfigError` if other machines could reach the server without a token, and `StartupError` if the
+        address cannot be bound.
+        """
+        check_exposure(self._options.admin_host)
+        listener = bind(self._options, self._preferred_port)
+        port = listener.getsockname()[1]
+        self._thread.start(lambda: self._serve(listener), listener.close)
+        host = self._options.admin_host
+        return Address(f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server has started and not ended."""
+        return self._thread.is_running
+
+    def stop(self, timeout_s: float) -> None:
+        """End the streams, and stop within `timeout_s` seconds."""
+        self._thread.call(self._end)
+        self._thread.join(timeout_s)
+
+    def _end(self) -> None:
+        self._is_stopped = True
+        self._woken.set()
+        if self._server is not None:
+            self._server.should_exit = True
+
+    async def _serve(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listener, self._woken.set)
+        self._thread.report_ready()
+        await self._woken.wait()
+        loop.remove_reader(listener)
+        if self._is_stopped:
+            return
+        app = self._create()
         config = uvicorn.Config(
             app,
             http=_Connection,
@@ -51,31 +103,8 @@ class AdminServer:
             limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=ENDING_S,
         )
-        self._thread = ServerThread("app-toolkit admin", "the event loop of the admin server")
-        self._server = _Server(config, self._thread.report_ready, app.state.live.close)
-
-    def start(self) -> Address:
-        """Bind, and serve. Return the address.
-
-        Raises `ConfigError` if other machines could reach the server without a token, and `StartupError` if the
-        address cannot be bound.
-        """
-        check_exposure(self._options.admin_host)
-        listener = bind(self._options, self._preferred_port)
-        port = listener.getsockname()[1]
-        self._thread.start(lambda: self._server.serve([listener]), listener.close)
-        host = self._options.admin_host
-        return Address(f"tcp:[{host}]:{port}" if ":" in host else f"tcp:{host}:{port}")
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the server has started and not ended."""
-        return self._thread.is_running
-
-    def stop(self, timeout_s: float) -> None:
-        """End the streams, and stop within `timeout_s` seconds."""
-        self._server.should_exit = True
-        self._thread.join(timeout_s)
+        self._server = _Server(config, app.state.live.close)
+        await self._server.serve([listener])
 
 
 class _Connection(H11Protocol):
@@ -109,17 +138,10 @@ class _Connection(H11Protocol):
 
 
 class _Server(EventServer):
-    def __init__(
-        self, config: uvicorn.Config, started: Callable[[], None], end_streams: Callable[[], Awaitable[None]]
-    ) -> None:
-        """`started` is called when the server accepts connections, and `end_streams` when it stops."""
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], Awaitable[None]]) -> None:
+        """`end_streams`: is called when the server stops."""
         super().__init__(config)
-        self._started = started
         self._end_streams = end_streams
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._end_streams()

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from app_toolkit.admin.app import create_app
+from fastapi import FastAPI
+
 from app_toolkit.admin.security import read_token
 from app_toolkit.admin.server import AdminServer
 from app_toolkit.client.client import Client
@@ -67,10 +68,15 @@ class AdminHost:
             await asyncio.wait([starting])  # also if this is cancelled, so that `run` then stops the server
 
     def _serve(self, options: AdminOptions, preferred_port: int) -> Address:
-        if self._aggregate is None:
-            self._aggregate = MetricsAggregate()
-        app = create_app(self._client, self._aggregate, options, read_token())
-        self._server = AdminServer(app, options, preferred_port)
+        metrics = self._aggregate = self._aggregate or MetricsAggregate()
+
+        def create() -> FastAPI:
+            from app_toolkit.admin.app import create_app  # here, because many instances never serve a page
+
+            return create_app(self._client, metrics, options, token)
+
+        token = read_token()
+        self._server = AdminServer(create, options, preferred_port)
         return self._server.start()
 
     @property

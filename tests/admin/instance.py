@@ -102,7 +102,7 @@ class Instance(Client):
 def serving(client: Client, token: str | None = None, **options: object) -> Iterator[str]:
     """Serve the admin API of this client, and give its URL."""
     chosen = AdminOptions(**{"admin_port": 0, **options})
-    server = AdminServer(create_app(client, MetricsAggregate(), chosen, token), chosen, 0)
+    server = AdminServer(lambda: create_app(client, MetricsAggregate(), chosen, token), chosen, 0)
     address = server.start()
     try:
         yield f"http://{address.partition(':')[2]}"
