@@ -68,6 +68,10 @@ DRAIN_POLL_S = 0.05
 """Interval in seconds at which a drain checks whether all bytes have been sent."""
 CLOSING_S = 1.0
 """Time in seconds that clients of WebSockets have to answer the close code 1012."""
+ENDED_POLL_S = 0.005
+"""Interval in seconds at which a shutdown checks whether all connections and tasks have ended."""
+CUT_S = 0.1
+"""Time in seconds that tasks have to end by themselves once their connections are cut. Then they are cancelled."""
 SHUTDOWN_S = 10.0
 """Time in seconds that the shutdown of a lifespan may take after the last exchange."""
 SERVER_FOLDERS = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (uvicorn, websockets))
@@ -528,14 +532,36 @@ class Server(EventServer):
         self.handle_exit(signal.SIGTERM, None)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # At its deadline uvicorn cancels tasks, but leaves a connection open if its client has stopped reading.
-        grace = self.config.timeout_graceful_shutdown or 0
-        deadline = asyncio.get_running_loop().call_later(grace, self._cut)
+        """Shut down as uvicorn does, whose steps take 0.1 s each even if there is nothing to wait for.
+
+        At its deadline uvicorn cancels tasks, but leaves a connection open if its client has stopped reading. This
+        server leaves none open.
+        """
+        for server in self.servers:
+            server.close()
         try:
-            await super().shutdown(sockets)
+            await asyncio.sleep(ENDED_POLL_S)  # until the event loop has begun the connections that it has accepted
+            for connection in list(self.server_state.connections):
+                connection.shutdown()
+            if not await self._ended_within(self.config.timeout_graceful_shutdown or 0):
+                self._cut()
+                if not await self._ended_within(CUT_S):
+                    logger.error("%s cancels %d requests", self.replica.name, len(self.server_state.tasks))
+                    for task in self.server_state.tasks:
+                        task.cancel("the replica ends")
+            await self.lifespan.shutdown()
         finally:
-            deadline.cancel()
             self._cut()
+
+    async def _ended_within(self, timeout_s: float) -> bool:
+        """Wait until all connections and tasks have ended. Return False if they have not within `timeout_s` seconds."""
+        deadline = time.monotonic() + timeout_s
+        # Polled once in the life of a replica: an event would cost every request.
+        while self.server_state.connections or self.server_state.tasks:
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(ENDED_POLL_S)
+        return True
 
     def _cut(self) -> None:
         for connection in list(self.server_state.connections):

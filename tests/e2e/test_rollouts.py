@@ -12,8 +12,8 @@ from tests.cluster import Cluster, Served
 
 
 @pytest.fixture
-def served(cluster: Cluster) -> Iterator[Served]:
-    served = cluster.deploy("versions:one")
+def served(processes: Cluster) -> Iterator[Served]:
+    served = processes.deploy("versions:one")
     yield served
     served.delete()
 
@@ -53,7 +53,7 @@ def update(served: Served, version: str) -> int:
     return served.cluster.update(served.spec.model_copy(update={"target": f"versions:{version}"}))
 
 
-def test_no_request_fails_in_an_update_or_in_one_that_is_rolled_back(cluster: Cluster, served: Served) -> None:
+def test_no_request_fails_in_an_update_or_in_one_that_is_rolled_back(processes: Cluster, served: Served) -> None:
     with asked_all_the_time(served) as answers:
         assert update(served, "two") == 2
         served.wait(lambda now: now["status"] == "healthy")
@@ -62,7 +62,7 @@ def test_no_request_fails_in_an_update_or_in_one_that_is_rolled_back(cluster: Cl
         update(served, "raises")
         raised = served.wait(lambda now: now["status"] == "rolled_back")
         assert "FileNotFoundError: there are no weights of this version" in raised["last_error"]
-        os.kill(cluster.controller_pid(), signal.SIGKILL)
+        os.kill(processes.controller_pid(), signal.SIGKILL)
         assert served.wait(lambda now: now["status"] == "rolled_back")["last_error"] == raised["last_error"]
 
         served.wait(lambda now: all(each["status"] == "healthy" for each in now["deployments"]))

@@ -40,6 +40,9 @@ from app_toolkit.userapp.target import is_factory
 ONE_CPU = 1.0
 """The CPUs for which an app is imported to plan it: those of most replicas, which reserve at most one."""
 
+SETTLED = b"+"
+"""What a replica sends to its template once it can receive orders, or the supervisor has refused it."""
+
 TICK_NS = 20_000_000
 """Nanoseconds by which the time of a change of a file may be too early."""
 
@@ -147,17 +150,19 @@ class Template:
         gc.freeze()  # otherwise the garbage collection of a replica copies the pages that it shares
 
     def fork(self, name: str, granted: Grant, controller: int) -> None:
-        """Fork a replica, and return once it can receive orders, or has ended.
+        """Fork a replica, and return once it can receive orders, or the supervisor has refused it.
 
-        `controller`: the process ID of the one that has ordered it.
+        `controller`: the process ID of the one that has ordered it. Raises `ControlError` if the replica ends before.
         """
         ready, starting = os.pipe()
         try:
             fork_for(self._supervisor, partial(self._live, name, granted, controller, ready, starting), "at-replica")
         finally:
             os.close(starting)
-            os.read(ready, 1)  # the replica closes its end
+            settled = os.read(ready, 1)  # a replica that ends closes its end
             os.close(ready)
+        if settled != SETTLED:  # the supervisor may not know of the process, so nobody else reports its end
+            raise ControlError(f"the process of {name!r} ended before it could receive orders")
 
     def _live(self, name: str, granted: Grant, controller: int, ready: int, starting: int) -> None:
         os.close(ready)
@@ -165,8 +170,10 @@ class Template:
         try:
             call(self._services.path_of(SUPERVISOR), "register", name, self._name, granted, controller)
         except ControlError:  # nobody waits for this process any more
+            os.write(starting, SETTLED)
             sys.exit(1)
         listener = listen(self._services.path_of(name))
+        os.write(starting, SETTLED)
         os.close(starting)
         process = ReplicaProcess(ReplicaId(name), self._services, self._prepared)
         serve_replica(process, self._services, listener)

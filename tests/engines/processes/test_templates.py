@@ -226,6 +226,17 @@ async def test_a_replica_imports_its_app_itself_if_its_template_is_stopped(
         await replica.end()
 
 
+async def test_a_replica_that_ends_before_it_can_receive_orders_has_a_reason(
+    services: ProcessServices, tmp_path: Path
+) -> None:
+    ends_forks = "os.register_at_fork(after_in_child=lambda: os._exit(3))"
+    replica = Replica(LocalProcesses(services), tmp_path, 1, ends_forks)
+    with pytest.raises(Unreachable, match=r"app-1-1' ended before it could receive orders"):
+        await replica.about()
+    ending = await replica.process.ended()
+    assert ending.why == f"the process of '{tmp_path.name}.app-1-1' ended before it could receive orders"
+
+
 async def test_a_second_order_to_start_finds_the_replica(services: ProcessServices, tmp_path: Path) -> None:
     replica = Replica(LocalProcesses(services), tmp_path, 1)
     found = await replica.about()
