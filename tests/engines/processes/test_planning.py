@@ -1,5 +1,6 @@
 """`run` plans an app in the process that forks its replicas."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +25,12 @@ async def parent() -> dict[str, str]:
     return dict(os.environ)
 
 {rest}
+"""
+
+LEVEL = """
+@app.get("/level")
+async def level() -> int:
+    return logging.getLogger("uvicorn").level
 """
 
 Served = Callable[..., Run]
@@ -67,6 +74,20 @@ def test_an_app_whose_import_for_the_plan_differs_is_imported_again(
 ) -> None:
     serve(options, rest, target).url()
     assert len({*imports(tmp_path)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "rest"),
+    [
+        ("", "logging.getLogger('uvicorn').setLevel('DEBUG')"),
+        ("logging_config={'version': 1, 'loggers': {'uvicorn': {'level': 'DEBUG'}}}", ""),
+    ],
+    ids=["its module", "its logging configuration"],
+)
+def test_replicas_keep_what_an_app_changes_about_the_loggers_of_uvicorn(serve: Served, options: str, rest: str) -> None:
+    run = serve(options, f"import logging\nlogging.getLogger('uvicorn').info('at the import')\n{rest}\n{LEVEL}")
+    assert httpx.get(f"{run.url()}/level", timeout=PATIENCE_S, trust_env=False).json() == logging.DEBUG
+    assert "INFO uvicorn: at the import" in run.said
 
 
 @pytest.mark.parametrize("more", [[], ["--log-file", "-"]])
