@@ -64,6 +64,7 @@ from app_toolkit.engines.select import engine, engine_of_run
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
 from app_toolkit.observability.event_log import KEPT
 from app_toolkit.observability.grafana import dashboard as grafana_dashboard
+from app_toolkit.observability.logs import handle_uvicorn_loggers
 from app_toolkit.planning import about_data, shared_logs, stream_log_warnings
 from app_toolkit.userapp.ending import adopt_orphans, bounded_end
 
@@ -458,6 +459,7 @@ def plan(
     chosen = _chosen(context, project, file)
     given: dict[str, Mapping[str, Given]] = {}
     output = context.with_resource(reserved_stdout(until_exit=bool(context.obj)))
+    handle_uvicorn_loggers("warning")
     if file is None:
         _refuse_application(application)
         options = chosen.part(PlanOptions)

@@ -22,7 +22,6 @@ from app_toolkit.core.traffic import with_split
 from app_toolkit.errors import ConfigError, OverrideError, PlanningError, TargetError
 from app_toolkit.host.data_folder import use_data_of_project
 from app_toolkit.interfaces import Deployable
-from app_toolkit.observability.logs import handle_uvicorn_loggers
 from app_toolkit.planning import plan
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.ending import descendants, end_processes
@@ -37,7 +36,6 @@ def plan_here(target: Target, options: PlanOptions, *, written: bool = False) ->
     `written`: return the options as a file has them (`as_written`). Raises `TargetError` and `PlanningError`.
     """
     use_data_of_project(target.app_dir)
-    handle_uvicorn_loggers("warning")
     app, where = load(target)
     return plan(
         app,
@@ -53,7 +51,6 @@ def plan_application(file: ConfigFile, name: str) -> ApplicationSpec:
 
     Changes into the working folder of the application. Raises `ConfigError` with the lines of the file that cause it.
     """
-    handle_uvicorn_loggers("warning")
     return application_here(file, name)[1]
 
 

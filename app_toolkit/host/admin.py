@@ -62,6 +62,8 @@ class AdminHost:
             address = await asyncio.shield(starting)
         except (ToolkitError, OSError) as error:
             controller.admin_serves(None, str(error))
+        except Exception as error:  # for example, there is no thread
+            controller.admin_serves(None, f"{type(error).__name__}: {error}")
         else:
             controller.admin_serves(address)
         finally:

@@ -6,6 +6,7 @@ from pathlib import Path
 from app_toolkit.config import settings
 from app_toolkit.config.secrets import is_secret_name
 from app_toolkit.errors import InsecurePath
+from app_toolkit.observability import logs
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.logs import attach_fields, handle_uvicorn_loggers, show_logs
@@ -30,7 +31,8 @@ def begin_logs(
 ) -> None:
     """Show the records of this process from now on, and write them to its log file.
 
-    Call this once in a process, and again in a fork of it, which then has a log file of its own.
+    Call this once in a process, and again in a fork of it, which then has a log file of its own. A later call leaves
+    the loggers of uvicorn alone, because the app may have changed them.
 
     Parameters:
         folder: The folder of the log file. None: the process has none.
@@ -42,7 +44,7 @@ def begin_logs(
     add_secrets(settings.values_of(is_secret_name))
     options = settings.start_options()
     show_logs(options.log_level, options.log_format)
-    if user_code:
+    if user_code and logs.own_replica is None:
         handle_uvicorn_loggers(options.log_level, options.log_format)
     attach_fields(context)
     if folder is None:

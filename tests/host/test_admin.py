@@ -65,3 +65,15 @@ def test_server_starts_once_its_port_is_free(instance: Instance, monkeypatch: py
         assert f"the admin server cannot listen on port {port} of 127.0.0.1" in str(status(instance).admin_failure)
     wait_until(lambda: status(instance).admin_url == f"http://127.0.0.1:{port}")
     assert status(instance).admin_failure is None
+
+
+def test_server_starts_although_an_attempt_had_no_thread(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(admin, "CHECK_S", 0.05)
+    with monkeypatch.context() as short:
+        short.setattr(admin.AdminServer, "start", refuse)
+        deploy(instance, admin_port=0)
+        wait_until(lambda: status(instance).admin_failure == "RuntimeError: can't start new thread")
+    wait_until(lambda: status(instance).admin_url)

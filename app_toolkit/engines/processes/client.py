@@ -184,7 +184,10 @@ class ProcessClient(RemoteClient):
     def hand_over(self) -> bool:
         if not self.is_local or self._control.shows_records:
             return False
-        return bool(call(self.services.path_of(SUPERVISOR), "hand_over", timeout_s=ALIVE_S))
+        try:  # without a limit of time: the supervisor would go on alone after this process has given up
+            return bool(call(self.services.path_of(SUPERVISOR), "hand_over"))
+        except PeerGone:  # the instance has been shut down meanwhile
+            return False
 
     def detach(self) -> str:
         self._control.release()

@@ -77,6 +77,8 @@ def run(plan: Plan, services: ProcessServices, name: str, listener: socket.socke
 class Planned:
     """What an import for a plan has used."""
 
+    app_dir: str
+    """The folder of the modules."""
     began: int
     """When it began, in nanoseconds."""
     variables: Mapping[str, str]
@@ -86,7 +88,9 @@ class Planned:
         """Return whether replicas can use the import: it read the same files with the same variables and options."""
         if spec.code or spec.artifact or spec.logging_config is not None or not spec.sources:
             return False
-        if spec.working_dir != os.getcwd() or any(self.variables.get(name) != v for name, v in spec.variables.items()):
+        if (spec.app_dir, spec.working_dir) != (self.app_dir, os.getcwd()):
+            return False
+        if any(self.variables.get(name) != v for name, v in spec.variables.items()):
             return False
         if is_factory(load(spec.target, spec.app_dir)):  # it was called for the plan
             return False
@@ -115,7 +119,7 @@ class Template:
             spec = self._plan(app)
         except SystemExit as ended:
             return exit_code(ended)
-        self._planned = Planned(began, variables)
+        self._planned = Planned(spec.app_dir, began, variables)
         self._obstacles = inheritance.obstacles()
         return spec.model_dump_json()  # its values may have classes of the app
 

@@ -1,5 +1,8 @@
 """`run` plans an app in the process that forks its replicas."""
 
+import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from tests.running import Run, runs
 
 APP = """
 import os
-from app_toolkit import Toolkit
+from app_toolkit import DeploymentConfig, Toolkit
 from pathlib import Path
 
 with open(Path(__file__).with_name("imports"), "a") as imports:
@@ -24,6 +27,12 @@ async def parent() -> dict[str, str]:
     return dict(os.environ)
 
 {rest}
+"""
+
+LEVEL = """
+@app.get("/level")
+async def level() -> int:
+    return logging.getLogger("uvicorn").level
 """
 
 Served = Callable[..., Run]
@@ -67,6 +76,32 @@ def test_an_app_whose_import_for_the_plan_differs_is_imported_again(
 ) -> None:
     serve(options, rest, target).url()
     assert len({*imports(tmp_path)}) == 2
+
+
+def test_the_import_for_a_plan_does_not_serve_the_code_of_another_folder(serve: Served, tmp_path: Path) -> None:
+    two_cpus = "deployment=DeploymentConfig(name='default', resources={'num_cpus': 2})"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "served.py").write_text(APP.format(options="", rest=""))
+    url = serve(two_cpus, more=["--reload"]).url()  # the threads differ, so the process of the plan serves nothing
+    command = [sys.executable, "-P", "-m", "app_toolkit.cli", "deploy", str(other / "served.py"), "--wait"]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+    assert httpx.get(f"{url}/parent", timeout=PATIENCE_S, trust_env=False).json()["OMP_NUM_THREADS"] == "1"
+    assert len({*imports(other)}) == 2  # for the plan, and for the replica
+
+
+@pytest.mark.parametrize(
+    ("options", "rest"),
+    [
+        ("", "logging.getLogger('uvicorn').setLevel('DEBUG')"),
+        ("logging_config={'version': 1, 'loggers': {'uvicorn': {'level': 'DEBUG'}}}", ""),
+    ],
+    ids=["its module", "its logging configuration"],
+)
+def test_replicas_keep_what_an_app_changes_about_the_loggers_of_uvicorn(serve: Served, options: str, rest: str) -> None:
+    run = serve(options, f"import logging\nlogging.getLogger('uvicorn').info('at the import')\n{rest}\n{LEVEL}")
+    assert httpx.get(f"{run.url()}/level", timeout=PATIENCE_S, trust_env=False).json() == logging.DEBUG
+    assert "INFO uvicorn: at the import" in run.said
 
 
 @pytest.mark.parametrize("more", [[], ["--log-file", "-"]])

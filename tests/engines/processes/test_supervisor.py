@@ -15,6 +15,7 @@ from app_toolkit.client.commands import GetStatus
 from app_toolkit.client.remote import RemoteClient
 from app_toolkit.config.settings import RUNTIME_DIR
 from app_toolkit.engines.processes.capacity import NOTHING
+from app_toolkit.engines.processes.client import ProcessClient
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.sessions import named
@@ -50,6 +51,12 @@ def supervisor() -> Iterator[tuple[str, int]]:
         services = ProcessServices("registrations")
         with closing(services.folder):
             yield services.path_of(SUPERVISOR), process.pid
+
+
+def test_a_command_does_not_hand_over_an_instance_that_has_ended() -> None:
+    services = ProcessServices("ended")
+    with closing(services.folder):
+        assert not ProcessClient(services, is_local=True).hand_over()
 
 
 def test_a_replica_that_was_killed_before_it_could_register_is_refused(supervisor: tuple[str, int]) -> None:
