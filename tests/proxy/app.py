@@ -18,6 +18,7 @@ from fastapi.responses import StreamingResponse
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.http.arrival import UnauthenticatedConnection, UnauthenticatedPeers
 from app_toolkit.replica.http.websocket import BoundedWebSocket
+from tests.serving import PromptServer
 
 SECRET = b"open-sesame"
 CHUNK = b"x" * 65_536
@@ -277,9 +278,9 @@ class Dying(Response):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def serve(app: Any) -> uvicorn.Server:
+def serve(app: Any) -> PromptServer:
     """A server as replicas run it."""
-    return uvicorn.Server(
+    return PromptServer(
         uvicorn.Config(
             app,
             http=cast(

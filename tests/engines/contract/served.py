@@ -29,6 +29,7 @@ from tests import cluster
 from tests.engines.contract import app as contract
 from tests.engines.contract.ground import AGAIN_S
 from tests.patience import PATIENCE_S
+from tests.serving import PromptServer
 
 ROOT = Path(__file__).parents[3]
 
@@ -115,7 +116,7 @@ class InOneProcess(_Here):
         self._app = app
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._server = uvicorn.Server(
+        self._server = PromptServer(
             uvicorn.Config(app, ws="websockets-sansio", log_config=None, access_log=False, timeout_graceful_shutdown=1)
         )
         self._thread = threading.Thread(target=self._run, name="contract server", daemon=True)
