@@ -38,7 +38,7 @@ class Client(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def pass_on(self, data: bytes) -> None:
-        """Write data at once, and not at the end of the event loop's iteration."""
+        """Write data of a tunnel at once."""
 
     def regulate(self) -> None:
         """Pause or resume reading from the client, as the exchange's `wants_body` requires."""
@@ -126,7 +126,7 @@ class ClientResponse:
         composed, self._composed = self._composed, b""
         self.size = len(body)
         if 0 < len(body) <= SMALL:
-            self._client.pass_on(composed + body)
+            self._client.write(composed + body)
         else:
             self._client.write(composed)
             self._client.write(body)
