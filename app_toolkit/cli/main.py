@@ -23,8 +23,6 @@ import typer.core
 from app_toolkit.cli.connecting import connecting
 from app_toolkit.cli.deploy import DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
-from app_toolkit.cli.dev import Served, loop_of
-from app_toolkit.cli.dev import dev as serve_in_one_process
 from app_toolkit.cli.new import create_project
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, reserved_stdout, results
 from app_toolkit.cli.run import RunOptions
@@ -425,6 +423,10 @@ def dev(
     **_: Any,
 ) -> None:
     """Serve an app, or all apps of a file, in one process, and restart when a file changes."""
+    # Imported here, so that an instance does not import the server of one process when it starts.
+    from app_toolkit.cli.dev import Served, loop_of
+    from app_toolkit.cli.dev import dev as serve_in_one_process
+
     project = read_project(Path.cwd())
     file = _file(context, target, project)
     chosen = _chosen(context, project)

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-import watchfiles
-
 from app_toolkit import launch
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.client.client import Client
@@ -66,6 +64,8 @@ class Reloading:
             self._screen.say("The change serves.")
 
     def _watch(self) -> None:
+        import watchfiles  # here, because most instances watch no files
+
         changes = watchfiles.watch(
             *self._folders,
             watch_filter=watchfiles.PythonFilter(),

@@ -95,7 +95,7 @@ def only_taken(folder: Path) -> Iterator[None]:
         patched.setattr(command_line, "deploy_on_cluster", lambda *_: None)
         patched.setattr(command_line, "start_background", lambda *_: None)
         patched.setattr(command_line, "end_background", lambda *_: None)
-        patched.setattr(command_line, "serve_in_one_process", lambda *_, **__: None)
+        patched.setattr("app_toolkit.cli.dev.dev", lambda *_, **__: None)
         patched.setattr(command_line, "create_project", take_answers)
         patched.setattr(command_line, "connect", lambda _: Nobody())
         patched.setattr(sys, "path", list(sys.path))

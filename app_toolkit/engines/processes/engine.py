@@ -58,7 +58,6 @@ class ProcessEngine(Engine):
         passed, notify = systemd.take()
         services.clients, services.host = passed or bind(http), http.host
         supervisor = Supervisor(services, notify=notify, plan=plan)
-        gc.collect()
         gc.freeze()  # otherwise the garbage collection of each process copies the pages that it shares with the others
         command = fork_here("app-toolkit")
         if command:
