@@ -31,6 +31,8 @@ class Reloading:
         self._plan = plan
         self._screen = screen
         self._changed = threading.Event()
+        self._failure: Exception | None = None
+        """Why no folder is watched any more, until it is reported; None: all of them are."""
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="app-toolkit reload", daemon=True)
         self._revisions: dict[str, int] = {}
@@ -47,7 +49,12 @@ class Reloading:
         self._thread.join()
 
     def step(self, client: Client, status: InstanceStatus) -> None:
-        """Begin an update if a file has changed, and report the end of an update."""
+        """Begin an update if a file has changed, and report the end of an update, or of the watch."""
+        if self._failure is not None:
+            why = str(self._failure).rstrip(".")
+            folders = ", ".join(self._folders)
+            self._screen.say(f"Changes in {folders} are not seen any more: {why}. Start the command again.")
+            self._failure = None
         if self._changed.is_set():
             self._changed.clear()
             self._update(client)
@@ -72,8 +79,11 @@ class Reloading:
             stop_event=self._ends,
             rust_timeout=POLL_MS,
         )
-        for _ in changes:
-            self._changed.set()
+        try:
+            for _ in changes:
+                self._changed.set()
+        except Exception as error:  # a folder was removed, or the system watches too many files
+            self._failure = error
 
     def _update(self, client: Client) -> None:
         self._screen.say("A file has changed.")

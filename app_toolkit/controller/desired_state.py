@@ -20,7 +20,7 @@ from app_toolkit.core.reconcile import ReplicaSetSpec
 from app_toolkit.core.replica_sets import ReplicaSet
 from app_toolkit.core.rollout import Rollout
 from app_toolkit.core.shutdown import ShutdownStep
-from app_toolkit.errors import ConfigError, ControlError, RevisionConflict
+from app_toolkit.errors import ConfigError, ControlError, CorruptValue, RevisionConflict, StaleEpoch
 from app_toolkit.observability.event_log import EventLog
 from app_toolkit.types import NodeId
 
@@ -409,11 +409,20 @@ class DesiredState:
         }
 
     async def begin_shutdown(self, why: str) -> None:
-        """Begin a shutdown, and delete the desired state from the state store. Does nothing if a shutdown has begun."""
+        """Begin a shutdown, and delete the desired state from the state store. Does nothing if a shutdown has begun.
+
+        If the store cannot be written, for example because the disk is full, the shutdown goes on. If the controller
+        restarts meanwhile, the next one then starts the applications again.
+        """
         async with self._changing:
             if self.shutdown_step is not None:
                 return
-            await self._state_store.delete_all()
+            try:
+                await self._state_store.delete_all()
+            except (StaleEpoch, CorruptValue):
+                raise
+            except ControlError as error:
+                self._event_log.append("", "ShutdownNotStored", cause=str(error))
             self._event_log.append("", "ShutdownBegun", cause=why)
             self.shutdown_step = ShutdownStep.REQUESTS
             self._changed()

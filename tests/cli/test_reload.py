@@ -1,14 +1,19 @@
 """`run --reload`: changes of files update the replicas, and no request fails."""
 
+import io
 import signal
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
 
+from app_toolkit.cli.reload import Reloading
+from app_toolkit.cli.screen import Screen
 from app_toolkit.config.settings import RUNTIME_DIR
-from tests.patience import PATIENCE_S
+from app_toolkit.core.status import InstanceStatus
+from tests.patience import PATIENCE_S, wait_until
 from tests.running import runs
 
 APP = """
@@ -54,3 +59,19 @@ def test_changes_are_served_and_mistakes_are_not(tmp_path: Path, monkeypatch: py
             client.join()
         assert run.end(signal.SIGTERM) == 0
     assert (failures, answers) == ([], {1, 2})
+
+
+def test_the_end_of_the_watch_is_reported_once(tmp_path: Path) -> None:
+    output, client = io.StringIO(), cast(Any, None)
+    status = InstanceStatus(epoch=1, change=1, status="healthy", applications=(), proxies=(), leaving=())
+
+    def has_reported() -> bool:
+        reloading.step(client, status)
+        return output.getvalue() != ""
+
+    with Reloading([str(tmp_path / "removed")], lambda: None, Screen.on(output)) as reloading:
+        wait_until(has_reported)
+        reported = output.getvalue()
+        assert reported.startswith(f"Changes in {tmp_path / 'removed'} are not seen any more: ")
+        reloading.step(client, status)
+        assert output.getvalue() == reported

@@ -11,13 +11,26 @@ from app_toolkit.config.models import HTTPOptions
 from app_toolkit.controller.checkpoint import encode_checkpoint
 from app_toolkit.core.reconcile import Start
 from app_toolkit.engines.memory import MemoryStore
-from app_toolkit.errors import CorruptValue
+from app_toolkit.errors import ControlError, CorruptValue
 from tests.controller.harness import CHAT, application, harness
 from tests.docs.pages import page
 
 pytestmark = pytest.mark.anyio
 
 KEY = "applications/shop"
+
+
+class FullStore(MemoryStore):
+    """Can be read, and not be written."""
+
+    def __init__(self, values):
+        self.values = values
+
+    async def compare_and_set(self, key, expected, value):
+        raise ControlError("the disk is full")
+
+    async def delete(self, key):
+        raise ControlError("the disk is full")
 
 
 def flip(h, key):
@@ -60,6 +73,15 @@ async def test_a_shutdown_ends_everything_although_a_value_cannot_be_read(key):
         await h.until(shutdown.done)
         assert h.world.processes == {}
         assert h.store.values.keys() == {"epoch"}
+
+
+async def test_a_shutdown_ends_everything_although_the_store_cannot_be_written():
+    async with harness(deployed=application()) as h:
+        h.store = h.controller.state_store.store = FullStore(h.store.values)
+        shutdown = asyncio.create_task(h.controller.shutdown())
+        await h.until(shutdown.done, within_s=40)
+        assert h.world.processes == {}
+        assert "the disk is full" in [entry.cause for entry in h.controller.event_log.entries()]
 
 
 async def test_an_application_is_served_after_the_desired_state_was_discarded():

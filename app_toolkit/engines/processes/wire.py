@@ -8,6 +8,7 @@ calls at the same time.
 """
 
 import asyncio
+import errno
 import itertools
 import os
 import pickle
@@ -48,6 +49,13 @@ CONNECT_S = 10.0
 
 CONNECT_AGAIN_S = 0.02
 """Seconds between two of these attempts."""
+
+
+ACCEPT_AGAIN_S = 0.1
+"""Seconds until a `Server` accepts again after its process had no free descriptor or memory for a connection."""
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""The errors of `accept` after which the connection still waits."""
 
 
 class PeerGone(ConnectionError):
@@ -425,6 +433,8 @@ class Server:
         self._received = received
         self._selector = selectors.DefaultSelector()
         self._listener = listener
+        self._accepts_at: float | None = None
+        """When the server accepts again; None: it accepts now."""
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         close_in_children(self._selector)
 
@@ -438,6 +448,12 @@ class Server:
 
     def run_once(self, timeout_s: float | None = None) -> None:
         """Wait at most `timeout_s` seconds for calls, and receive those that have arrived. None: no limit."""
+        if self._accepts_at is not None:
+            left_s = max(self._accepts_at - time.monotonic(), 0.0)
+            timeout_s = left_s if timeout_s is None else min(left_s, timeout_s)
+            if not left_s:
+                self._accepts_at = None
+                self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for ready, _ in self._selector.select(timeout_s):
             ready.data()
 
@@ -445,12 +461,16 @@ class Server:
         """Close the listener and all connections."""
         for ready in list(self._selector.get_map().values()):
             cast(socket.socket, ready.fileobj).close()
+        self._listener.close()
         self._selector.close()
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has left already, or this process has no free descriptor
+        except OSError as error:
+            if error.errno in EXHAUSTED:  # otherwise the connection has left already
+                self._selector.unregister(self._listener)
+                self._accepts_at = time.monotonic() + ACCEPT_AGAIN_S
             return
         connection.settimeout(SEND_S)
         close_in_children(connection)

@@ -1,8 +1,11 @@
 """Calls between processes: results, errors, and the end of the other side."""
 
 import asyncio
+import os
+import resource
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -128,6 +131,30 @@ def test_a_process_whose_backlog_is_full_is_not_gone(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError, match="accepts no connection"):
             call(path, "add", 1, 2, timeout_s=0.05)
         assert call_all({"is stopped": (path, "add", (1, 2))}, PATIENCE_S) == {}
+
+
+def test_a_server_without_a_free_descriptor_waits_and_then_accepts(tmp_path: Path) -> None:
+    path = str(tmp_path / "busy")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(Server(listen(path), Request.answer)) as server, socket.socket(socket.AF_UNIX) as waiting:
+        free = os.dup(waiting.fileno())
+        os.close(free)
+        waiting.connect(path)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            turns, ends_at = 0, time.monotonic() + 0.2
+            while time.monotonic() < ends_at:
+                server.run_once()
+                turns += 1
+            assert turns < 10
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        answers: list[Any] = []
+        caller = threading.Thread(target=lambda: answers.append(call(path, "any")))
+        caller.start()
+        while caller.is_alive():
+            server.run_once(0.05)
+    assert answers == [None]
 
 
 def test_several_processes_are_called_at_the_same_time_and_the_results_in_time_are_returned(
