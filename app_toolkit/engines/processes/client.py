@@ -173,7 +173,7 @@ class ProcessClient(RemoteClient):
         self.services = services
 
     def check_address(self, address: str) -> None:
-        if address != "auto" and not self.services.session.startswith(address):
+        if address != "auto" and not f"{self.services.session}-".startswith(f"{address}-"):
             raise ConfigError(
                 f"this process uses the instance {self.services.session}, and cannot use one at {address}"
             )

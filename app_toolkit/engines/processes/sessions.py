@@ -21,10 +21,11 @@ def new_session() -> str:
 def named(address: str) -> list[str]:
     """Return the sessions at an address that have a folder. Some may have ended.
 
-    `address`: the beginning of the names of sessions, such as `processes-1234`; `auto` for all sessions.
+    `address`: the name of a session, or its beginning with the whole process ID, such as `processes-1234`; `auto` for
+    all sessions.
     """
-    beginning = PREFIX if address == "auto" else address
-    return sorted(folder.name for folder in runtime_folder().glob(f"{PREFIX}*") if folder.name.startswith(beginning))
+    names = (folder.name for folder in runtime_folder().glob(f"{PREFIX}*"))
+    return sorted(name for name in names if address == "auto" or f"{name}-".startswith(f"{address}-"))
 
 
 def running(address: str) -> "list[ProcessServices]":

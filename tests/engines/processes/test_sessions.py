@@ -21,9 +21,10 @@ def test_only_instances_that_run_are_found_also_beside_folders_that_others_can_r
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(RUNTIME_DIR, str(tmp_path))
-    with supervised("processes-1-running"):
+    with supervised("processes-12-running"):
         (base,) = tmp_path.iterdir()
         (base / "processes-2-ended" / "logs").mkdir(mode=0o755, parents=True)
-        assert addresses("auto") == addresses("processes-1") == ["processes-1-running"]
+        assert addresses("auto") == addresses("processes-12") == ["processes-12-running"]
+        assert addresses("processes-1") == []  # the beginning of another number
         assert addresses("processes-2") == []
     assert addresses("auto") == []
