@@ -409,7 +409,7 @@ def launched(engine: EngineName, *options: str) -> Iterator[System]:
                     yield System(ray_client, Actors(address), "default", ledger)
             else:
                 supervisor = server.family()[0].pid
-                with ProcessEngine().connect(f"processes-{supervisor}-") as client:
+                with ProcessEngine().connect(f"processes-{supervisor}") as client:
                     assert isinstance(client, ProcessClient)
                     yield System(client, Children(client.services, supervisor), "default", ledger)
 

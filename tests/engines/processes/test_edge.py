@@ -114,7 +114,7 @@ class Instance:
         run.url()
         self.run = run
         self.supervisor = psutil.Process(run.process.pid)
-        self.client: Client = ProcessEngine().connect(f"processes-{run.process.pid}-")
+        self.client: Client = ProcessEngine().connect(f"processes-{run.process.pid}")
 
     def processes(self) -> list[str]:
         names = []

@@ -54,7 +54,7 @@ class Instance:
         self.http = httpx.Client(base_url=run.url(), timeout=PATIENCE_S, trust_env=False)
         self.supervisor = psutil.Process(run.process.pid)
         self.run = run
-        self.client = ProcessEngine().connect(f"processes-{run.process.pid}-")
+        self.client = ProcessEngine().connect(f"processes-{run.process.pid}")
 
     def processes(self, name: str) -> list[psutil.Process]:
         """Return the processes that the system shows under a name."""

@@ -39,6 +39,6 @@ def test_a_replica_that_has_received_enough_requests_is_replaced(
 
             first = pid()
             wait_until(lambda: pid() != first)
-        with ProcessEngine().connect(f"processes-{run.process.pid}-") as client:
+        with ProcessEngine().connect(f"processes-{run.process.pid}") as client:
             events = client.execute(GetEvents("default/api", None)).events
     assert next(event.cause for event in events if event.name == "Recycle").endswith("and max_requests is 5")
