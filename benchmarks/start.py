@@ -45,12 +45,10 @@ CHANGE_S = 60.0
 """Seconds in which workers must have started, or must have been replaced."""
 CALLERS = 8
 """Clients that send requests while workers are replaced. As they are more than the workers, all workers get some."""
-PROCESS = "/process"
-"""The path that a worker answers with the ID of its process."""
 SLOW_SHARE = 0.05
 """The share of the requests of the mixed load that compute for 60 ms."""
-APPLICATION = "default"
-"""The application of app_toolkit that `run` serves."""
+CHANGED = "changed"
+"""The application of app_toolkit whose replicas are changed."""
 MIB = 1024 * 1024
 
 
@@ -62,6 +60,10 @@ class Served(Contender):
     """Asks for this number of workers. None: it cannot be asked."""
     renew: Callable[[Server], None] | None = None
     """Asks for new workers in place of the running ones. None: it cannot be asked."""
+    add: Callable[[Server], None] | None = None
+    """Starts the workers that are changed, before they are. None: all workers are changed."""
+    changes: str = "/process"
+    """The path that a changed worker answers with the ID of its process."""
 
     def with_workers(self, number: int) -> "Served":
         return replace(self, command=self.command.replace("{workers}", str(number)))
@@ -71,15 +73,23 @@ def _signals(number: signal.Signals) -> Callable[..., None]:
     return lambda server, *_: server.process.send_signal(number)
 
 
+def _add(server: Server) -> None:
+    """Deploy the app once more: on Ray, only `run` itself can change the application that it serves."""
+    with closing(HTTPClient(server.admin_url)) as client:
+        spec, _ = client.execute(GetApplication("default"))
+        added = spec.model_copy(update={"name": CHANGED, "route_prefix": f"/{CHANGED}"})
+        client.wait_until_serving({CHANGED: client.execute(Deploy(added))}, CHANGE_S)
+
+
 def _scale(server: Server, number: int) -> None:
     with closing(HTTPClient(server.admin_url)) as client:
-        client.execute(Scale(APPLICATION, "app", number))
+        client.execute(Scale(CHANGED, "app", number))
 
 
 def _deploy(server: Server) -> None:
     """Deploy the app with another option that only new replicas can apply."""
     with closing(HTTPClient(server.admin_url)) as client:
-        spec, _ = client.execute(GetApplication(APPLICATION))
+        spec, _ = client.execute(GetApplication(CHANGED))
         (app,) = spec.deployments
         resources = app.config.resources.model_copy(update={"num_cpus": 0.11})
         app = app.model_copy(update={"config": app.config.model_copy(update={"resources": resources})})
@@ -95,6 +105,8 @@ def _toolkit(name: str, title: str, options: str) -> Served:
         roles={},
         grow=_scale,
         renew=_deploy,
+        add=_add,
+        changes=f"/{CHANGED}/process",
     )
 
 
@@ -235,7 +247,9 @@ def _changing(server: Server, contender: Served, _: int) -> Iterator[tuple[str, 
     time.sleep(SETTLE_S)
     yield "memory_4", memory(server.family())
     yield "idle_4", idle(server)
-    with Callers(server) as callers:
+    if contender.add is not None:
+        contender.add(server)
+    with Callers(server, contender.changes) as callers:
         _until(lambda: len(callers.workers) == 4, "reached")
         old = set(callers.workers)
         if contender.renew is not None:
@@ -288,11 +302,11 @@ def _until(condition: Callable[[], bool], change: str) -> None:
 class Callers:
     """Clients that ask for the ID of the worker until the end of the block. Each request has its own connection."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, path: str) -> None:
         self.workers: set[int] = set()
         self.failed = 0
         """Responses without status 200, and connections that were closed without a response."""
-        self._port = server.port
+        self._port, self._path = server.port, path
         self._ends = threading.Event()
         self._threads = [threading.Thread(target=self._call, daemon=True) for _ in range(CALLERS)]
 
@@ -311,7 +325,7 @@ class Callers:
             connection = HTTPConnection("127.0.0.1", self._port, timeout=10)
             try:
                 with closing(connection):
-                    connection.request("GET", PROCESS, headers={"connection": "close"})
+                    connection.request("GET", self._path, headers={"connection": "close"})
                     response = connection.getresponse()
                     content = response.read()
             except (OSError, HTTPException):
