@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psutil
 
 from tests.patience import PATIENCE_S
@@ -98,3 +99,43 @@ def runs() -> Iterator[Start]:
     finally:
         for run in started:
             run.kill()
+
+
+SCRIPT = """
+import app_toolkit
+from app_toolkit import Toolkit
+
+app = Toolkit(title="Script")
+
+@app.get("/")
+async def root() -> str:
+    return __name__
+
+if __name__ == "__main__":
+    app_toolkit.run(app, OPTIONS, port=0, blocking=True)
+    print("ended", flush=True)
+"""
+
+
+def serve_until_interrupted(folder: Path, options: str) -> None:
+    """Assert that a script that calls `run` with these options serves, and leaves nothing after SIGINT."""
+    (folder / "served.py").write_text(SCRIPT.replace("OPTIONS", options))
+    script = subprocess.Popen(
+        [sys.executable, "served.py"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert script.stdout is not None
+        where = re.fullmatch(r"Serving Script at (http\S+)\n", script.stdout.readline())
+        assert where is not None
+        assert httpx.get(where[1], trust_env=False, timeout=PATIENCE_S).json() == "served"
+        family = psutil.Process(script.pid).children(recursive=True)
+        # To the last line before: `communicate` does not know of what was read ahead.
+        assert "Press Ctrl-C to drain and stop.\n" in iter(script.stdout.readline, "")
+        script.send_signal(signal.SIGINT)
+        said, complained = script.communicate(timeout=PATIENCE_S)
+    finally:
+        script.kill()
+    assert script.returncode == 0, said + complained
+    assert said == "ended\n"
+    assert "Traceback" not in complained
+    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []

@@ -88,8 +88,9 @@ def dev(
     check_port_is_free(host, port)
     set_development()
     set_served(str(served))
+    started = start_options()
     # uvicorn's own formatters do not escape control characters
-    shown = {"()": FORMATTERS[start_options().log_format], "level": start_options().log_level}
+    shown = {"()": FORMATTERS[started.log_format], "level": started.log_level}
     config = uvicorn.Config(
         f"{__name__}:app",
         factory=True,
@@ -168,7 +169,8 @@ class Reload(ChangeReload):  # type: ignore[valid-type, misc]
 def app() -> ASGIApp:
     """Return the app to serve. uvicorn calls this in the serving process, within its event loop."""
     add_secrets(values_of(is_secret_name))
-    show_logs(start_options().log_level, start_options().log_format)
+    started = start_options()
+    show_logs(started.log_level, started.log_format)
     try:
         served = Served.read(read_served())
         with _interruptible():

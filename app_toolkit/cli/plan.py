@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -178,11 +178,10 @@ def planning_of(
     return PlanCommand(target or "the app", arguments if target is None else [*arguments, "--", target], fork)
 
 
-@contextmanager
 def plannings_of(
     file: ConfigFile, *, rest: bool = False, fork: Callable[[], None] | None = None
-) -> Iterator[Iterator[Planning]]:
-    """Plan all applications of a file, as `started` does.
+) -> AbstractContextManager[Iterator[Planning]]:
+    """Plan all applications of a file, as `plan_each` does.
 
     `rest`: the file has mistakes that have been reported, so plan only the part that can be read. `fork`: as of
     `PlanCommand`.
@@ -192,30 +191,25 @@ def plannings_of(
         arguments = ["--application", name, *(["--rest"] if rest else []), "--", file.document.source]
         return PlanCommand(name, arguments, fork)
 
-    with started(file.applications, start) as plannings:
-        yield plannings
+    return plan_each(file.applications, start)
 
 
 @contextmanager
-def started(names: Iterable[str], start: Callable[[str], Planning]) -> Iterator[Iterator[Planning]]:
+def plan_each(names: Iterable[str], start: Callable[[str], Planning]) -> Iterator[Iterator[Planning]]:
     """Plan applications, `AT_ONCE` at the same time. The next one starts when another is consumed.
 
-    Each has a process of its own, because their modules may have the same names.
+    Each has a process of its own, because their modules may have the same names. `start`: starts planning one of them.
     """
     with ExitStack() as stack:
-        left = iter(names)
+        plannings = (stack.enter_context(start(name)) for name in names)
+        running = deque(islice(plannings, AT_ONCE))
 
-        def started(name: str) -> Planning:
-            return stack.enter_context(start(name))
-
-        running = deque(map(started, islice(left, AT_ONCE)))
-
-        def each() -> Iterator[Planning]:
+        def in_order() -> Iterator[Planning]:
             while running:
                 yield running.popleft()
-                running.extend(map(started, islice(left, 1)))
+                running.extend(islice(plannings, 1))
 
-        yield each()
+        yield in_order()
 
 
 def results(plannings: Iterable[Planning], goes_on: Callable[[], bool]) -> list[ApplicationSpec] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from app_toolkit import launch
-from app_toolkit.cli.plan import plan_application, plan_here, planning_of, plannings_of, results, started
+from app_toolkit.cli.plan import plan_application, plan_each, plan_here, planning_of, plannings_of, results
 from app_toolkit.cli.reload import Reloading
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import resolve
@@ -137,7 +137,7 @@ def manifest_of(options: RunOptions, specs: Sequence[ApplicationSpec], screen: S
 
 def _in_instance(options: RunOptions, engine: Engine) -> AbstractContextManager[Iterable[Planning]]:
     """Start planning as `plannings` does, in processes of the instance that has begun."""
-    return started([options.plan.name] if options.file is None else options.file.applications, engine.planning)
+    return plan_each([options.plan.name] if options.file is None else options.file.applications, engine.planning)
 
 
 @contextmanager

@@ -1,8 +1,6 @@
 """`run`, `get_handle` and `shutdown` as scripts use them, on the session's cluster."""
 
 import os
-import re
-import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
@@ -25,7 +22,7 @@ from tests.cluster import Cluster, Served
 from tests.docs.pages import page
 from tests.engines.chain import app as chain
 from tests.patience import PATIENCE_S
-from tests.running import ROOT
+from tests.running import ROOT, serve_until_interrupted
 
 pytestmark = pytest.mark.anyio
 
@@ -258,44 +255,9 @@ def test_classes_of_a_notebook_go_along_and_one_started_later_finds_them(cluster
     assert "notebook" not in applications(cluster), "it went with its process"
 
 
-SCRIPT = """
-import app_toolkit
-from app_toolkit import Toolkit
-
-app = Toolkit(title="Script")
-
-@app.get("/")
-async def root() -> str:
-    return __name__
-
-if __name__ == "__main__":
-    app_toolkit.run(app, engine="ray", port=0, blocking=True)
-    print("ended", flush=True)
-"""
-
-
 @pytest.mark.slow
 def test_a_script_serves_on_a_ray_of_its_own_until_it_is_interrupted(tmp_path: Path) -> None:
-    (tmp_path / "served.py").write_text(SCRIPT)
-    script = subprocess.Popen(
-        [sys.executable, "served.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert script.stdout is not None
-        where = re.fullmatch(r"Serving Script at (http\S+)\n", script.stdout.readline())
-        assert where is not None
-        assert httpx.get(where[1], trust_env=False, timeout=PATIENCE_S).json() == "served"
-        family = psutil.Process(script.pid).children(recursive=True)
-        # To the last line before: `communicate` does not know of what was read ahead.
-        assert "Press Ctrl-C to drain and stop.\n" in iter(script.stdout.readline, "")
-        script.send_signal(signal.SIGINT)
-        said, complained = script.communicate(timeout=PATIENCE_S)
-    finally:
-        script.kill()
-    assert script.returncode == 0, said + complained
-    assert said == "ended\n"
-    assert "Traceback" not in complained
-    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
+    serve_until_interrupted(tmp_path, 'engine="ray"')
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from app_toolkit.core.reconcile import Start
 from app_toolkit.core.replica_state import Unplaceable
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.reservations import Reservations
-from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices, planning_of
+from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices, planning_name
 from app_toolkit.engines.processes.wire import PeerGone
 from app_toolkit.host.launcher import Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
@@ -190,7 +190,7 @@ class Templates:
 
     async def _adopt_planning(self, name: str, spec: ReplicaSpec) -> None:
         """Make the process that has planned the app this template, if there is one and it can be that."""
-        planning = planning_of(ApplicationKey.parse(spec.application).application)
+        planning = planning_name(ApplicationKey.parse(spec.application).application)
         supervisor = self._services.peer(SUPERVISOR)
         async with self._adopting:
             running: Mapping[str, Child] = await supervisor.call("running")

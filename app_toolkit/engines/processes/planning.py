@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from app_toolkit.client.client import CANCEL_POLL_S, Planning
 from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices, planning_of
+from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices, planning_name
 from app_toolkit.engines.processes.wire import Call, PeerGone, call
 from app_toolkit.errors import PlanningError
 
@@ -21,7 +21,7 @@ class TemplatePlanning(Planning):
     def __init__(self, services: ProcessServices, app: str) -> None:
         """Start planning. `app`: its name, as of `Engine.begin_instance`."""
         self._app = app
-        self._name = planning_of(app)
+        self._name = planning_name(app)
         self._supervisor = services.path_of(SUPERVISOR)
         call(self._supervisor, "start", "template", self._name)
         self._plan = Call(services.path_of(self._name), "plan", (app,))

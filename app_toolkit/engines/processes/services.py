@@ -61,7 +61,7 @@ def orders_path(folder: Path, process: str) -> str:
     return str(folder / f"{sha256(process.encode()).hexdigest()[:16]}.orders")
 
 
-def planning_of(app: str) -> str:
+def planning_name(app: str) -> str:
     """Return the name of the process that plans an app."""
     return f"planning-{app}"
 

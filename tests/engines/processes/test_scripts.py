@@ -1,56 +1,19 @@
 """`run` in a Python program, which starts processes of this machine if it names no other engine."""
 
-import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import httpx
-import psutil
 import pytest
 
 from tests.cluster import Cluster
 from tests.patience import PATIENCE_S
-
-SCRIPT = """
-import app_toolkit
-from app_toolkit import Toolkit
-
-app = Toolkit(title="Script")
-
-@app.get("/")
-async def root() -> str:
-    return __name__
-
-if __name__ == "__main__":
-    app_toolkit.run(app, port=0, edge="EDGE", blocking=True)
-    print("ended", flush=True)
-"""
+from tests.running import serve_until_interrupted
 
 
 @pytest.mark.parametrize("edge", ["proxy", "replica"])
 def test_a_script_serves_on_processes_of_its_own_until_it_is_interrupted(tmp_path: Path, edge: str) -> None:
-    (tmp_path / "served.py").write_text(SCRIPT.replace("EDGE", edge))
-    script = subprocess.Popen(
-        [sys.executable, "served.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert script.stdout is not None
-        where = re.fullmatch(r"Serving Script at (http\S+)\n", script.stdout.readline())
-        assert where is not None
-        assert httpx.get(where[1], trust_env=False, timeout=PATIENCE_S).json() == "served"
-        family = psutil.Process(script.pid).children(recursive=True)
-        # To the last line before: `communicate` does not know of what was read ahead.
-        assert "Press Ctrl-C to drain and stop.\n" in iter(script.stdout.readline, "")
-        script.send_signal(signal.SIGINT)
-        said, complained = script.communicate(timeout=PATIENCE_S)
-    finally:
-        script.kill()
-    assert script.returncode == 0, said + complained
-    assert said == "ended\n"
-    assert "Traceback" not in complained
-    assert psutil.wait_procs(family, timeout=PATIENCE_S)[1] == []
+    serve_until_interrupted(tmp_path, f'edge="{edge}"')
 
 
 NOTEBOOK = """
