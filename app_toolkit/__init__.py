@@ -8,67 +8,79 @@ if sys.platform == "win32":
         "runs as on Linux"
     )
 
+from app_toolkit.calls.batching import batch
+from app_toolkit.calls.handle import CallFuture, Stream, call_many, in_one_process, is_multiplexed, options, remote
+from app_toolkit.calls.multiplexing import multiplexed
 from app_toolkit.config.models import AutoscalingConfig, DeploymentConfig, Faults, RecyclingConfig
-from app_toolkit.core.methods import idempotent
-from app_toolkit.core.preference import RoutedCall
-from app_toolkit.deployment import Deployment, deployment
+from app_toolkit.config.settings import redis_url
+from app_toolkit.contract.methods import idempotent
+from app_toolkit.declare.deployment import Bound, Deployment, deployment
+from app_toolkit.declare.split import Split, split
+from app_toolkit.declare.toolkit import Toolkit
 from app_toolkit.errors import (
     BatchError,
+    ChatError,
     ConfigError,
     DeadlineExceeded,
     FaultInjected,
     InstanceEnded,
+    NoReplica,
     PlacementError,
     QueueFull,
     QueueTimeout,
     ReplicaLost,
     RequestError,
     StartupError,
+    StreamActive,
+    StreamLogFull,
+    StreamLogMissing,
+    StreamUnknown,
     Superseded,
     ToolkitError,
     WaitTimeout,
 )
-from app_toolkit.observability.context import deadline, replica_context, request_id, session_id, trace_context
-from app_toolkit.replica.admission.streams import open_stream
+from app_toolkit.exchange.placement.user_policy import RoutedReplica
+from app_toolkit.exchange.preference import RoutedCall
+from app_toolkit.instance import connect, connect_async
+from app_toolkit.observability.context import (
+    clear_deadline,
+    deadline,
+    replica_context,
+    request_id,
+    session_id,
+    trace_context,
+)
+from app_toolkit.operate.instance import AsyncInstance, Instance
+from app_toolkit.replica.admission.streams import lasting_stream, leave_slot, open_stream
 from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.replica.objects.batching import batch
-from app_toolkit.replica.objects.multiplexing import multiplexed
-from app_toolkit.router.handle import CallFuture, Stream, call_many, options, remote
-from app_toolkit.router.placement.user_policy import RoutedReplica
 from app_toolkit.running import (
     Application,
-    abort,
-    delete,
     deploy,
-    events,
     get_handle,
-    pause_rollout,
-    promote,
-    resume_rollout,
-    rollback,
-    rollout,
     run,
-    scale,
-    set_traffic,
     shutdown,
-    slow,
     status,
 )
-from app_toolkit.split import Split, split
-from app_toolkit.toolkit import Toolkit
+from app_toolkit.userapp.batch import is_batched
+from app_toolkit.userapp.graph import keeps_streams
 
 __all__ = [
     "Application",
+    "AsyncInstance",
     "AutoscalingConfig",
     "BatchError",
+    "Bound",
     "CallFuture",
+    "ChatError",
     "ConfigError",
     "DeadlineExceeded",
     "Deployment",
     "DeploymentConfig",
     "FaultInjected",
     "Faults",
+    "Instance",
     "InstanceEnded",
+    "NoReplica",
     "PlacementError",
     "QueueFull",
     "QueueTimeout",
@@ -80,38 +92,41 @@ __all__ = [
     "Split",
     "StartupError",
     "Stream",
+    "StreamActive",
+    "StreamLogFull",
+    "StreamLogMissing",
+    "StreamUnknown",
     "Superseded",
     "Toolkit",
     "ToolkitError",
     "WaitTimeout",
-    "abort",
     "batch",
     "call_many",
+    "clear_deadline",
+    "connect",
+    "connect_async",
     "deadline",
-    "delete",
     "deploy",
     "deployment",
-    "events",
     "get_handle",
     "idempotent",
+    "in_one_process",
+    "is_batched",
+    "is_multiplexed",
+    "keeps_streams",
+    "lasting_stream",
+    "leave_slot",
     "multiplexed",
     "on_disconnect",
     "open_stream",
     "options",
-    "pause_rollout",
-    "promote",
+    "redis_url",
     "remote",
     "replica_context",
     "request_id",
-    "resume_rollout",
-    "rollback",
-    "rollout",
     "run",
-    "scale",
     "session_id",
-    "set_traffic",
     "shutdown",
-    "slow",
     "split",
     "status",
     "trace_context",

@@ -11,6 +11,7 @@
       InsecurePath          a folder or a file that other users of the machine could read, change or replace
       WaitTimeout           what was deployed did not become available within the time that the caller waits
       ReconfigureError      a running replica that could not apply options that changed
+      ApplicationFrozen     409  the application is frozen, which refuses this operation
       RevisionConflict      409  another client has changed the desired state in the meantime
       Superseded                 another client has replaced or deleted what this one deployed, before it was up
   - InstanceEnded           another client has shut the instance down
@@ -69,6 +70,8 @@ class ConfigError(ToolkitError):
     """A mistake in the code, the options or the environment. Nothing was started. A command ends with exit code 2."""
 
     exit_code: ClassVar[int] = 2
+    status: ClassVar[int] = 400
+    """The HTTP status of the admin API."""
 
 
 class TargetError(ConfigError):
@@ -117,7 +120,13 @@ class ReconfigureError(ConfigError):
 
 
 class RevisionConflict(ConfigError):
-    status: ClassVar[int] = 409
+    status = 409
+
+
+class ApplicationFrozen(ConfigError):
+    """An application is frozen, and the operation would change it."""
+
+    status = 409
 
 
 class Superseded(ConfigError):
@@ -251,6 +260,8 @@ class ReplicaLost(RequestError):
 
 
 class NoReplica(RequestError):
+    """No replica serves the deployment. Nothing ran."""
+
     status = 503
     reason = "no_replica"
     retry_after_s = 1.0

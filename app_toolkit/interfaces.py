@@ -5,9 +5,9 @@ from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from app_toolkit.types import Address, LoopKind, NodeId, OnDisconnect, ReplicaId, Retry
+from app_toolkit.types import Address, NodeId, ReplicaId, Retry
 
 ROUTES = "routes"
 """The key of the published snapshot of the applications and their route tables."""
@@ -17,6 +17,9 @@ REPLICAS = "replicas/"
 
 SPLITS = "splits/"
 """The beginning of the key of a split's published snapshot. `APPLICATION/SPLIT` follows."""
+
+MAINS = "mains/"
+"""The beginning of the key that tells which revision of an application is the main one. `APPLICATION` follows."""
 
 CODE = "code/"
 """The beginning of the store's key of packed code or files. Their hash follows."""
@@ -118,10 +121,6 @@ class DeploymentClient(Protocol):
     def stream(self, call: Call) -> AsyncGenerator[Any, None]:
         """Return the items that a method yields. Closing the generator closes the method."""
         ...
-
-
-STREAM_LOG_KIND = "__app_toolkit_stream_log__"
-"""The attribute of a dependency that returns a stream log: "memory", "other", or "" for the log of the application."""
 
 
 class Callee(ABC):
@@ -232,60 +231,6 @@ class ReloadableOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSpec:
-    """Everything that a replica needs to start. Plain data, no code."""
-
-    id: ReplicaId
-    application: str
-    deployment: str
-    template_hash: str
-    target: str
-    app_dir: str
-    root_path: str
-    live: ReloadableOptions
-    graceful_shutdown_timeout_s: float
-    revision: int = 0
-    """The revision of the application in which the replica starts; 0: not known."""
-    on_disconnect: OnDisconnect = "auto"
-    kind: Literal["ingress", "class"] = "ingress"
-    callees: tuple[str, ...] = ()
-    """The deployments that the replica's handles may call. If there are any, it gets their endpoints from snapshots."""
-    sync_threads: int = 1
-    """For a class: the number of threads that run its `def` methods."""
-    working_dir: str = ""
-    """The folder for relative paths of the app; empty: the current folder of the process."""
-    code: str = ""
-    """The hash of the packed code in the store; empty: `target` is imported."""
-    artifact: str = ""
-    """The hash of the files that contain `app_dir` and `working_dir`; empty: these are folders of the node."""
-    sources: str = ""
-    """The hash of the Python files that replace those of `app_dir` on disk; empty: they are imported from disk."""
-    stream_log: str = "memory"
-    """The stream log of the routes that name none."""
-    loop: LoopKind = "uvloop"
-    """The event loop that runs the app."""
-    fork: bool = True
-    """Whether the replica may be a fork of a process that has imported the app."""
-    logging_config: Mapping[str, Any] | None = None
-    """What the replica passes to `logging.config.dictConfig`; None: nothing."""
-    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The environment variables that the replica sets before it imports the app. They contain secrets."""
-    edge: Mapping[str, Any] | None = None
-    """For an ingress: `ProxyOptions` as plain data, if its replicas accept clients; None: proxies accept them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProxySpec:
-    """Everything that a proxy needs to start. Its `id` is also its name as a client of the published snapshots."""
-
-    id: ReplicaId
-    options: Mapping[str, Any]
-    """`HTTPOptions` as plain data."""
-    node: NodeId
-    """The node that it must run on."""
-
-
-@dataclass(frozen=True, slots=True)
 class Location:
     """The address and the node of a process."""
 
@@ -331,8 +276,8 @@ Emit = Callable[[Any], None]
 class Launcher(Protocol):
     """Starts, drains, probes, reconfigures and ends processes. No method waits: results arrive as events.
 
-    Actions are those of `core.reconcile`, events those of `core.replica_state`. An event may arrive late or twice. The
-    loss of an event causes a delay, but no error.
+    Actions are those of `control.reconcile`, events those of `control.replica_state`. An event may arrive late or
+    twice. The loss of an event causes a delay, but no error.
     """
 
     @property

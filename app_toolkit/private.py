@@ -1,4 +1,7 @@
-"""Folders and files that no other user of the machine can read, change or replace."""
+"""Folders and files that no other user of the machine can read, change or replace.
+
+Design: docs/design/security.md
+"""
 
 import os
 import shutil
@@ -29,15 +32,15 @@ def folder(path: Path) -> Path:
         real = _checked(path.parent, MOST_LINKS) / path.name
         with suppress(FileExistsError):
             real.mkdir(mode=0o700)
-        found = real.lstat()
+        status = real.lstat()
     except OSError as error:
         raise InsecurePath(f"the folder {path} cannot be made: {error}") from None
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise InsecurePath(f"{real} is not a folder")
-    if found.st_uid != os.geteuid():
-        raise InsecurePath(f"the folder {real} belongs to user {found.st_uid}, and must belong to user {os.geteuid()}")
-    if found.st_mode & OTHERS:
-        raise InsecurePath(f"the folder {real} has mode {stat.S_IMODE(found.st_mode):04o}, and must have mode 0700")
+    if status.st_uid != os.geteuid():
+        raise InsecurePath(f"the folder {real} belongs to user {status.st_uid}, and must belong to user {os.geteuid()}")
+    if status.st_mode & OTHERS:
+        raise InsecurePath(f"the folder {real} has mode {stat.S_IMODE(status.st_mode):04o}, and must have mode 0700")
     return real
 
 
@@ -53,12 +56,12 @@ def open_folder(path: Path) -> int:
         opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:  # or a symbolic link
         raise InsecurePath(f"{path} is not a folder") from None
-    found = os.fstat(opened)
-    if found.st_uid != os.geteuid() or found.st_mode & OTHERS:
+    status = os.fstat(opened)
+    if status.st_uid != os.geteuid() or status.st_mode & OTHERS:
         os.close(opened)
         raise InsecurePath(
-            f"the folder {path} of user {found.st_uid} has mode {stat.S_IMODE(found.st_mode):04o}, and must belong to "
-            f"user {os.geteuid()} with mode 0700"
+            f"the folder {path} of user {status.st_uid} has mode {stat.S_IMODE(status.st_mode):04o}, and must belong "
+            f"to user {os.geteuid()} with mode 0700"
         )
     return opened
 
@@ -78,14 +81,14 @@ def open_file(path: Path, flags: int, *, dir_fd: int | None = None) -> int:
             raise InsecurePath(f"{path} is a symbolic link, and must be a regular file") from None
         raise error
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise InsecurePath(f"{path} is not a regular file")
-        if found.st_uid != os.geteuid():
-            raise InsecurePath(f"{path} belongs to user {found.st_uid}, and must belong to user {os.geteuid()}")
-        if found.st_nlink != 1:
-            raise InsecurePath(f"{path} is a file with {found.st_nlink} names, and must have one")
-        if found.st_mode & OTHERS:
+        if status.st_uid != os.geteuid():
+            raise InsecurePath(f"{path} belongs to user {status.st_uid}, and must belong to user {os.geteuid()}")
+        if status.st_nlink != 1:
+            raise InsecurePath(f"{path} is a file with {status.st_nlink} names, and must have one")
+        if status.st_mode & OTHERS:
             os.fchmod(file, 0o600)
     except BaseException:
         os.close(file)
@@ -109,17 +112,17 @@ def _checked(path: Path, links: int) -> Path:
 
     Parents are checked first: an entry of a folder that others cannot change does not change after its check.
     """
-    here = path if path == path.parent else _checked(path.parent, links) / path.name
-    found = here.lstat()
-    if found.st_uid not in (0, os.geteuid()):
-        raise InsecurePath(f"{here} belongs to user {found.st_uid}, who can replace what is below it")
-    if stat.S_ISLNK(found.st_mode):
+    checked = path if path == path.parent else _checked(path.parent, links) / path.name
+    status = checked.lstat()
+    if status.st_uid not in (0, os.geteuid()):
+        raise InsecurePath(f"{checked} belongs to user {status.st_uid}, who can replace what is below it")
+    if stat.S_ISLNK(status.st_mode):
         if not links:
             raise InsecurePath(f"{path} has more than {MOST_LINKS} symbolic links on its way")
-        return _checked(Path(os.path.normpath(here.parent / here.readlink())), links - 1)
-    if not stat.S_ISDIR(found.st_mode):
-        raise InsecurePath(f"{here} is not a folder")
-    if found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
-        mode = stat.S_IMODE(found.st_mode)
-        raise InsecurePath(f"the folder {here} has mode {mode:04o}: other users can replace what is below it")
-    return here
+        return _checked(Path(os.path.normpath(checked.parent / checked.readlink())), links - 1)
+    if not stat.S_ISDIR(status.st_mode):
+        raise InsecurePath(f"{checked} is not a folder")
+    if status.st_mode & OTHERS_WRITE and not status.st_mode & stat.S_ISVTX:
+        mode = stat.S_IMODE(status.st_mode)
+        raise InsecurePath(f"the folder {checked} has mode {mode:04o}: other users can replace what is below it")
+    return checked

@@ -32,11 +32,12 @@ from benchmarks.measures import MEASURES, Failed, idle, take, warm_up
 from benchmarks.peers import SAME, interpreter
 from benchmarks.plot import plot
 from benchmarks.profiles import profile
-from benchmarks.report import BARE, OURS, TITLES, bounds_table, document, figure, judge
+from benchmarks.report import BARE, OURS, TITLES, bounds_table, document, figure, judge, with_document
 from benchmarks.servers import CannotStart, python_of, started
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs" / "benchmarks.md"
+DOCS = ROOT / "docs" / "measurements.md"
+PLOT = ROOT / "docs" / "benchmarks.svg"
 IDLE_S = 2
 PROFILED = (("toolkit-2", "proxy"), ("toolkit-2", "replica"), ("bare", "replica"))
 PROFILE_S = 4
@@ -56,8 +57,8 @@ def main() -> None:
     if options.remark or not options.read:
         options.out.write_text(json.dumps(results, indent=1) + "\n")
     if options.write_docs:
-        DOCS.write_text(document(results))
-        DOCS.with_suffix(".svg").write_text(plot(_panels(results)))
+        DOCS.write_text(with_document(DOCS.read_text(), document(results)))
+        PLOT.write_text(plot(_panels(results)))
     print(bounds_table(judge(results)))
 
 
@@ -77,7 +78,7 @@ def _options() -> argparse.Namespace:
         "--read", type=Path, help="read the results of an earlier run from this file, without measuring"
     )
     parser.add_argument("--remark", help="a sentence about this run to add to the page")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md and its plot")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/measurements.md and its plot")
     return parser.parse_args()
 
 

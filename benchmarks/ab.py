@@ -131,7 +131,7 @@ def main() -> None:
     bare = next(each for each in CONTENDERS if each.name == BARE)
     checkouts = {OLD: options.old, NEW: options.new}
     replicas = f"--num-replicas {options.replicas}"
-    apps = [build(name, checkout, "toolkit.py", replicas) for name, checkout in checkouts.items()]
+    apps = [build(name, checkout, "declare/toolkit.py", replicas) for name, checkout in checkouts.items()]
     handles = [build(name, checkout, "calls_toolkit.py") for name, checkout in checkouts.items()]
     try:
         for contenders, kinds in (([bare, *apps], HTTP), (handles, tuple(CALLS))):

@@ -390,35 +390,28 @@ def drawing(results: Results) -> str:
 
 def document(results: Results) -> str:
     run, machine = results["run"], results["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     remarks = [f"{TITLES[name]} was not measured: {why}." for name, why in results["absent"].items()]
     remarks += [f"{TITLES[each['contender']]}, round {each['round'] + 1}: {each['why']}." for each in results["failed"]]
     remarks_text = "".join(f"{remark}\n\n" for remark in remarks)
     return f"""# Autoscaling benchmark
 
-`python -m benchmarks.autoscaling --write-docs` writes this section. The figures are medians of {run["rounds"]}
-round{"s" * (run["rounds"] > 1)}; each round measures the contenders in a new random order. The figures of each round
-are in `benchmarks/results-autoscaling.json`; they were measured on {run["date"]}.
+`python -m benchmarks.autoscaling --write-docs` wrote this section on {run["date"]}: medians of {run["rounds"]}
+round{"s" * (run["rounds"] > 1)}, with {machine["cores"]} cores ({machine["cpu"]}).
 
 A handler takes {run["handler_s"] * 1_000:g} ms. One client sends requests one after another, and after {BEFORE_S:g} s,
 {run["clients"]} clients do. `target_ongoing_requests` is {run["target"]} and `max_ongoing_requests` is
-{2 * run["target"]}, so {run["needed"]} replicas are needed. The clients stop after all of these replicas have
-responded. With `min_replicas=0`, one more request is sent after the last replica has stopped. Each response names its
-replica.
+{2 * run["target"]}, so {run["needed"]} replicas are needed.
 
 *Defaults* are the defaults of each system, except that `max_replicas` is 10, because it is 1 in Ray Serve. *No delays*
 sets `upscale_delay_s` and `downscale_delay_s` to 0 and `min_replicas` to 0. The *start-up* of a replica is the time
-from the controller's request for it until it runs, as the controller reports it. The Ray workers of app_toolkit run at
-normal priority; those of Ray Serve have Ray's default niceness of 15.
+from the controller's request for it until it runs. The Ray workers of app_toolkit run at normal priority; those of Ray
+Serve have Ray's default niceness of 15.
 
 ## Scaling up
 
 {_table(results, STEP)}
 
 ![Replicas, responses and latency over time](benchmarks-autoscaling.svg)
-
-The plot shows the first round, as the clients measured it. A request *failed* if its response was not a 200, or if the
-connection ended before the response.
 
 ## Scaling to zero and back
 
@@ -432,11 +425,7 @@ connection ended before the response.
 
 No request may fail: {failures(results, OURS) + failures(results, OURS_NO_DELAYS)} requests to app_toolkit failed.
 
-{remarks_text}The machine has {machine["cores"]} cores ({machine["cpu"]}, {machine["system"]}), which clients, proxies
-and replicas share, also while replicas start.
-
-Versions: {versions}.
-"""
+{remarks_text}"""
 
 
 def main() -> None:

@@ -19,7 +19,8 @@ from statistics import median
 
 import numpy as np
 
-from app_toolkit.core.canary import GROWTH, LEAST_S, CanaryPlan, Requests, decide, next_step, plan_release
+from app_toolkit.contract.compared import GROWTH, LEAST_S, Requests
+from app_toolkit.control.canary_analysis import CanaryPlan, decide, next_step, plan_release
 from benchmarks.plot import plot
 from benchmarks.report import table, with_document
 

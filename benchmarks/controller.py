@@ -21,14 +21,15 @@ from typing import Any
 
 from app_toolkit.clock import ManualClock
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, IngressSpec, Route
-from app_toolkit.controller.controller import Controller
-from app_toolkit.core.reconcile import Drain, Kill, Probe, Reconfigure, Start, Stop
-from app_toolkit.core.replica_state import Drained, Exited, ProbePassed, Reconfigured, Started
-from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.control.controller import Controller
+from app_toolkit.control.operations import Deploy
+from app_toolkit.control.reconcile import Drain, Kill, Probe, Reconfigure, Start, Stop
+from app_toolkit.control.replica_state import Drained, Exited, ProbePassed, Reconfigured, Started
 from app_toolkit.interfaces import Emit, Location
 from app_toolkit.types import Address, NodeId, ReplicaId
 from benchmarks.__main__ import machine
 from benchmarks.report import table, with_document
+from tests.memory import MemoryStore
 
 DOCS = Path(__file__).parents[1] / "docs" / "measurements.md"
 DEPLOYMENTS = 10
@@ -138,7 +139,7 @@ async def measure(applications: int, replicas: int) -> list[Cost]:
 
     async def apply_all() -> None:
         for number in range(applications):
-            await controller.apply(application(number, replicas))
+            await controller.change(Deploy(application(number, replicas)))
         await clock.advance(0.1)
 
     async def crash() -> None:
@@ -146,7 +147,7 @@ async def measure(applications: int, replicas: int) -> list[Cost]:
         await clock.advance(1.0)
 
     async def apply_one() -> None:
-        await controller.apply(application(0, replicas + 1))
+        await controller.change(Deploy(application(0, replicas + 1)))
         await clock.advance(0.1)
 
     try:
@@ -207,10 +208,8 @@ the start, probe, reconfiguration, drain or stop of a replica.
 
 {report(costs)}
 
-The controller does not poll: a second without events takes no CPU time, and the controller reconciles only the
-deployments with events. If a process starts or ends, the controller checks all processes once to determine the nodes
-that need a proxy. If an application is deployed, the controller rebuilds the routes of all applications. Each replica
-is probed once per `health_check_period_s` ({PERIOD_S:g} s), so the second row is the constant load of the controller.
+The controller does not poll. Each replica is probed once per `health_check_period_s` ({PERIOD_S:g} s), so the second
+row is the constant load of the controller.
 
 The machine has {found["cores"]} cores ({found["cpu"]}, {found["system"]}). Versions: {versions}.
 """

@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from app_toolkit.client.commands import GetStatus
-from app_toolkit.dashboard.live import UPDATE_S, Live
-from app_toolkit.observability.aggregate import Numbers
+from app_toolkit.control.queries import GetStatus
+from app_toolkit.operate.aggregate import Numbers
+from app_toolkit.operate.dashboard.live import UPDATE_S, Live
 from benchmarks.__main__ import machine
 from benchmarks.report import replace_section, table
 from benchmarks.simulated import SimulatedClient, Traffic, application, served, simulated
@@ -30,10 +30,10 @@ from benchmarks.simulated import SimulatedClient, Traffic, application, served, 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-DOCS = Path(__file__).parents[1] / "docs" / "admin.md"
+DOCS = Path(__file__).parents[1] / "docs" / "measurements.md"
 CLASSES = 4
 """Deployments of an application beside its ingress."""
-HEADING = "With 500 deployments"
+HEADING = "The dashboard with 500 deployments"
 PAGES = {
     "overview": "",
     "a deployment": "deployments/app0/m0",
@@ -178,12 +178,7 @@ for all pages.
 
 {report(served, shown)}
 
-"Script" is the CPU time in the code of the page for an update, and "main thread" that of script, style, layout and
-paint together. "Longest task" is the longest time for which the page did not respond, with the time of other programs
-of the machine. The admin server makes the documents on a thread of its own, so the proxies do not wait for them.
-
-The machine has {found["cores"]} cores ({found["cpu"]}, {found["system"]}), and other programs used it: its load average
-was {os.getloadavg()[1]:.0f}.
+The machine has {found["cores"]} cores ({found["cpu"]}), and its load average was {os.getloadavg()[1]:.0f}.
 """
 
 
@@ -195,7 +190,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=10, help="replicas per deployment (10)")
     parser.add_argument("--seconds", type=int, default=20, help="seconds for which each page is measured (20)")
     parser.add_argument("--chromium", default=os.environ.get("APP_TOOLKIT_TEST_CHROMIUM") or shutil.which("chromium"))
-    parser.add_argument("--write-docs", action="store_true", help=f"write the section {HEADING!r} of docs/admin.md")
+    parser.add_argument("--write-docs", action="store_true", help="write the section of docs/measurements.md")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright  # tests of the other parts need none
 

@@ -277,27 +277,20 @@ def report(results: dict[str, Any]) -> str:
 
 def document(results: dict[str, Any]) -> str:
     run, machine, batch = results["run"], results["machine"], results["run"]["batch"]
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     absent = "".join(
         f"{results['titles'][name]} was not measured: {why}.\n\n" for name, why in results["absent"].items()
     )
     return f"""# Embeddings benchmark
 
-`python -m benchmarks.embeddings --write-docs` writes this section. The figures are medians of {run["rounds"]} rounds
-of {run["seconds"]} s, measured on {run["date"]}; each round measures the contenders in a new random order.
-
-{run["clients"]} clients send one sentence per request, each sentence once, and send the next request as soon as they
-receive a response. All contenders run the same model, all-MiniLM-L6-v2, with ONNX Runtime in one process. A batch has
-up to {batch["BATCH_SIZE"]:g} sentences and waits up to {batch["WAIT_S"] * 1_000:g} ms for further sentences. *Model
-busy* is the share of the time in which the model computed.
-
-The machine has {machine["cores"]} cores ({machine["cpu"]}, {machine["system"]}), which model, server and clients share.
-Only ratios are comparable with other machines.
+`python -m benchmarks.embeddings --write-docs` wrote this section on {run["date"]}: medians of {run["rounds"]} rounds of
+{run["seconds"]} s, with {machine["cores"]} cores ({machine["cpu"]}). {run["clients"]} clients send one sentence per
+request. All contenders run all-MiniLM-L6-v2 with ONNX Runtime in one process. A batch has up to
+{batch["BATCH_SIZE"]:g} sentences and waits up to {batch["WAIT_S"] * 1_000:g} ms. *Model busy* is the share of the time
+in which the model computed.
 
 {report(results)}
 
-{absent}Versions: {versions}.
-"""
+{absent}"""
 
 
 def main() -> None:

@@ -19,28 +19,20 @@ from statistics import median
 import psutil
 
 from app_toolkit.clock import ManualClock
-from app_toolkit.controller.controller import Controller
-from app_toolkit.engines.memory import MemoryStore
-from app_toolkit.observability.aggregate import MetricsAggregate
+from app_toolkit.control.controller import Controller
+from app_toolkit.control.operations import Deploy
+from app_toolkit.exchange.gauges import OPEN_STREAMS, OPEN_WEBSOCKETS, REQUESTS_ONGOING, REQUESTS_QUEUED
+from app_toolkit.host.replica_server import REPLICA_BUFFERED, REPLICA_ONGOING, REPLICA_STREAMS, REPLICA_WEBSOCKETS
 from app_toolkit.observability.counts import BatchCounts, Counters
-from app_toolkit.observability.metrics import (
-    LOOP_LAG_SECONDS,
-    MEMORY_BYTES,
-    OPEN_STREAMS,
-    OPEN_WEBSOCKETS,
-    REPLICA_BUFFERED,
-    REPLICA_ONGOING,
-    REPLICA_STREAMS,
-    REPLICA_WEBSOCKETS,
-    REQUESTS_ONGOING,
-    REQUESTS_QUEUED,
-    Sample,
-)
+from app_toolkit.observability.metrics import Sample
+from app_toolkit.observability.process_use import LOOP_LAG_SECONDS, MEMORY_BYTES
 from app_toolkit.observability.records import Record
 from app_toolkit.observability.snapshots import PUSH_S, Snapshots, UserFamily, UserMetrics
+from app_toolkit.operate.aggregate import MetricsAggregate
 from benchmarks.__main__ import machine
 from benchmarks.controller import DEPLOYMENTS, ImmediateLauncher, application
 from benchmarks.report import replace_section, table
+from tests.memory import MemoryStore
 
 DOCS = Path(__file__).parents[1] / "docs" / "measurements.md"
 HEADING = "A scrape of many deployments"
@@ -216,7 +208,7 @@ async def push_of_controller(applications: int, replicas: int, aggregate: Metric
     running = asyncio.create_task(controller.run())
     try:
         for number in range(applications):
-            await controller.apply(application(number, replicas))
+            await controller.change(Deploy(application(number, replicas)))
         await clock.advance(0.1)
         snapshots = Snapshots("controller", "", [controller.samples], state=controller.metrics_state)
         began = time.process_time()

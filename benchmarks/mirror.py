@@ -24,17 +24,17 @@ import uvloop
 from fastapi import FastAPI, HTTPException, Request
 
 from app_toolkit.config.models import HTTPOptions, Policy
-from app_toolkit.core.identity import ReplicaSetKey
-from app_toolkit.core.publication import PublishedReplica, ReplicaSetSnapshot, RouteSnapshot, encode
-from app_toolkit.core.routes import RoutedApplication
-from app_toolkit.core.targets import Target
-from app_toolkit.core.traffic import MirrorCounts
+from app_toolkit.contract.identity import ReplicaSetKey
+from app_toolkit.contract.mirror_counts import MirrorCounts
+from app_toolkit.contract.routes import RoutedApplication
+from app_toolkit.contract.snapshots import PublishedReplica, ReplicaSetSnapshot, RouteSnapshot, encode
+from app_toolkit.contract.targets import Target
+from app_toolkit.edge.hosted_proxy import HostedProxy
+from app_toolkit.edge.state import ProxyState
+from app_toolkit.exchange.router import Router
+from app_toolkit.host.replica_server import Server
 from app_toolkit.interfaces import Snapshot, Version
-from app_toolkit.proxy.hosted_proxy import HostedProxy
-from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica.admission.replica import Replica
-from app_toolkit.replica.server import Server
-from app_toolkit.router.router import Router
 from app_toolkit.types import Address, NodeId, ReplicaId
 from benchmarks.load import percentile
 from benchmarks.report import table

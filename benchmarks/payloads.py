@@ -4,7 +4,7 @@ python -m benchmarks.payloads                # a table of milliseconds per call 
 python -m benchmarks.payloads --leak 10000   # the memory in use after 10,000 calls that echo 1 MB through the store,
                                              # and after ten times as many small calls over the socket
 
-From `OUT_OF_BAND_BYTES` in `app_toolkit/transport/calls.py` on, the object store is faster in both directions.
+From `OUT_OF_BAND_BYTES` in `app_toolkit/wire/calls.py` on, the object store is faster in both directions.
 """
 
 import argparse
@@ -22,10 +22,10 @@ import httpx
 import psutil
 import ray
 
-from app_toolkit.client.commands import Deploy
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.control.operations import Deploy
+from app_toolkit.declare.planning import plan
 from app_toolkit.engines.ray.starting import start_instance
-from app_toolkit.planning import plan
 from app_toolkit.userapp.loading import load
 from benchmarks.chaos.system import Actors, System
 from benchmarks.report import table as markdown

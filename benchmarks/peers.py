@@ -21,6 +21,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "ray_serve": ("ray[serve]==2.60.0", *(f"{name}=={version(name)}" for name in SAME)),
     "litserve": ("litserve",),
     "bentoml": ("bentoml",),
+    "chat_lines": ("litserve", "httpx", "sse-starlette", "sqlalchemy[asyncio]", "aiosqlite", "redis", "uvicorn"),
     "mosec": ("mosec", f"pydantic=={version('pydantic')}"),
     "gunicorn": ("gunicorn==27.0.1", *(f"{name}=={version(name)}" for name in SAME)),
     "granian": ("granian==2.8.9", *(f"{name}=={version(name)}" for name in SAME)),

@@ -81,7 +81,7 @@ def shares(stacks: Iterable[str]) -> dict[str, Any]:
 
 
 def function_of(frame: str) -> str:
-    """Return a frame like `Exchange.begin (app_toolkit/dispatch/exchange.py:127)` without its line number."""
+    """Return a frame like `Exchange.begin (app_toolkit/exchange/exchange.py:127)` without its line number."""
     return IN_C if frame.startswith(LOOP) else frame.rpartition(":")[0] + ")"
 
 

@@ -31,9 +31,9 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from app_toolkit.observability.grafana import VARIABLES, dashboard
-from app_toolkit.observability.metrics import CALLS, REQUESTS
+from app_toolkit.observability.counts import CALLS, REQUESTS
 from app_toolkit.observability.snapshots import PUSH_S
+from app_toolkit.operate.grafana import VARIABLES, dashboard
 from benchmarks.__main__ import machine
 from benchmarks.apps.measured import TICKS
 from benchmarks.contenders import Contender

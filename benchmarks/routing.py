@@ -20,9 +20,9 @@ from random import Random
 from statistics import quantiles
 
 from app_toolkit.config.models import Policy
+from app_toolkit.exchange.permits import Permit
+from app_toolkit.exchange.router import Router
 from app_toolkit.interfaces import Call, Endpoint
-from app_toolkit.router.permits import Permit
-from app_toolkit.router.router import Router
 from app_toolkit.types import Address, ReplicaId
 from benchmarks.report import table
 

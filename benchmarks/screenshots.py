@@ -28,7 +28,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from app_toolkit import status
-from app_toolkit.core.status import CanaryStatus, InstanceStatus
+from app_toolkit.control.status import CanaryStatus, InstanceStatus
 
 ROOT = Path(__file__).parents[1]
 SHOP = ROOT / "benchmarks" / "apps" / "shop.py"

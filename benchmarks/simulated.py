@@ -8,10 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from app_toolkit.admin.app import create_app
-from app_toolkit.admin.server import AdminServer
-from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
 from app_toolkit.clock import SystemClock
 from app_toolkit.config.models import (
     AdminOptions,
@@ -23,15 +19,21 @@ from app_toolkit.config.models import (
     IngressSpec,
     Route,
 )
-from app_toolkit.controller.controller import Controller
-from app_toolkit.core.identity import ReplicaSetKey
-from app_toolkit.core.logs import MOST_RECORDS, LoggedRecord, LogPage, LogQuery
-from app_toolkit.core.slow import SlowAttempt, SlowRequest, is_selected
-from app_toolkit.core.status import Load
-from app_toolkit.engines.memory import MemoryStore
-from app_toolkit.engines.simulated import SimulatedLauncher, World
-from app_toolkit.observability.aggregate import DeploymentNumbers, MetricsAggregate, Numbers, ProcessNumbers
+from app_toolkit.contract.identity import ReplicaSetKey
+from app_toolkit.control.command import Command
+from app_toolkit.control.controller import Controller
+from app_toolkit.control.operations import Deploy
+from app_toolkit.control.queries import GetApplications, GetStatus
+from app_toolkit.control.status import Load
+from app_toolkit.observability.log_query import MOST_RECORDS, LoggedRecord, LogPage, LogQuery
 from app_toolkit.observability.metrics import LATENCY_S, SIZES
+from app_toolkit.observability.slowest import SlowAttempt, SlowRequest, is_selected
+from app_toolkit.operate.admin.app import create_app
+from app_toolkit.operate.admin.server import AdminServer
+from app_toolkit.operate.aggregate import DeploymentNumbers, MetricsAggregate, Numbers, ProcessNumbers
+from app_toolkit.operate.client import Client
+from tests.memory import MemoryStore
+from tests.simulated import SimulatedLauncher, World
 
 R = TypeVar("R")
 
@@ -118,7 +120,7 @@ class SimulatedClient(Client):
         records = (LoggedRecord.parse(line) for line in lines if query.matches(line))
         return LogPage(tuple(each for each in records if each is not None), {"node": {"shop.web-1-1": "7"}})
 
-    def slow(self, name: str | None, last: int) -> Sequence[SlowRequest]:
+    def slow(self, name: str | None = None, last: int = 20) -> Sequence[SlowRequest]:
         return [each for each in SLOW if is_selected(each, name)]
 
     def acquire_lease(self) -> None:

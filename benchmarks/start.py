@@ -24,9 +24,10 @@ from typing import Any
 
 import psutil
 
-from app_toolkit.client.commands import Deploy, GetApplication, Scale
-from app_toolkit.client.http import HTTPClient
+from app_toolkit.control.operations import Deploy, Scale
+from app_toolkit.control.queries import GetApplication
 from app_toolkit.errors import ToolkitError
+from app_toolkit.operate.http import HTTPClient
 from benchmarks.__main__ import machine
 from benchmarks.contenders import ITEM, RAY_SERVE_ROLES, Contender
 from benchmarks.load import Load, load, mixed_load
@@ -83,7 +84,7 @@ def _add(server: Server) -> None:
 
 def _scale(server: Server, number: int) -> None:
     with closing(HTTPClient(server.admin_url)) as client:
-        client.execute(Scale(CHANGED, "app", number))
+        client.execute(Scale(f"{CHANGED}/app", number))
 
 
 def _deploy(server: Server) -> None:
@@ -390,16 +391,9 @@ round measures the contenders in a new random order. The machine has {machine["c
 
 {table(figures, START_FIGURES)}
 
-- The *first response* is the first one with status 200. A client asks every 10 ms.
-- *Processes* and *memory* are those of all processes of the command, {SETTLE_S:g} s after the first response. A page
-  that several processes share counts once (PSS).
-- *Idle CPU* is measured for {IDLE_S} s.
-- *One more worker* is the time until a fifth worker has answered a request: SIGTTIN of uvicorn and gunicorn, a scale
-  of app_toolkit.
-- The *replacement* ends when all old processes have ended and four new ones have answered, under the load of
-  {CALLERS} clients: SIGHUP of the other servers, a deployment with another option of app_toolkit. Each request has its
-  own connection. The *failed requests* are responses without status 200, and connections that were closed without a
-  response.
+Memory is PSS, {SETTLE_S:g} s after the first response. *One more worker* is SIGTTIN of uvicorn and gunicorn, and a
+scale of app_toolkit. The *replacement* is SIGHUP of the other servers, and a deployment with another option of
+app_toolkit, under the load of {CALLERS} clients with a connection for each request.
 
 ## Speed with two workers
 

@@ -334,7 +334,6 @@ def report(results: Mapping[str, Any]) -> str:
 
 def document(results: Mapping[str, Any]) -> str:
     run, machine = results["run"], results["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     remark = f" {run['remark']}" if "remark" in run else ""
     absent = "".join(f"{KINDS[name].title} was not measured: {why}.\n\n" for name, why in results["absent"].items())
     failed = "".join(
@@ -342,20 +341,14 @@ def document(results: Mapping[str, Any]) -> str:
     )
     return f"""# Streams, measured
 
-Made by `python -m benchmarks.streaming --peers --write-docs`; no figure here was typed. Measured on {run["date"]}:
-medians of {run["rounds"]} rounds of {run["seconds"]} s for each figure. All servers ran at the same time and were
-measured in turns, in a new order in each round. The ratios of the first table are computed within each round.
-
-The app has one route, which yields tokens as server-sent events. [Resumable](resumable.md) variants of the route differ
-by their stream log only. app_toolkit has one replica; Ray Serve has one, too.
-
-{machine["cores"]} cores, {machine["cpu"]}, {machine["system"]}: servers and clients share them with others, and only
-ratios carry over.{remark}
+`python -m benchmarks.streaming --peers --write-docs` wrote this section on {run["date"]}: medians of {run["rounds"]}
+rounds of {run["seconds"]} s, with {machine["cores"]} cores ({machine["cpu"]}).{remark} The app has one route, which
+yields tokens as server-sent events. [Resumable](resumable.md) variants of it differ by their stream log only.
+app_toolkit has one replica, and Ray Serve has one.
 
 {report(results)}
 
-{absent}{failed}Versions: {versions}.
-"""
+{absent}{failed}"""
 
 
 def main() -> None:

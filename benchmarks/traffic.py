@@ -20,11 +20,11 @@ from typing import Any
 import httpx
 import psutil
 
-from app_toolkit.client.commands import AddCandidate, Deploy, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
-from app_toolkit.core.identity import ApplicationKey
+from app_toolkit.control.operations import AddCandidate, Deploy
+from app_toolkit.control.queries import GetStatus
+from app_toolkit.declare.planning import plan
 from app_toolkit.engines.ray.starting import start_instance
-from app_toolkit.planning import plan
 from app_toolkit.userapp.loading import load
 from benchmarks.ab import Spread, ratios
 from benchmarks.load import parse_wrk
@@ -66,7 +66,7 @@ def serving() -> Iterator[tuple[str, psutil.Process]]:
             client.wait_until_serving({name: revision}, START_S)
         for name in (REVISIONS, BOTH):
             number = client.execute(AddCandidate(_spec(app, name), share=0.5, owner=client.owner))
-            client.wait_until_serving({ApplicationKey(name, number).name: 1}, START_S)
+            client.wait_until_serving({name: number}, START_S)
         url = client.execute(GetStatus()).url or ""
         yield url, _proxy(url)
     finally:

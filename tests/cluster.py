@@ -6,7 +6,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,20 +17,21 @@ import psutil
 import pytest
 import ray
 
-from app_toolkit.client.commands import Delete, Deploy, GetStatus
-from app_toolkit.client.remote import RemoteClient
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.settings import RUNTIME_DIR
+from app_toolkit.control.operations import Delete, Deploy
+from app_toolkit.control.queries import GetStatus
+from app_toolkit.declare.planning import plan
 from app_toolkit.engines.processes.client import ProcessClient
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.processes.services import SUPERVISOR
 from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.starting import start_instance
 from app_toolkit.errors import ConfigError
-from app_toolkit.planning import plan
-from app_toolkit.transport.sockets import CREDENTIALS
+from app_toolkit.operate.remote import RemoteClient
 from app_toolkit.userapp.loading import load
 from app_toolkit.userapp.target import served
+from app_toolkit.wire.sockets import CREDENTIALS
 from tests.patience import PATIENCE_S
 
 E2E = Path(__file__).parent / "e2e"
@@ -178,12 +179,16 @@ def running_on_processes() -> Iterator[Cluster]:
 
 def _pid_of_process(client: ProcessClient, name: str) -> int:
     status = client.execute(GetStatus())
-    replica_sets = [each for application in status.applications for each in application.deployments]
+    replica_sets = status.deployments
     for replica in (replica for each in replica_sets for replica in each.replicas if replica.id == name):
         return _listening_at(str(replica.address).removeprefix("unix:"))
     role = "at-controller" if name == "controller" else "at-proxy"
     supervisor = psutil.Process(_listening_at(client.services.path_of(SUPERVISOR)))
-    return next(process.pid for process in supervisor.children() if process.name() == role)
+    for process in supervisor.children():
+        with suppress(psutil.NoSuchProcess):  # a replica of an earlier test ends now
+            if process.name() == role:
+                return process.pid
+    raise LookupError(f"no process of the supervisor is called {role}")
 
 
 def _listening_at(path: str) -> int:

@@ -2,9 +2,11 @@
 
 import asyncio
 import functools
+import gc
 import inspect
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -21,11 +23,16 @@ from tests.groups import REQUIRE, ROOT, left_out_tests, required_tests
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
+    from tests.replica.client import Serve
     from tests.running import Start
 
 # Otherwise each of the hundreds of processes that the tests start compiles the package anew, which takes seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A command that a script starts with `&` ignores SIGINT, and so would each process that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The admin server takes a second of one CPU and 100 MB for each instance, and few tests need it.
 os.environ["APP_TOOLKIT_ADMIN"] = "false"
@@ -115,6 +122,16 @@ def processes_found(processes: "Cluster", monkeypatch: pytest.MonkeyPatch) -> "C
 
 
 @pytest.fixture
+def serve() -> "Iterator[Serve]":
+    """Starts replicas in this process, without an engine. They stop after the test."""
+    from tests.replica.client import Serve
+
+    serving = Serve()
+    yield serving
+    serving.close()
+
+
+@pytest.fixture
 def run() -> "Iterator[Start]":
     """Starts `app-toolkit run`, each time with a Ray of its own. What still runs after the test is killed."""
     from tests.running import runs
@@ -136,6 +153,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Tests that need a whole instance take longest. The short ones come last and fill the gap between the processes.
     on_instances = {item.path for item in items if START_INSTANCES.intersection(item.fixturenames)}
     items.sort(key=lambda item: (item.get_closest_marker("ray") is None, item.path not in on_instances))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the collection has made out of each collection of garbage, of which some tests need many."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

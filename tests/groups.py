@@ -37,11 +37,13 @@ TEMPLATES = "APP_TOOLKIT_TEST_TEMPLATES"
 
 PUBLIC = (
     "app_toolkit/__init__.py",
-    "app_toolkit/deployment.py",
-    "app_toolkit/planning.py",
+    "app_toolkit/declare/deployment.py",
+    "app_toolkit/instance.py",
+    "app_toolkit/operate/instance.py",
+    "app_toolkit/declare/planning.py",
     "app_toolkit/running.py",
-    "app_toolkit/split.py",
-    "app_toolkit/toolkit.py",
+    "app_toolkit/declare/split.py",
+    "app_toolkit/declare/toolkit.py",
 )
 """The modules that pages, examples and projects import."""
 
@@ -90,12 +92,23 @@ GROUPS = {
         words=("redis_server",),
         changes=(
             "app_toolkit/streaming/",
-            "app_toolkit/core/stream_log.py",
+            "app_toolkit/streaming/stream_log.py",
+            "app_toolkit/chat/budgets.py",
             "app_toolkit/chat/shared_limits.py",
             "docs/stateful.md",
             "tests/streaming/redis_server.py",
         ),
         programs={"redis-server": "redis-server"},
+    ),
+    "postgresql": Group(
+        words=("postgres_server",),
+        changes=("app_toolkit/chat/conversations.py", "app_toolkit/chat/sql_conversations.py"),
+        programs={"pg_ctlcluster": "postgresql"},
+    ),
+    "s3": Group(
+        words=("moto.server",),
+        changes=("app_toolkit/chat/files.py", "app_toolkit/chat/file_storage.py"),
+        extra="test-s3",
     ),
     "prometheus": Group(
         words=("promtool",),
@@ -103,11 +116,11 @@ GROUPS = {
         programs={"promtool": "prometheus"},
     ),
     "browser": Group(
-        words=("playwright", "examples.test_chat_page import"),
+        words=("playwright", "test_chat_page import"),
         changes=(
-            "app_toolkit/admin/",
+            "app_toolkit/operate/admin/",
             "app_toolkit/chat/",
-            "app_toolkit/dashboard/",
+            "app_toolkit/operate/dashboard/",
             "benchmarks/dashboard",
             "benchmarks/simulated",
             "app_toolkit/streaming/",
@@ -124,12 +137,31 @@ GROUPS = {
         changes=("app_toolkit/chat/transformers.py", "app_toolkit/chat/decoding.py", "tests/chat/tiny_model.py"),
         extra="transformers",
     ),
+    "mcp": Group(
+        words=("mcp_server",),
+        changes=("app_toolkit/chat/mcp.py", "app_toolkit/chat/chain.py", "tests/chat/mcp_server.py"),
+        extra="mcp",
+    ),
     "clients": Group(
-        words=("tests.chat.node", "APP_TOOLKIT_TEST_NODE_MODULES"),
-        changes=("app_toolkit/chat/", "docs/chat-clients.md", "tests/chat/node.py", "tests/chat/stored_chat.mjs"),
-        programs={"node": "nodejs", "npm": "npm"},
+        words=("tests.chat.node", "tests.chat.client_cases", "APP_TOOLKIT_TEST_NODE_MODULES"),
+        changes=(
+            "app_toolkit/chat/",
+            "benchmarks/apps/clients/",
+            "docs/chat-ag-ui.md",
+            "docs/chat-anthropic.md",
+            "docs/chat-ollama.md",
+            "docs/chat-clients.md",
+            "tests/chat/node.py",
+            "tests/chat/stored_chat.mjs",
+        ),
+        programs={"node": "nodejs", "npm": "npm", "chromium": "chromium"},
         extra="test-clients",
-        npm=("ai", "openai", "@ai-sdk/openai-compatible"),
+        npm=(
+            *("ai", "openai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@anthropic-ai/sdk", "@ai-sdk/anthropic"),
+            "@ag-ui/client",
+            *("@assistant-ui/react-ai-sdk", "@assistant-ui/react", "@ai-sdk/react", "react", "react-dom"),
+            *("esbuild", "playwright-core", "ollama"),
+        ),
     ),
     "templates": Group(
         words=(TEMPLATES,),
@@ -153,7 +185,7 @@ GROUPS = {
             "CONTRIBUTING.md",
             "README.md",
             "app_toolkit/cli/",
-            "app_toolkit/client/",
+            "app_toolkit/operate/",
             "app_toolkit/config/",
             "docs/",
             "examples/",
@@ -164,11 +196,17 @@ GROUPS = {
     ),
     "examples": Group(
         paths=("tests/examples/test_embeddings", "tests/examples/test_minilm", "tests/examples/test_servers"),
-        changes=("app_toolkit/core/batch.py", "app_toolkit/replica/objects/", "examples/", "tests/examples/", *PUBLIC),
+        changes=(
+            "app_toolkit/userapp/batch.py",
+            "app_toolkit/calls/",
+            "examples/",
+            "tests/examples/",
+            *PUBLIC,
+        ),
     ),
     "typechecks": Group(
         paths=("tests/typechecks/",),
-        changes=("app_toolkit/interfaces.py", "app_toolkit/replica/objects/", "tests/typechecks/", *PUBLIC),
+        changes=("app_toolkit/interfaces.py", "app_toolkit/calls/", "tests/typechecks/", *PUBLIC),
     ),
     "projects": Group(
         paths=("tests/templates/test_extension", "tests/templates/test_projects"),
@@ -177,8 +215,8 @@ GROUPS = {
     "ecosystem": Group(
         paths=("tests/benchmarks/test_conformance", "tests/ecosystem/"),
         changes=(
-            "app_toolkit/dispatch/",
-            "app_toolkit/proxy/",
+            "app_toolkit/exchange/",
+            "app_toolkit/edge/",
             "app_toolkit/replica/http/",
             "benchmarks/conformance/",
             "docs/stateful.md",
@@ -188,21 +226,21 @@ GROUPS = {
     "observability": Group(
         paths=("tests/e2e/test_metrics", "tests/e2e/test_slow", "tests/e2e/test_traces"),
         changes=(
-            "app_toolkit/admin/",
-            "app_toolkit/controller/metrics.py",
-            "app_toolkit/core/slow.py",
-            "app_toolkit/core/trace.py",
+            "app_toolkit/operate/admin/",
+            "app_toolkit/control/metrics.py",
+            "app_toolkit/observability/slowest.py",
+            "app_toolkit/observability/trace_context.py",
             "app_toolkit/host/process.py",
             "app_toolkit/observability/",
-            "app_toolkit/dispatch/",
-            "app_toolkit/proxy/",
+            "app_toolkit/exchange/",
+            "app_toolkit/edge/",
             "app_toolkit/replica/",
-            "app_toolkit/router/remote.py",
+            "app_toolkit/calls/remote.py",
         ),
     ),
     "scripts": Group(
         paths=("tests/e2e/test_scripts",),
-        changes=("app_toolkit/client/", "app_toolkit/engines/", "app_toolkit/launch.py", *PUBLIC),
+        changes=("app_toolkit/operate/", "app_toolkit/engines/", "app_toolkit/operate/launch.py", *PUBLIC),
     ),
     "benchmarks": Group(paths=("tests/benchmarks/",), changes=("benchmarks/", "tests/benchmarks/")),
 }

@@ -9,12 +9,18 @@ PATIENCE_S = 90.0
 
 AGAIN_S = 0.05
 
+QUICK_TURNS = 100
+"""The number of turns of the event loop for which `until` does not pause."""
+
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the event loop turn until the condition is true."""
+    turns = 0
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - a condition that nobody tells of
-            await asyncio.sleep(0)
+        while not condition():
+            turns += 1
+            # What takes longer than these turns waits for time or for another process, which may need the processor.
+            await asyncio.sleep(0 if turns < QUICK_TURNS else 0.001)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:

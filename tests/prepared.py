@@ -22,8 +22,8 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, Self
 
+from tests.groups import ROOT
 from tests.patience import PATIENCE_S
-from tests.running import ROOT
 
 IMPORTED = (
     "app_toolkit.cli.main",
@@ -32,7 +32,7 @@ IMPORTED = (
     "app_toolkit.engines.processes.inheritance",
     "app_toolkit.host.preparation",
     "app_toolkit.host.process",
-    "app_toolkit.toolkit",
+    "app_toolkit.declare.toolkit",
     "app_toolkit.userapp.artifact",
     "app_toolkit.userapp.ending",
     "app_toolkit.userapp.read_only",
@@ -65,7 +65,7 @@ class Program:
             arguments: `sys.argv[1:]`.
             cwd: Its folder.
             env: Its environment. None: the one of this process.
-            stderr: The descriptor of its standard error. None: a pipe.
+            stderr: The descriptor of its standard error. None: a pipe. `subprocess.STDOUT`: its standard output.
         """
         self.returncode: int | None = None
         self._output: dict[int, bytes] = {}
@@ -78,7 +78,9 @@ class Program:
         self._stdout, writing = os.pipe()
         theirs = [writing]
         self._pipes = [self._stdout]
-        if stderr is None:
+        if stderr == subprocess.STDOUT:
+            stderr = writing
+        elif stderr is None:
             reading, stderr = os.pipe()
             self._pipes.append(reading)
             theirs.append(stderr)
@@ -88,6 +90,8 @@ class Program:
             for descriptor in theirs:
                 os.close(descriptor)
         self._open = set(self._pipes)
+        self.stdout = open(self._stdout, encoding="utf-8", closefd=False)  # noqa: SIM115 - `close` closes it
+        """Its standard output as text, for a program whose output `communicate` does not return."""
 
     def communicate(self, timeout: float = PATIENCE_S) -> tuple[bytes, bytes]:
         """Return what it has written, when it has ended and nothing else holds its pipes.
@@ -126,8 +130,18 @@ class Program:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the ends of its pipes."""
+        self.stdout.close()
+        for pipe in self._pipes:
+            os.close(pipe)
+        self._pipes = []
 
     def __enter__(self) -> Self:
         return self
@@ -135,8 +149,7 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pipe in self._pipes:
-            os.close(pipe)
+        self.close()
         if kind is not None:
             self.kill()
         self.wait()

@@ -3,16 +3,10 @@
 from typing import Any
 
 from app_toolkit.config.models import Policy, Route
-from app_toolkit.core.identity import ApplicationKey
-from app_toolkit.core.publication import (
-    PublishedReplica,
-    ReplicaSetSnapshot,
-    RouteSnapshot,
-    StartBlocked,
-    encode,
-)
-from app_toolkit.core.routes import RoutedApplication
-from app_toolkit.core.targets import Target
+from app_toolkit.contract.identity import LiveRevisionKey
+from app_toolkit.contract.routes import RoutedApplication
+from app_toolkit.contract.snapshots import PublishedReplica, ReplicaSetSnapshot, RouteSnapshot, StartBlocked, encode
+from app_toolkit.contract.targets import Target
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 
@@ -48,7 +42,7 @@ def application(
     **options: Any,
 ) -> RoutedApplication:
     """The routes of one live revision. `options`: other fields."""
-    target = Target(name, ApplicationKey.parse(name).replica_set(default), share, tag, mirror)
+    target = Target(name, LiveRevisionKey.parse(name).replica_set(default), share, tag, mirror)
     return RoutedApplication(prefix, target, routes, **options)
 
 

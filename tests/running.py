@@ -7,30 +7,45 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 
+from tests.groups import ROOT
 from tests.patience import PATIENCE_S
-
-ROOT = Path(__file__).parents[1]
+from tests.prepared import COMMAND, Program
 
 
 class Run:
     """One `run`, and the processes that it started, of which Ray's are the most."""
 
-    def __init__(self, target: str, *options: str, env: Mapping[str, str] | None = None) -> None:
-        engine = [] if "--engine" in options else ["--engine", "ray"]
-        command = [sys.executable, "-m", "app_toolkit.cli", "run", target, "--port", "0", *engine, *options]
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+    def __init__(
+        self, target: str, *options: str, env: Mapping[str, str] | None = None, forked: bool | None = None
+    ) -> None:
+        """Start it.
+
+        Parameters:
+            target: The app or the file that it serves.
+            options: More arguments. Without `--engine`, the engine is Ray.
+            env: The environment. None: that of this process.
+            forked: Whether the process is a fork that has imported the package. None: unless the engine is Ray.
+        """
+        on_ray = "--engine" not in options
+        arguments = ["run", target, "--port", "0", *(["--engine", "ray"] if on_ray else []), *options]
+        self.process: subprocess.Popen[str] | Program
+        if forked or (forked is None and not on_ray):
+            self.process = Program(COMMAND, *arguments, env=env, stderr=subprocess.STDOUT)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "app_toolkit.cli", *arguments],
+                cwd=ROOT,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
         self.said = ""
         self._family: set[psutil.Process] = set()
 
@@ -70,15 +85,18 @@ class Run:
 
     def wait(self) -> int:
         """Its exit code, once it has ended."""
-        output, _ = self.process.communicate(timeout=PATIENCE_S)
-        self.said += output
-        return self.process.returncode
+        assert self.process.stdout is not None
+        self.said += self.process.stdout.read()
+        return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
         """Leave nothing of it, in whatever state it is. Its Ray ends by itself."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate()
+        assert self.process.stdout is not None
+        self.process.stdout.read()  # to its end, when nothing of the run holds the pipe any more
+        self.process.wait(PATIENCE_S)
+        self.process.close() if isinstance(self.process, Program) else self.process.stdout.close()
 
 
 Start = Callable[..., Run]
@@ -90,8 +108,8 @@ def runs() -> Iterator[Start]:
     """Gives what starts a run. All of them are killed at the end, if they have not ended."""
     started: list[Run] = []
 
-    def start(target: str, *options: str, env: Mapping[str, str] | None = None) -> Run:
-        started.append(Run(target, *options, env=env))
+    def start(target: str, *options: str, **more: Any) -> Run:
+        started.append(Run(target, *options, **more))
         return started[-1]
 
     try:

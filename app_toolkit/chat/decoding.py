@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers.generation import ContinuousBatchingConfig, GenerationConfig
 
-from app_toolkit.errors import ChatError, QueueFull
+from app_toolkit import ChatError, QueueFull
 
 logger = logging.getLogger("app_toolkit.chat")
 

@@ -3,18 +3,23 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+from app_toolkit import ChatError, Deployment
 from app_toolkit.chat.protocol import (
+    ApprovalRequest,
     ChatEvent,
+    ChatMessage,
     ChatRequest,
     ErrorEvent,
     FinishEvent,
     ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
     TextEvent,
+    ToolCall,
     ToolCallEvent,
+    ToolResultEvent,
     UsageEvent,
 )
-from app_toolkit.deployment import Deployment
-from app_toolkit.errors import ChatError
 
 
 class EchoModel(
@@ -23,7 +28,8 @@ class EchoModel(
     """Answers with the words of the last message, one by one.
 
     Words that begin with `/` make it behave in a way that clients must handle: `/reason` reasons first, `/tool NAME`
-    calls a tool, `/fail` fails before the first event, `/break` after it, `/length` ends because of the length,
+    calls a tool, `/approve` asks whether it may run a tool, `/status` says what it does, `/source` names a source,
+    `/fail` fails before the first event, `/break` after it, `/length` ends because of the length,
     `/forever` does not end.
     """
 
@@ -45,8 +51,11 @@ class EchoModel(
         commands = [word for word in words if word.startswith("/")]
         if "/fail" in commands:
             raise ChatError("the model was asked to fail", status=503, code="asked_to_fail")
+        if "/status" in commands:
+            yield StatusEvent("Thinking")
+        begun = request.continue_from or ChatMessage("assistant")
         if "/reason" in commands:
-            for word in ("let", "me", "think"):
+            for word in ("let", "me", "think")[len(begun.reasoning.split()) :]:
                 await asyncio.sleep(self._period_s)
                 yield ReasoningEvent(f"{word} ")
         if "/tool" in commands and request.tools and request.messages[-1].role != "tool":
@@ -57,23 +66,36 @@ class EchoModel(
             yield UsageEvent(len(words), 1)
             yield FinishEvent("tool_calls")
             return
-        said = [word for word in words if word not in commands]
+        if "/approve" in commands and request.messages[-1].role == "user" and not request.approved_calls:
+            yield ApprovalRequest(ToolCall("call_0", "send", '{"text": "hello"}'))
+            yield UsageEvent(len(words), 1)
+            return
+        for call in request.approved_calls:
+            yield ToolResultEvent(call.id, "done")
+        answered = [word for word in words if word not in commands]
+        if request.approved_calls:
+            answered = ["the", "tool", "returned", "done"]
         if request.messages[-1].role == "tool":
-            said = ["the", "tool", "returned", *request.messages[-1].text.split()]
-        count = 0
+            answered = ["the", "tool", "returned", *request.messages[-1].text.split()]
+        position, count = 0, 0  # in the response, and of the words that follow `continue_from`
         while True:
-            for word in said or ["hello"]:
+            for word in answered or ["hello"]:
+                position += 1
+                if position <= len(begun.text.split()):
+                    continue
                 if count == request.max_tokens:
                     yield UsageEvent(len(words), count)
                     yield FinishEvent("length")
                     return
                 await asyncio.sleep(self._period_s)
-                yield TextEvent(word if count == 0 else f" {word}")
+                yield TextEvent(word if position == 1 else f" {word}")
                 count += 1
                 if "/break" in commands:
                     yield ErrorEvent("the model was asked to break")
                     return
             if "/forever" not in commands:
                 break
+        if "/source" in commands:
+            yield SourceEvent("https://example.com", "Example", "source_0")
         yield UsageEvent(len(words), count)
         yield FinishEvent("length" if "/length" in commands else "stop")

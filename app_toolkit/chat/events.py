@@ -1,28 +1,39 @@
 """What every router can rely on in the events of a model: their types, ids and order, and one end."""
 
 import asyncio
+import base64
 import inspect
 import json
 import logging
+import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, get_args
 
 from app_toolkit.chat.protocol import (
+    ApprovalRequest,
     ChatEvent,
+    DataEvent,
+    DocumentEvent,
     ErrorEvent,
+    FileEvent,
     FinishEvent,
     FinishReason,
+    OptionalEvent,
     ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
     TextEvent,
+    ToolCall,
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
     closing,
 )
-from app_toolkit.core.stop_strings import StopStrings
+from app_toolkit.chat.stop_strings import StopStrings
+from app_toolkit.chat.usage import Meter
 
 logger = logging.getLogger("app_toolkit.chat")
 
@@ -37,9 +48,20 @@ FIELDS: Mapping[type[Any], Mapping[str, tuple[type, ...]]] = {
     ToolResultEvent: {"id": (str,), "is_error": (bool,)},
     UsageEvent: dict.fromkeys(("input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens"), (int,)),
     ErrorEvent: {"message": (str,), "code": (str,)},
-    FinishEvent: {"reason": (str,)},
+    FinishEvent: {"reason": (str,), "stop_string": (str, NoneType)},
+    SourceEvent: dict.fromkeys(("url", "title", "id"), (str,)),
+    DocumentEvent: dict.fromkeys(("title", "media_type", "name", "id"), (str,)),
+    FileEvent: {"media_type": (str,), "url": (str,), "data": (bytes,)},
+    DataEvent: {"name": (str,), "id": (str,), "transient": (bool,)},
+    StatusEvent: {"text": (str,)},
+    ApprovalRequest: {"call": (ToolCall,)},
 }
 """The types of the fields of each event, except those of any type."""
+
+DATA_NAME = re.compile(r"(?!(?:error|status)\Z)[A-Za-z0-9_-]+")
+"""The name of a `DataEvent`. Protocols use the reserved names for errors and for a `StatusEvent`."""
+
+MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+")
 
 USAGE_S = 0.1
 USAGE_EVENTS = 3
@@ -64,8 +86,8 @@ class Characters:
 
     def end(self) -> str:
         """Return what was held back, because no further part follows."""
-        held, self._held = self._held, ""
-        return whole_characters(held)
+        half, self._held = self._held, ""
+        return whole_characters(half)
 
 
 def whole_characters(text: str) -> str:
@@ -104,19 +126,32 @@ class EventChecker:
     - The first event of a call has its id, its name, and an index, from 0 on. The others have the index and more
       arguments. No other call of the response has the id or the index. All events of a call have the same `executed`.
     - A result has the id of a call. No arguments of this call follow, and no other result.
+    - The call of an `ApprovalRequest` has an id as other calls have, and arguments. It needs no result.
+    - Sources and documents have an id, which no other one of the response has. Files have a URL. An `OptionalEvent`
+      of a type that the protocol does not express is checked and left out.
     - The last event is the only `FinishEvent`, or an `ErrorEvent`. The reason `tool_calls` says that there are calls
       which the client has to run.
     """
 
-    def __init__(self, model: str, used_ids: Iterable[str] = (), known_calls: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        model: str,
+        used_ids: Iterable[str] = (),
+        known_calls: Iterable[str] = (),
+        expressed: Collection[type[OptionalEvent]] = (),
+    ) -> None:
         """Begin a response.
 
         Parameters:
             model: The name of the model, for errors.
             used_ids: The ids of earlier calls in the conversation.
             known_calls: The ids of earlier calls without a result. The model may yield it, also after the same call.
+            expressed: The types of `OptionalEvent` that the protocol expresses. Default: none.
         """
         self.model = model
+        self._expressed = frozenset(expressed)
+        self._sources: set[str] = set()
+        """The ids of sources and documents."""
         self._known = set(known_calls)
         self._used = {*used_ids, *self._known}
         self._calls: list[CheckedCall] = []
@@ -125,6 +160,7 @@ class EventChecker:
         self._text: tuple[type[TextEvent | ReasoningEvent], Characters] | None = None
         """The kind of text that the model writes."""
         self._reason: FinishReason | None = None
+        self._stop_string: str | None = None
         self.has_failed = False
         """Whether the last event was an `ErrorEvent`. Nothing follows."""
 
@@ -156,7 +192,9 @@ class EventChecker:
                 yield from self._end_text()
                 yield from self._add_result(event)
             case FinishEvent(reason):
-                self._reason = reason
+                self._reason, self._stop_string = reason, event.stop_string
+            case _:
+                yield from self._add_optional(event)
 
     def end(self) -> Iterator[ChatEvent]:
         """Yield the last events, because the model has ended."""
@@ -167,7 +205,7 @@ class EventChecker:
         if reason in ("stop", "tool_calls"):
             is_asked = any(not call.executed and not call.is_answered for call in self._calls)
             reason = "tool_calls" if is_asked else "stop"
-        yield FinishEvent(reason)
+        yield FinishEvent(reason, self._stop_string)
 
     def _check(self, event: Any) -> None:
         fields = FIELDS.get(type(event)) or next(
@@ -190,6 +228,29 @@ class EventChecker:
                 f"the model {self.model!r} yielded a FinishEvent whose reason is {_shown(event.reason)}: it must be "
                 f"one of {', '.join(get_args(FinishReason))}"
             )
+
+    def _add_optional(self, event: OptionalEvent) -> Iterator[ChatEvent]:
+        if (problem := _problem(event)) is not None:
+            raise ValueError(f"the model {self.model!r} yielded {problem}")
+        if not any(isinstance(event, kind) for kind in self._expressed):
+            return
+        if isinstance(event, StatusEvent):  # the text goes on
+            yield replace(event, text=whole_characters(event.text))
+            return
+        yield from self._end_text()
+        match event:
+            case SourceEvent() | DocumentEvent():
+                id = event.id or f"source_{uuid.uuid4().hex}"
+                if id not in self._sources:
+                    self._sources.add(id)
+                    yield replace(event, id=id, title=whole_characters(event.title))
+            case FileEvent(media_type, url, data):
+                yield FileEvent(media_type, url or f"data:{media_type};base64,{base64.b64encode(data).decode()}")
+            case DataEvent():
+                yield event
+            case ApprovalRequest(call):
+                name, arguments = whole_characters(call.name), whole_characters(call.arguments) or "{}"
+                yield ApprovalRequest(ToolCall(self._new_id(call.id), name, arguments))
 
     def _add_text(self, event: TextEvent | ReasoningEvent) -> Iterator[ChatEvent]:
         if not event.text:
@@ -257,13 +318,20 @@ class EventChecker:
         id = whole_characters(event.id)
         if id in self._known:
             self._known.remove(id)  # the client has this call, which the model repeats with its result
-        elif not id or id in self._used:
-            id = f"call_{uuid.uuid4().hex}"
-        self._used.add(id)
+        else:
+            id = self._new_id(id)
         call = CheckedCall(len(self._calls), id, event.id, event.executed)
         self._calls.append(call)
         self._current[event.index] = call
         return call
+
+    def _new_id(self, id: str) -> str:
+        """Return the id of a new call: `id`, if no other call has it."""
+        id = whole_characters(id)
+        if not id or id in self._used:
+            id = f"call_{uuid.uuid4().hex}"
+        self._used.add(id)
+        return id
 
     def _add_arguments(self, call: CheckedCall, arguments: str) -> Iterator[ChatEvent]:
         if arguments:
@@ -299,8 +367,17 @@ class EventChecker:
             yield from self._add_arguments(call, call.characters.end())
 
 
-async def checked(events: AsyncIterator[ChatEvent], checker: EventChecker) -> AsyncGenerator[ChatEvent, None]:
+async def checked(
+    events: AsyncIterator[ChatEvent], checker: EventChecker, *, holds_usage: bool = True, meter: Meter | None = None
+) -> AsyncGenerator[ChatEvent, None]:
     """Yield the events of a model as `EventChecker` describes them. The model is closed at the end.
+
+    Parameters:
+        events: The events of the model.
+        checker: The checker.
+        holds_usage: Whether usage is held back until another event, because an error before that can still be the
+            status of the response. Default: True.
+        meter: Counts what the response costs, when it ends and also if it is stopped or fails. Default: nothing does.
 
     Raises:
         TypeError, ValueError: The model has broken the protocol of `ChatModel`.
@@ -312,14 +389,32 @@ async def checked(events: AsyncIterator[ChatEvent], checker: EventChecker) -> As
             f"the model {checker.model!r} returned a {type(events).__name__}: its function must be an async generator, "
             "which yields events"
         )
-    async with closing(events):
-        async for event in events:
-            for each in checker.take(event):
-                yield each
-            if checker.has_failed:
-                return
-        for each in checker.end():
-            yield each
+    has_begun = not holds_usage
+    usage: ChatEvent | None = None
+    try:
+        async with closing(events):
+            async for event in events:
+                for checked_event in checker.take(event):
+                    if meter is not None:
+                        meter.take(checked_event)
+                    if isinstance(checked_event, UsageEvent) and not has_begun:
+                        usage = checked_event
+                        continue
+                    if usage is not None:
+                        yield usage
+                    has_begun, usage = True, None
+                    yield checked_event
+                if checker.has_failed:
+                    return
+            if meter is not None:  # before the client learns that the response is complete, and sends the next request
+                await meter.end(is_complete=True)
+            if usage is not None:
+                yield usage
+            for checked_event in checker.end():
+                yield checked_event
+    finally:
+        if meter is not None:
+            await meter.end()
 
 
 async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -> AsyncGenerator[ChatEvent, None]:
@@ -343,8 +438,8 @@ async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -
                 case ToolResultEvent():
                     asked.discard(event.id)
             if not isinstance(event, TextEvent):
-                if not isinstance(event, ReasoningEvent | UsageEvent) and (held := text.end()):
-                    yield TextEvent(held)
+                if not isinstance(event, ReasoningEvent | UsageEvent | StatusEvent) and (held_back := text.end()):
+                    yield TextEvent(held_back)
                 yield event
                 continue
             if part := text.add(event.text):
@@ -352,7 +447,7 @@ async def until_stop(events: AsyncIterator[ChatEvent], strings: Sequence[str]) -
             if text.stopped:
                 if (latest := await _usage_after_stop(events, usage, parts)) not in (None, usage):
                     yield latest
-                yield FinishEvent("tool_calls" if asked else "stop")
+                yield FinishEvent("tool_calls" if asked else "stop", text.match)
                 return
 
 
@@ -387,20 +482,20 @@ async def with_known_runners(events: AsyncIterator[ChatEvent]) -> AsyncGenerator
     A call without this mark is held back until its result, or the end of the response. OpenAI's clients run each call
     that they get.
     """
-    held: dict[int, list[ToolCallEvent]] = {}
+    held_back: dict[int, list[ToolCallEvent]] = {}
     async with closing(events):
         async for event in events:
             match event:
                 case ToolCallEvent(executed=None):
-                    held.setdefault(event.index, []).append(event)
+                    held_back.setdefault(event.index, []).append(event)
                     continue
                 case ToolResultEvent():
-                    index = next((index for index, (first, *_) in held.items() if first.id == event.id), None)
+                    index = next((index for index, (first, *_) in held_back.items() if first.id == event.id), None)
                     if index is not None:
-                        for part in held.pop(index):
+                        for part in held_back.pop(index):
                             yield replace(part, executed=True)
                 case FinishEvent():
-                    for parts in held.values():
+                    for parts in held_back.values():
                         for part in parts:
                             yield replace(part, executed=False)
             yield event
@@ -410,6 +505,32 @@ def _without_none(event: ToolCallEvent) -> ToolCallEvent:
     """Return a part of a call whose texts are not None, as they are in the later deltas of OpenAI's servers."""
     empty: dict[str, Any] = {name: "" for name in ("id", "name", "arguments") if getattr(event, name) is None}
     return replace(event, **empty) if empty else event
+
+
+def _problem(event: OptionalEvent) -> str | None:
+    """Return what is wrong with the values of an event; None: nothing."""
+    kind = type(event).__name__
+    match event:
+        case SourceEvent(url="") | DocumentEvent(title=""):
+            name = "url" if isinstance(event, SourceEvent) else "title"
+            return f"a {kind} whose {name} is empty"
+        case DocumentEvent() | FileEvent() if not MEDIA_TYPE.fullmatch(event.media_type):
+            return f"a {kind} whose media_type is {_shown(event.media_type)}: write it as image/png"
+        case FileEvent() if bool(event.url) == bool(event.data):
+            return f"a {kind} with {'both url and' if event.url else 'neither url nor'} data: it must have one of them"
+        case DataEvent() if not DATA_NAME.fullmatch(event.name):
+            return (
+                f"a {kind} whose name is {_shown(event.name)}: it must have ASCII letters, digits, - and _ only, and "
+                "error and status are reserved"
+            )
+        case ApprovalRequest(ToolCall(id, name, arguments)):
+            if not all(isinstance(value, str) for value in (id, name, arguments)):
+                return f"an {kind} whose call is {_shown(event.call)}: its fields must be str"
+            if not name:
+                return f"an {kind} whose call has no name"
+            if arguments and not _is_json(arguments):
+                return f"an {kind} whose arguments are {_shown(arguments)}: they must be a JSON document"
+    return None
 
 
 def _is_json(text: str) -> bool:

@@ -30,6 +30,8 @@ class Attachment:
     url: str
     """An address, or a `data:` URL with the content."""
     name: str | None = None
+    file_id: str | None = None
+    """The file of a `FileStore`, whose method `read` returns the content. None: it is in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class ChatMessage:
     attachments: tuple[Attachment, ...] = ()
     reasoning: str = ""
     """Of the role `assistant`: what the model wrote before its response."""
+    is_error: bool = False
+    """Of the role `tool`: whether the call has failed, and the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +82,19 @@ class ChatRequest:
     """Which of several responses to the same request this is, from 0 on."""
     extra: Mapping[str, Any] | None = None
     """Fields of the client's request that have no place here."""
+    approved_calls: tuple[ToolCall, ...] = ()
+    """The calls of an earlier `ApprovalRequest` that the user has approved. The model runs them, and yields a
+    `ToolResultEvent` for each. They are not in `messages`. A call comes again if the response before was interrupted.
+    """
+    continue_from: ChatMessage | None = None
+    """The beginning of the response, which was interrupted. The model yields what follows it, from the next character
+    on. Only models in `continued` get it.
+    """
 
     @property
     def prompt(self) -> str:
         """The text of the last message of the user; empty if there is none."""
-        return next((each.text for each in reversed(self.messages) if each.role == "user"), "")
+        return next((message.text for message in reversed(self.messages) if message.role == "user"), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +166,82 @@ class FinishEvent:
     """
 
     reason: FinishReason = "stop"
+    stop_string: str | None = None
+    """The string of `ChatRequest.stop` before which the text ends; None: the model has stopped by itself."""
 
 
-ChatEvent = TextEvent | ReasoningEvent | ToolCallEvent | ToolResultEvent | UsageEvent | ErrorEvent | FinishEvent
+@dataclass(frozen=True, slots=True)
+class SourceEvent:
+    """A page on which the response is based."""
+
+    url: str
+    title: str = ""
+    id: str = ""
+    """A source without an id gets one. Clients get the first one of several sources with the same id."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentEvent:
+    """A document without an address on which the response is based."""
+
+    title: str
+    media_type: str = "text/plain"
+    name: str = ""
+    """The name of its file."""
+    id: str = ""
+    """Identifies it in the response, among pages and documents. Empty: one is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileEvent:
+    """A file that the model has made, such as an image. It has either a `url` or `data`."""
+
+    media_type: str
+    url: str = ""
+    """An address, or a `data:` URL. Routers get `data` as such a URL."""
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class DataEvent:
+    """Data for the front end of an application."""
+
+    name: str
+    """What the data are: ASCII letters, digits, `-` and `_`. The names `error` and `status` are reserved."""
+    data: Any
+    """Plain data."""
+    id: str = ""
+    """Later data with the same name and id replace these. Empty: nothing replaces them."""
+    transient: bool = False
+    """True: the front end gets the data while they arrive, and they are no part of the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusEvent:
+    """What the model does now, for example `Searching`. It is no part of the message."""
+
+    text: str
+    """Empty: nothing to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """A call of a tool that the model runs only if the user approves it. The model ends its response after it.
+
+    The next request has the call in `approved_calls` if the user has approved it. Otherwise its messages have the call
+    with a result that says why it was denied.
+    """
+
+    call: ToolCall
+    """Without an id, it gets one."""
+
+
+OptionalEvent = SourceEvent | DocumentEvent | FileEvent | DataEvent | StatusEvent | ApprovalRequest
+"""What only some protocols express. A router names the types that its protocol expresses; the others are left out."""
+
+ChatEvent = (
+    TextEvent | ReasoningEvent | ToolCallEvent | ToolResultEvent | UsageEvent | ErrorEvent | FinishEvent | OptionalEvent
+)
 """What a model yields."""
 
 
@@ -177,6 +262,9 @@ class ChatModel(Protocol):
 
 INTERRUPTED = "The response was interrupted."
 """What users read if a process that took part in a response has died. The log has the details."""
+
+DENIED = "The call of the tool was denied."
+"""What a model reads as the result of a call that its user has denied without a reason."""
 
 ChatFunction = Callable[[ChatRequest], AsyncIterator[ChatEvent]]
 """A model may also be an async generator function."""

@@ -6,17 +6,19 @@ of the type `text/plain` without a preflight request, but not one of the type `a
 
 import email.message
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
 
-from app_toolkit.errors import ConfigError
-from app_toolkit.types import Receive
+from app_toolkit import ConfigError
+from app_toolkit.chat.allowances import ALLOWANCES, Allowances, openai_fields
 
 MAX_BODY_SIZE = 16 * 2**20
 """The default limit of a body in bytes."""
@@ -65,11 +67,16 @@ def origin_is_allowed(origin: str | None, host: str | None, allowed: Iterable[st
     )
 
 
-def is_json(content_type: str | None) -> bool:
-    """Return whether a body with this `Content-Type` is JSON: `application/json`, or a type that ends with `+json`."""
+def media_type_of(content_type: str | None) -> str:
+    """Return the media type of a body with this `Content-Type`, in lower case."""
     message = email.message.Message()
     message["content-type"] = content_type or "text/plain"
-    kind = message.get_content_type()
+    return message.get_content_type()
+
+
+def is_json(content_type: str | None) -> bool:
+    """Return whether a body with this `Content-Type` is JSON: `application/json`, or a type that ends with `+json`."""
+    kind = media_type_of(content_type)
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
@@ -81,6 +88,8 @@ class RequestChecks:
     """The origins whose pages may change something with cookies, in addition to those of the same host and port."""
     max_body_size: int = MAX_BODY_SIZE
     """The maximum number of bytes of a body."""
+    body: Literal["JSON", "form"] = "JSON"
+    """What a body must be: a JSON document, or a form with files, `multipart/form-data`."""
 
     @classmethod
     def of(cls, router: str, origins: Sequence[str], max_body_size: int = MAX_BODY_SIZE) -> "RequestChecks":
@@ -90,7 +99,10 @@ class RequestChecks:
         return cls(checked_origins(router, origins), max_body_size)
 
     def check(self, method: str, headers: Headers) -> None:
-        """Raise `HTTPException` if the request is refused for its head: 403 for its origin, 413 for its size."""
+        """Raise `HTTPException` if the request is refused for its head.
+
+        The status is 403 for its origin, 413 for its size, and 415 for a body that is no form, but must be one.
+        """
         origin = headers.get("origin")
         if (
             method not in SAFE_METHODS
@@ -101,6 +113,8 @@ class RequestChecks:
         length = headers.get("content-length", "")
         if length.isascii() and length.isdigit():
             self._check_size(int(length))
+        if self.body == "form" and media_type_of(headers.get("content-type")) != "multipart/form-data":
+            raise HTTPException(415, "the body must be a form, with content-type: multipart/form-data")
 
     def limited(self, receive: Receive, headers: Headers) -> Receive:
         """Return a function that receives the body and raises `HTTPException`: 413, too long; 415, no JSON."""
@@ -110,7 +124,7 @@ class RequestChecks:
             nonlocal size
             message = await receive()
             if message["type"] == "http.request" and (chunk := message.get("body", b"")):
-                if not size and not is_json(headers.get("content-type")):
+                if not size and self.body == "JSON" and not is_json(headers.get("content-type")):
                     raise HTTPException(415, "the body must be JSON, with content-type: application/json")
                 size += len(chunk)
                 self._check_size(size)
@@ -124,9 +138,29 @@ class RequestChecks:
 
 
 class CheckedRoute(APIRoute):
-    """A route that checks each request before its body is read."""
+    """A route that checks each request before its body is read, and whose responses say what its API key may use."""
 
     checks: ClassVar[RequestChecks] = RequestChecks()
+
+    @staticmethod
+    def allowance_fields(allowances: Allowances, now: datetime) -> Iterator[tuple[str, str]]:
+        """Yield the fields that say what the API key may still use. `now`: the present time in UTC."""
+        return openai_fields(allowances, now)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+
+        async def send_with_fields(message: Message) -> None:
+            allowances: Allowances | None = scope.get(ALLOWANCES)
+            if allowances is not None and message["type"] == "http.response.start":
+                fields = [
+                    (name.encode(), value.encode())
+                    for name, value in self.allowance_fields(allowances, datetime.now(UTC))
+                ]
+                message = {**message, "headers": [*message.get("headers", ()), *fields]}
+            await send(message)
+
+        await super().handle(scope, receive, send_with_fields)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler, checks = super().get_route_handler(), self.checks

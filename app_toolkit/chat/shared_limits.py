@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from app_toolkit.chat.stored_chat import to_its_end
-from app_toolkit.core.rate_limits import BUSY_RETRY_S, OverLimit, RateLimits
-from app_toolkit.errors import ChatError, ConfigError
+from app_toolkit import ChatError, ConfigError
+from app_toolkit.chat.budgets import Spent
+from app_toolkit.chat.rate_limits import BUSY_RETRY_S, KeyLimits, OverLimit
+from app_toolkit.chat.to_the_end import to_its_end
 
 try:
     from limits import RateLimitItemPerMinute
@@ -56,6 +57,27 @@ return 1
 """Acquire a lease, unless as many run as may, or renew it if the limit is 0. The server's clock counts."""
 
 
+SPEND = """
+local clock = redis.call('TIME')
+local day = math.floor(tonumber(clock[1]) / 86400)
+if day > tonumber(redis.call('HGET', KEYS[1], 'day') or '-1') then
+    redis.call('DEL', KEYS[1])
+    redis.call('HSET', KEYS[1], 'day', day)
+end
+for index, name in ipairs({'tokens', 'nanos'}) do
+    local sum = redis.pcall('HINCRBY', KEYS[1], name, ARGV[index])
+    if type(sum) == 'table' then redis.call('HSET', KEYS[1], name, '9223372036854775807') end
+end
+redis.call('EXPIRE', KEYS[1], 172800)
+return {clock[1], clock[2], redis.call('HGET', KEYS[1], 'day'), redis.call('HGET', KEYS[1], 'tokens'),
+    redis.call('HGET', KEYS[1], 'nanos')}
+"""
+"""Add to what a key has spent on the present day of the server's clock, and return its time and what is spent then.
+
+A sum stays at the highest integer of Redis. A clock that goes back does not begin an earlier day.
+"""
+
+
 @dataclass(eq=False, slots=True)
 class Lease:
     """The right to run one request, which its process renews."""
@@ -69,7 +91,7 @@ class Lease:
 class SharedLimiter:
     """The requests of one API key in all processes."""
 
-    def __init__(self, redis: "SharedLimits", name: str, limits: RateLimits) -> None:
+    def __init__(self, redis: "SharedLimits", name: str, limits: KeyLimits) -> None:
         self._redis = redis
         self._name = name
         self._limits = limits
@@ -79,6 +101,15 @@ class SharedLimiter:
     def running(self) -> int:
         """The number of requests that run in this process."""
         return len(self._leases)
+
+    async def remaining(self) -> int | None:
+        """Return the requests that the limit of a minute admits now. None: it is unknown, or there is no such limit."""
+        if self._limits.max_per_minute is None:
+            return None
+        try:
+            return await self._redis.remaining(self._name, self._limits.max_per_minute)
+        except RedisError:
+            return None
 
     async def acquire(self, *, runs: bool = True) -> Lease | OverLimit:
         """Admit a request, whose lease the caller releases when it ends, or refuse it.
@@ -101,13 +132,7 @@ class SharedLimiter:
                     return OverLimit("max_per_minute", wait_s)
         except RedisError as error:
             await self.release(lease)
-            logger.warning("the limits of the API key %r cannot be checked: %s", self._name, type(error).__name__)
-            raise ChatError(
-                "the limits of the API key cannot be checked now",
-                status=503,
-                code="limits_unavailable",
-                retry_after_s=1,
-            ) from None
+            raise _unavailable(self._name, error) from None
         except BaseException:
             await self.release(lease)
             raise
@@ -143,6 +168,36 @@ class SharedLimiter:
                 await self._redis.lease(self._name, lease.id, 0)
             except RedisError as error:
                 logger.warning("a lease of the API key %r was not renewed: %s", self._name, error)
+
+
+class SharedBudget:
+    """What one API key has spent, in all processes."""
+
+    def __init__(self, redis: "SharedLimits", name: str) -> None:
+        self._redis = redis
+        self._name = name
+
+    async def spent(self) -> tuple[float, Spent]:
+        """Return the time of the server, and what is spent then.
+
+        Raises:
+            ChatError: 503, Redis cannot be reached.
+        """
+        try:
+            return await self._redis.spend(self._name, 0, 0)
+        except RedisError as error:
+            raise _unavailable(self._name, error) from None
+
+    async def add(self, tokens: int, nanos: int) -> None:
+        """Add what a response costs, also if the caller is cancelled. Raises `RedisError`."""
+        await to_its_end(self._redis.spend(self._name, tokens, nanos))
+
+
+def _unavailable(name: str, error: RedisError) -> ChatError:
+    logger.warning("the limits of the API key %r cannot be checked: %s", name, type(error).__name__)
+    return ChatError(
+        "the limits of the API key cannot be checked now", status=503, code="limits_unavailable", retry_after_s=1
+    )
 
 
 class SharedLimits:
@@ -181,6 +236,17 @@ class SharedLimits:
         reset, _ = await window.get_window_stats(item, name)
         return max(0.0, reset - time.time())
 
+    async def remaining(self, name: str, limit: int) -> int:
+        """Return the requests that the limit of a minute admits now."""
+        _, remaining = await self._here.window.get_window_stats(RateLimitItemPerMinute(limit), name)
+        return remaining
+
+    async def spend(self, name: str, tokens: int, nanos: int) -> tuple[float, Spent]:
+        """Add to what a key has spent. Return the time of the server, and what is spent then."""
+        numbers = await self._here.spend([f"{self._prefix}spent:{name}"], [tokens, nanos])
+        seconds, micros, *spent = map(int, numbers)
+        return seconds + micros / 1_000_000, Spent(*spent)
+
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
         connected = self._connected.pop(asyncio.get_running_loop(), None)
@@ -211,6 +277,7 @@ class Connected:
         )
         self.client: Any = Redis(connection_pool=self.pool)
         self.acquire: Any = self.client.register_script(ACQUIRE)
+        self.spend: Any = self.client.register_script(SPEND)
         # The address is that of the pool.
         storage = RedisStorage(
             "redis://localhost:6379",

@@ -3,43 +3,25 @@
 import asyncio
 import json
 import logging
-import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Annotated, Any, TypeVar, overload
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, overload
 
-from fastapi import Depends, HTTPException
+from fastapi import Depends
 
-from app_toolkit.chat.ai_sdk.messages import UIChat, UIMessage, accepted
+from app_toolkit import ChatError
+from app_toolkit.chat.ai_sdk.messages import UIChat, UIMessage, answers_again
+from app_toolkit.chat.ai_sdk.placement import placed, ui_document
 from app_toolkit.chat.ai_sdk.record import MessageRecord, Part
-from app_toolkit.chat.conversations import ConversationStore
-from app_toolkit.errors import ChatError, ConfigError
+from app_toolkit.chat.catalog import sources_parameter
+from app_toolkit.chat.conversations import ConversationStore, MessageTree, StoredMessage
+from app_toolkit.chat.filed_conversations import FiledConversations, filed
+from app_toolkit.chat.files import FileStore
+from app_toolkit.chat.titles import TitledStore
+from app_toolkit.chat.to_the_end import to_its_end
+from app_toolkit.chat.users import DEFAULT_USER, user_parameter
 
 logger = logging.getLogger("app_toolkit.chat")
-
-Result = TypeVar("Result")
-
-DEFAULT_USER = "default"
-"""The user of all chats if a router has no dependency that returns one."""
-
-
-def user_parameter(user: Callable[..., Any] | None) -> Any:
-    """Return the annotation of a route's parameter that is the id of the user. A request with an empty id gets 403."""
-    if user is None:
-        return Annotated[str, Depends(default_user)]
-
-    async def checked(found: Annotated[Any, Depends(user)]) -> str:
-        if not isinstance(found, str):
-            raise ConfigError(f"the dependency `user` has returned {found!r}: it must return a string")
-        if not found:  # for example an empty header: the client is at fault, and must not get the chats of others
-            raise HTTPException(403, "the request names no user")
-        return found
-
-    return Annotated[str, Depends(checked)]
-
-
-async def default_user() -> str:
-    """Return the user of an application without users."""
-    return DEFAULT_USER
 
 
 class UserChats:
@@ -50,9 +32,14 @@ class UserChats:
         self._store = store
         self._user = user
 
-    def find(self, id: str | None) -> "StoredChat | None":
-        """Return a chat; None: chats are not stored, or this one has no id."""
-        return None if self._store is None or not id else StoredChat(self._store, self._user or DEFAULT_USER, id)
+    def find(self, id: str | None, model: str | None = None) -> "StoredChat | None":
+        """Return a chat; None: chats are not stored, or this one has no id.
+
+        `model`: the name of the model that responds now.
+        """
+        if self._store is None or not id:
+            return None
+        return StoredChat(self._store, self._user or DEFAULT_USER, id, model)
 
     @overload
     def key(self, id: str) -> str: ...
@@ -63,16 +50,24 @@ class UserChats:
         return None if id is None else f"chat:{json.dumps([self._user, id])}"
 
 
-def stored_parameter(store: ConversationStore | None, user: Callable[..., Any] | None) -> Any:
-    """Return the annotation of a route's parameter that is the chats of the user."""
+def stored_parameter(
+    conversations: ConversationStore | None, files: FileStore | None, user: Callable[..., Any] | None
+) -> Any:
+    """Return the annotation of a route's parameter that is the chats of the user.
+
+    The model that writes the titles becomes a dependency of the route, so that the planner finds its deployment.
+    """
+    store = filed(conversations, files)
+    sources = {"title": conversations.model} if isinstance(conversations, TitledStore) else {}
+    models: Any = sources_parameter(sources, dict)
     if user is None:
 
-        async def shared_chats() -> UserChats:
+        async def shared_chats(_: models) -> UserChats:
             return UserChats(store, None)
 
         return Annotated[UserChats, Depends(shared_chats)]
 
-    async def own_chats(user: user_parameter(user)) -> UserChats:  # type: ignore[valid-type]
+    async def own_chats(user: user_parameter(user), _: models) -> UserChats:  # type: ignore[valid-type]
         return UserChats(store, user)
 
     return Annotated[UserChats, Depends(own_chats)]
@@ -81,81 +76,128 @@ def stored_parameter(store: ConversationStore | None, user: Callable[..., Any] |
 class StoredChat:
     """One chat of one user in a store, while a response is generated."""
 
-    def __init__(self, store: ConversationStore, user: str, id: str) -> None:
+    def __init__(self, store: ConversationStore, user: str, id: str, model: str | None = None) -> None:
         self._store = store
         self._user = user
         self._id = id
+        self._model = model
+        self.question_id: str | None = None
+        """The message that the response answers, or continues."""
 
     async def begin(self, chat: UIChat) -> UIChat:
-        """Store what a request adds to the chat. Return the chat with all of its messages.
+        """Store what a request adds to the chat. Return the chat with the messages of its branch.
 
         Raises:
             ChatError: The request has no message that a client may store, or the store refuses it, or fails.
         """
-        last = chat.conversation[-1]
-        last.id = last.id or f"msg_{secrets.token_urlsafe(12)}"
-        conversation = await self._store.get(self._user, self._id)
-        stored = () if conversation is None else conversation.messages
-        messages = accepted(chat, [UIMessage.model_validate(each) for each in stored])
-        kept, added = len(messages) - 1, _document(messages[-1])
-        if kept < len(stored) and stored[kept]["id"] != added["id"]:
-            await self._store.replace(self._user, self._id, [*stored[:kept], added])
+        placement = placed(await self._filed(chat), await self._tree())
+        last = placement.last
+        if placement.is_new:
+            await self._store.write(self._user, self._id, last, create=True)
         else:
-            await self._store.append(self._user, self._id, added, create=True)
+            await self._store.activate(self._user, self._id, last.id)
+        self.question_id = last.id
+        messages = [UIMessage(**ui_document(message)) for message in (*placement.before, last)]
         return chat.model_copy(update={"messages": messages, "message": None})
 
-    async def end(self, record: MessageRecord) -> None:
-        """Store a response, also if the caller is cancelled meanwhile. A failure is logged."""
-        if not record.is_empty:
-            await to_its_end(self._append(record))
+    async def begin_again(self, chat: UIChat, question_id: str, response_id: str) -> UIChat | None:
+        """Return the chat of a response whose process has died, with the messages of its branch.
 
-    async def recover(self, parts: Sequence[Part]) -> None:
+        None: the response is stored already, or the chat does not have its question any more.
+        """
+        tree = await self._tree()
+        if tree.find(question_id) is None or tree.find(response_id) is not None:
+            return None
+        self.question_id, self._model = question_id, chat.model
+        messages = [UIMessage(**ui_document(message)) for message in tree.branch(question_id)]
+        return chat.model_copy(update={"messages": messages})
+
+    async def repeats_answer(self, chat: UIChat) -> bool:
+        """Return whether a request answers a request for an approval that has an answer in the store."""
+        sent = chat.continued
+        stored = None if sent is None else (await self._tree()).find(sent.id)
+        return sent is not None and stored is not None and answers_again(UIMessage(**ui_document(stored)), sent)
+
+    async def end(self, record: MessageRecord, *, is_lost: bool = False) -> None:
+        """Store a response, also if the caller is cancelled meanwhile. A failure is logged.
+
+        `is_lost`: the log accepts nothing more. Another process may have continued the response: what it has stored
+        stays. Default: False.
+        """
+        if not record.is_empty:
+            await to_its_end(self._write(record, is_lost))
+
+    async def recover(self, parts: Sequence[Part], question_id: str = "") -> None:
         """Store a response whose process has died, as far as its parts are known. A failure is logged.
 
         Nothing is stored if the first part is missing, because the log has evicted it, or if its process has stored the
         response before: its log had failed, or had taken it for dead.
+
+        Parameters:
+            parts: The parts, from the first one on.
+            question_id: The message of the user that it answers, if the log has it. Default: it is the active message,
+                or the newest one of the user, if another branch is active now.
         """
         if not parts or parts[0]["type"] != "start":
             return
         try:
-            conversation = await self._store.get(self._user, self._id)
+            tree = await self._tree()
         except Exception:  # of a store of the user's own
             logger.exception("a response of the chat %r was not stored", self._id)
             return
-        messages = () if conversation is None else conversation.messages
-        stored: Mapping[str, Any] = next((each for each in messages if each["id"] == parts[0]["messageId"]), {})
-        if (stored.get("metadata") or {}).get("error"):
+        stored = tree.find(parts[0]["messageId"])
+        if stored is not None and (question_id or stored.metadata.get("error")):
             return
-        earlier = stored.get("parts", [])
+        earlier = [] if stored is None else list(stored.parts)
         record = MessageRecord(earlier)
         for part in parts:
             record.add(part)
         added = record.message()["parts"][len(earlier) :]
-        if not added or earlier[-len(added) :] != added:
-            await self.end(record)
+        if added and earlier[-len(added) :] == added:
+            return
+        if stored is not None:
+            self._model = stored.model
+        questions = [message.id for message in tree.messages if message.role == "user"]
+        if question_id:
+            self.question_id = question_id
+        elif questions:
+            self.question_id = tree.active_id if tree.active_id in questions else questions[-1]
+        await self.end(record)
 
-    async def _append(self, record: MessageRecord) -> None:
+    async def _filed(self, chat: UIChat) -> UIChat:
+        """Return a chat whose messages refer to their files, as the stored ones do. Raises `ChatError`."""
+        store = self._store
+        if not isinstance(store, FiledConversations):
+            return chat
+        # In a thread, because it decodes and hashes the content of each file.
+        parts = [await asyncio.to_thread(store.as_stored, self._user, message.parts) for message in chat.conversation]
+        last = chat.conversation[-1]
+        if last.role == "user":
+            parts[-1] = [await store.moved(self._user, part) for part in last.parts]
+        messages = [
+            message.model_copy(update={"parts": filed}) for message, filed in zip(chat.conversation, parts, strict=True)
+        ]
+        return chat.model_copy(update={"messages": messages} if chat.messages else {"message": messages[0]})
+
+    async def _tree(self) -> MessageTree:
+        conversation = await self._store.get(self._user, self._id)
+        return MessageTree() if conversation is None else conversation.tree
+
+    async def _write(self, record: MessageRecord, is_lost: bool) -> None:
         try:
-            await self._store.append(self._user, self._id, record.message())
+            message = replace(response_of(record), parent_id=self.question_id, model=self._model)
+            if is_lost and message.id != self.question_id and (await self._tree()).find(message.id) is not None:
+                return
+            await self._store.write(self._user, self._id, message, activate=False)
         except ChatError as error:
             logger.warning("a response of the chat %r was not stored: %s", self._id, error)
         except Exception:  # of a store of the user's own
             logger.exception("a response of the chat %r was not stored", self._id)
 
 
-def _document(message: UIMessage) -> dict[str, Any]:
-    return message.model_dump(exclude_unset=True) | {"id": message.id}
-
-
-async def to_its_end(work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of `work`, and wait for its end although the caller is cancelled, also several times."""
-    task = asyncio.create_task(work, name="app-toolkit chat storage")
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
+def response_of(record: MessageRecord) -> StoredMessage:
+    """Return a response as the store keeps it."""
+    document = record.message()
+    metadata = document.get("metadata", {})
+    usage = metadata.pop("usage", None)
+    return StoredMessage(document["id"], "assistant", document["parts"], metadata=metadata, usage=usage)

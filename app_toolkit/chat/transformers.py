@@ -7,11 +7,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from app_toolkit import ChatError, ConfigError, Deployment
 from app_toolkit.chat.protocol import ChatEvent, ChatRequest, FinishEvent, TextEvent, UsageEvent
-from app_toolkit.core.stop_strings import StopStrings
-from app_toolkit.core.token_text import TokenText
-from app_toolkit.deployment import Deployment
-from app_toolkit.errors import ChatError, ConfigError
+from app_toolkit.chat.stop_strings import StopStrings
+from app_toolkit.chat.token_text import TokenText
 
 MIN_TEMPERATURE = 0.01
 """Lower temperatures choose the most probable token. A division by them would overflow."""
@@ -147,16 +146,16 @@ class Transformers(
         if not stop.stopped and (part := stop.add(text.end()) + stop.end()):
             yield TextEvent(part)
         yield UsageEvent(len(prompt), generated)
-        yield FinishEvent("stop" if stop.stopped or ended else "length")
+        yield FinishEvent("stop" if stop.stopped or ended else "length", stop.match)
 
     def _prompt(self, request: ChatRequest) -> list[int]:
         from jinja2 import TemplateError
 
         messages = [
-            {"role": each.role, "content": each.text}
+            {"role": message.role, "content": message.text}
             # The templates of models that reason read it under this name, and others ignore it.
-            | ({"reasoning_content": each.reasoning} if each.reasoning else {})
-            for each in request.messages
+            | ({"reasoning_content": message.reasoning} if message.reasoning else {})
+            for message in request.messages
         ]
         with self._encoding:
             try:
@@ -194,9 +193,11 @@ def _checked(**options: int) -> dict[str, int]:
 
 def _check_supported(request: ChatRequest) -> None:
     """Raise `ChatError` if a request needs what this model would silently ignore."""
-    if any(each.attachments for each in request.messages):
+    if request.continue_from is not None:
+        raise ChatError("this model cannot continue a response", code="continue_not_supported")
+    if any(message.attachments for message in request.messages):
         raise ChatError("this model reads text only", code="attachments_not_supported")
-    if (request.tools and request.tool_choice != "none") or any(each.tool_calls for each in request.messages):
+    if (request.tools and request.tool_choice != "none") or any(message.tool_calls for message in request.messages):
         raise ChatError("this model calls no tools", code="tools_not_supported")
     kind = (request.response_format or {}).get("type", "text")
     if kind != "text":

@@ -1,4 +1,4 @@
-"""Connecting to a cluster with a time limit, and with a Ctrl-C that takes effect at once."""
+"""Connecting to an instance with a time limit, and with a Ctrl-C that takes effect at once."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 CONNECT_S = 30.0
-"""Seconds that the engine may take to connect to a cluster that answers."""
+"""Seconds that the engine may take to connect to an instance or a Ray cluster that answers."""
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def connecting(address: str) -> Iterator[None]:
 
 def _give_up(address: str) -> None:
     print(
-        f"Error: the Ray cluster at {address} answers, but did not accept a connection within {CONNECT_S:g} s: "
-        "check that its nodes run the same version of Ray and that no firewall blocks Ray's ports, then try again",
+        f"Error: the address {address} did not accept a connection within {CONNECT_S:g} s: try again, and for a Ray "
+        "cluster, check that its nodes run the same version of Ray and that no firewall blocks Ray's ports",
         file=sys.stderr,
         flush=True,
     )

@@ -3,19 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app_toolkit import launch
 from app_toolkit.cli.connecting import connecting
 from app_toolkit.cli.plan import results
 from app_toolkit.cli.run import RunOptions, plannings
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.client import WAIT_S, Engine
-from app_toolkit.client.progress import serving_at
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import TrafficOptions
-from app_toolkit.core.identity import ApplicationKey
+from app_toolkit.declare.planning import stream_log_warnings, with_files, with_sources
 from app_toolkit.errors import ConfigError
-from app_toolkit.launch import Manifest
-from app_toolkit.planning import stream_log_warnings, with_files, with_sources
+from app_toolkit.operate import launch
+from app_toolkit.operate.client import WAIT_S, Engine
+from app_toolkit.operate.launch import Manifest
+from app_toolkit.operate.progress import serving_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,6 @@ class DeployOptions(RunOptions):
     """Whether to wait until everything is up, or the deployment has failed."""
     timeout_s: float = WAIT_S
     """The maximum wait in seconds."""
-    only: Sequence[str] = ()
-    """The deployments of the only application to deploy, by their names or by endpoints. Empty: all."""
     traffic: TrafficOptions | None = None
     """The traffic of revisions that start beside the running ones. None: as the file says."""
     include: Sequence[str] = ()
@@ -39,8 +36,8 @@ class DeployOptions(RunOptions):
         """Return the traffic of an application's new revision. None: this one replaces the running one."""
         if self.traffic is not None or self.file is None:
             return self.traffic
-        found = self.file.applications.get(name)
-        return None if found is None else found.options.traffic
+        application = self.file.applications.get(name)
+        return None if application is None else application.options.traffic
 
     def included(self, name: str) -> list[str]:
         """Return the files of an application to pack although files of their name are left out."""
@@ -66,13 +63,12 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
         client = engine.find(address)
     try:
         beside = {spec.name: traffic for spec in specs if (traffic := options.beside(spec.name)) is not None}
-        if options.only and beside:
-            raise ConfigError("--only updates the running revision, and the traffic of a new one is set")
-        if client is None and (options.only or beside):
-            needs = "--only needs" if options.only else "a revision beside the running one needs"
-            name = next(iter(beside), specs[0].name)
-            raise ConfigError(f"{needs} a running application, and there is no application {name!r}")
-        changes = launch.changes(client, manifest, options.only, beside)
+        if client is None and beside:
+            raise ConfigError(
+                "a revision beside the running one needs a running application, and there is no application "
+                f"{next(iter(beside))!r}"
+            )
+        changes = launch.changes(client, manifest, beside)
         for command, change in changes.applications:
             if command.spec.name in beside:
                 screen.say(f"application {command.spec.name}: a new revision beside the running one")
@@ -91,13 +87,11 @@ def deploy(options: DeployOptions, screen: Screen, engine: Engine) -> None:
             with connecting(address):
                 client = engine.start(address=address, with_lease=False)
         revisions = launch.apply(client, changes.commands, beside)
-        for key in map(ApplicationKey.parse, revisions):
-            if not key.is_candidate:
+        for name, revision in revisions.items():
+            if name not in beside:
                 continue
-            traffic = beside[key.application]
-            screen.say(
-                f"Revision {key.revision} of {key.application} gets {traffic.percent:g} % of the requests once it runs."
-            )
+            traffic = beside[name]
+            screen.say(f"Revision {revision} of {name} gets {traffic.percent:g} % of the requests once it runs.")
             if traffic.mirror:
                 screen.say(f"It gets copies of {traffic.mirror:g} % of the requests of the other revisions.")
         if not options.wait:
@@ -131,7 +125,7 @@ def _manifest_of(options: DeployOptions, specs: Sequence[ApplicationSpec], scree
         packed = [with_files(spec, options.included(spec.name)) for spec in applied]
         served = [spec for spec, _, _ in packed]
         code = {hash: archive for _, archives, _ in packed for hash, archive in archives.items()}
-        sentences = [sentence for _, _, said in packed for sentence in said]
+        sentences = [sentence for _, _, texts in packed for sentence in texts]
     for sentence in dict.fromkeys(sentences):
         screen.say(sentence)
     return Manifest(served, code, options.http, options.named)

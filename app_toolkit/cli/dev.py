@@ -22,6 +22,7 @@ from app_toolkit.cli.target import Target, load
 from app_toolkit.config.files import SUFFIXES, ConfigFile, applied, read_file
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.project import read_project
+from app_toolkit.config.redaction import secrets_of
 from app_toolkit.config.secrets import is_secret_name
 from app_toolkit.config.settings import (
     read_served,
@@ -31,17 +32,17 @@ from app_toolkit.config.settings import (
     start_options,
     values_of,
 )
-from app_toolkit.core.redaction import secrets_of
-from app_toolkit.engines.applications import Applications
-from app_toolkit.engines.one_process import in_one_process
+from app_toolkit.declare.planning import apply_options, planned_options
+from app_toolkit.declare.toolkit import Toolkit, route_table
+from app_toolkit.edge.addresses import check_port_is_free
+from app_toolkit.engines.one_process.applications import Applications
+from app_toolkit.engines.one_process.engine import in_one_process
 from app_toolkit.errors import ConfigError, ToolkitError
 from app_toolkit.host.data_folder import use_data_of_project
+from app_toolkit.interfaces import Deployable
 from app_toolkit.observability.log_formats import FORMATTERS
 from app_toolkit.observability.logs import show_logs
 from app_toolkit.observability.secrets import add_secrets
-from app_toolkit.planning import take_up
-from app_toolkit.proxy.addresses import check_port_is_free
-from app_toolkit.toolkit import Toolkit, route_table
 from app_toolkit.types import ASGIApp, LoopKind
 from app_toolkit.userapp.ending import bounded_end, descendants, end_processes
 from app_toolkit.userapp.loading import configure_logging
@@ -178,10 +179,10 @@ def app() -> ASGIApp:
                 return _applications(_read(served.file), served.application)
             assert served.target is not None, "one of both is said"
             use_data_of_project(served.target.app_dir)
-            found, _ = load(served.target)
-        if isinstance(found, Toolkit) and found.logging_config is not None:
-            configure_logging(found.logging_config, str(served.target.app_dir))
-        return in_one_process(found, routes=route_table)
+            app, _ = load(served.target)
+        if isinstance(app, Toolkit) and app.application_config.logging_config is not None:
+            configure_logging(app.application_config.logging_config, str(served.target.app_dir))
+        return in_one_process(app, routes=route_table)
     except ToolkitError as error:
         report(error)
         sys.exit(ConfigError.exit_code)
@@ -216,24 +217,43 @@ def _applications(file: ConfigFile, only: str | None) -> ASGIApp:
     _refuse_equal_modules(file, names)
     variables = read_variables(file.variables)
     file.check(variables)
-    apps, plans = {}, []
+    targets, plans = [], []
     for name in names:
-        served, plan = application_here(file, name)
-        spec = applied(plan, variables)
-        plans.append(spec)
+        target, plan = application_here(file, name)
+        targets.append(target)
+        plans.append(applied(plan, variables))
+    _refuse_different_options(file, targets, plans)
+    apps = {}
+    for target, spec in zip(targets, plans, strict=True):
         add_secrets(secret for deployment in spec.deployments for secret in secrets_of(deployment))
-        take_up(served, spec)
-        apps[file.application(name).options.route_prefix] = in_one_process(
-            served, spec.deployments[0].config, routes=route_table, stream_log=spec.stream_log
+        apply_options(target, spec)
+        apps[file.application(spec.name).options.route_prefix] = in_one_process(
+            target, spec.deployments[0].config, routes=route_table, stream_log=spec.stream_log
         )
     _configure_logging(file, plans)
     return Applications(apps)
 
 
+def _refuse_different_options(
+    file: ConfigFile, targets: Sequence[ASGIApp | Deployable], plans: Sequence[ApplicationSpec]
+) -> None:
+    """Raise `ConfigError` if two applications share an app or a deployment, which can only have the options of one."""
+    planned: dict[tuple[int, str], tuple[str, object]] = {}
+    for target, spec in zip(targets, plans, strict=True):
+        for owner, options in planned_options(target, spec).items():
+            first, before = planned.setdefault(owner, (spec.name, options))
+            if before != options:
+                raise ConfigError(
+                    f"{file.document.source}: its applications {first!r} and {spec.name!r} give the same deployment "
+                    f"{owner[1]!r} different options, and `dev` serves them in one process: serve one of them with "
+                    "--application NAME"
+                )
+
+
 def _configure_logging(file: ConfigFile, plans: Sequence[ApplicationSpec]) -> None:
     """Apply the logging configuration of the applications. Raises `ConfigError` if they have different ones."""
     first, *others = plans
-    if any(each.logging_config != first.logging_config for each in others):
+    if any(plan.logging_config != first.logging_config for plan in others):
         raise ConfigError(
             f"{file.document.source}: its applications have different values of logging_config, and `dev` serves them "
             "in one process: serve one of them with --application NAME"

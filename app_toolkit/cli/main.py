@@ -1,6 +1,4 @@
-"""The command line: `app-toolkit new | run | up | down | dev | plan | deploy | status | config | events | logs | slow |
-scale | rollback | delete | shutdown`, and `traffic | rollout | promote | abort` for live revisions.
-"""
+"""The command line, `app-toolkit`. `cli/operating.py` adds the commands that only send one to an instance."""
 
 import inspect
 import json
@@ -23,7 +21,10 @@ import typer.core
 from app_toolkit.cli.connecting import connecting
 from app_toolkit.cli.deploy import DeployOptions
 from app_toolkit.cli.deploy import deploy as deploy_on_cluster
+from app_toolkit.cli.history import HistoryScreen
+from app_toolkit.cli.keys import Action, changed_keys
 from app_toolkit.cli.new import create_project
+from app_toolkit.cli.operating import AdminURL, RunningAddress, Wait, WaitTimeoutS, add_commands, summary
 from app_toolkit.cli.plan import plan_application, plan_here, plannings_of, reserved_stdout, results
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.cli.run import run as serve_on_cluster
@@ -31,77 +32,44 @@ from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import Target, resolve
 from app_toolkit.cli.up import down as end_background
 from app_toolkit.cli.up import up as start_background
-from app_toolkit.client import configuration
-from app_toolkit.client.client import WAIT_S, Client, Engine
-from app_toolkit.client.commands import (
-    Abort,
-    BeginRelease,
-    Delete,
-    GetStatus,
-    PauseRelease,
-    Promote,
-    Scale,
-    SetSplit,
-    SetTraffic,
-)
-from app_toolkit.client.interrupts import Interrupts
-from app_toolkit.config.fields import description
+from app_toolkit.config.fields import description, nearest
 from app_toolkit.config.files import SUFFIXES, ConfigFile, read_file
-from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, HTTPOptions
+from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import InstanceOptions, Options, PlanOptions, StartOptions, TrafficOptions
 from app_toolkit.config.project import PYPROJECT, Project, named_proxy_options, read_project, resolve_options
 from app_toolkit.config.render import Given, render
-from app_toolkit.config.settings import ADMIN_TOKEN, only_at_start, read_variables, set_start_options
-from app_toolkit.config.suggestions import command_suggestion, flag_suggestion, nearest
-from app_toolkit.core.canary import EVERY, GUARDS, MIN_REQUESTS, STEPS, plan_release, read_steps
-from app_toolkit.core.identity import ApplicationKey, parts_of
-from app_toolkit.core.logs import MOST_RECORDS, Level, LogQuery
-from app_toolkit.core.slow import MOST_SHOWN
-from app_toolkit.core.status import ApplicationStatus, InstanceStatus, mirrored_to
-from app_toolkit.engines.select import engine, engine_of_run
+from app_toolkit.config.settings import only_at_start, read_variables, set_start_options
+from app_toolkit.contract.identity import parts_of
+from app_toolkit.control.canary import BeginRelease, PauseRelease
+from app_toolkit.control.canary_analysis import EVERY, GUARDS, MIN_REQUESTS, STEPS, read_steps
+from app_toolkit.control.command import Command
+from app_toolkit.control.operations import Delete
+from app_toolkit.control.queries import GetHistory, Shutdown
+from app_toolkit.control.status import ApplicationStatus, InstanceStatus, mirrored_to
+from app_toolkit.control.weights import SetSplit, SetTraffic
+from app_toolkit.declare.planning import about_data, shared_logs, stream_log_warnings
+from app_toolkit.engines.select import engine_of_run
 from app_toolkit.errors import ConfigError, FileError, InstanceEnded, ToolkitError
+from app_toolkit.host.interrupts import Interrupts
+from app_toolkit.instance import reach
 from app_toolkit.observability.event_log import KEPT
-from app_toolkit.observability.grafana import dashboard as grafana_dashboard
+from app_toolkit.observability.log_query import MOST_RECORDS, Level, LogQuery
 from app_toolkit.observability.logs import handle_uvicorn_loggers
-from app_toolkit.planning import about_data, shared_logs, stream_log_warnings
+from app_toolkit.observability.slowest import MOST_SHOWN
+from app_toolkit.operate import configuration
+from app_toolkit.operate.client import WAIT_S, Client, Engine
+from app_toolkit.operate.instance import Instance
 from app_toolkit.userapp.ending import adopt_orphans, bounded_end
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
 
-UsageError: Any = typer.BadParameter.__base__
-"""Raised for options and commands that do not exist. Newer versions of Typer have a copy of Click."""
-
 PLANNED_S = 1.0
 """Seconds that the process of a plan may take for its end. The threads of the app have no request to finish."""
 
 
-class Commands(typer.core.TyperGroup):
-    """The commands. For options and commands of other programs, the error names ours."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except UsageError as error:
-            # Without possibilities, the option exists, and its value is missing.
-            flag = getattr(error, "option_name", None) if hasattr(error, "possibilities") else None
-            if flag and (use := flag_suggestion(flag, DeploymentConfig.model_fields)):
-                error.possibilities = None
-                error.message = f"{error.message.rstrip('.')}; {use}."
-            raise
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        try:
-            return super().resolve_command(ctx, args)
-        except UsageError as error:
-            if use := command_suggestion(args[0]):
-                error.message = f"No such command {args[0]!r}; {use}."
-            raise
-
-
 app = typer.Typer(
     name="app-toolkit",
-    cls=Commands,
     help="Serve ordinary FastAPI routers: in one process while you develop, in replicas in production.",
     no_args_is_help=True,
     add_completion=False,
@@ -151,7 +119,7 @@ def _option(name: str) -> Any:
     """Return the type of a command line option. `ServingCommand` adds its help."""
     field = Options.model_fields[name]
     kinds = get_args(field.annotation) or (field.annotation,)
-    kind: Any = next((each for each in (int, float) if each in kinds), str)
+    kind: Any = next((number_type for number_type in (int, float) if number_type in kinds), str)
     flags = [CommandLine.display_name(name), *(["-n"] if name == "num_replicas" else [])]
     if field.annotation is bool:
         kind, flags = bool, [f"{flags[0]}/{CommandLine.display_name(f'no_{name}')}"]
@@ -203,11 +171,15 @@ def takes(*names: str, **types: Any) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         signature = inspect.signature(command)
-        own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-        at = [each.name for each in own].index("app_dir")
+        declared = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD
+        ]
+        at = [parameter.name for parameter in declared].index("app_dir")
         annotations = {name: {**OPTIONS, **types}[name] for name in names}
-        given = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotations[name]) for name in names]
-        vars(command)["__signature__"] = signature.replace(parameters=[*own[:at], *given, *own[at:]])
+        options = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotations[name]) for name in names
+        ]
+        vars(command)["__signature__"] = signature.replace(parameters=[*declared[:at], *options, *declared[at:]])
         return command
 
     return decorate
@@ -217,22 +189,6 @@ FileApplication = Annotated[
     str | None, typer.Option("--application", help="Use only this application of the file. [default: all of them]")
 ]
 ApplicationArgument = Annotated[str, typer.Argument(metavar="APP", help="The name of the application.")]
-Wait = Annotated[
-    bool, typer.Option("--wait", help="Show the progress until every replica is up, or the update has failed.")
-]
-WaitTimeoutS = Annotated[
-    float, typer.Option(help="How long --wait waits, in seconds. The operation itself continues after that.", min=0)
-]
-RunningAddress = Annotated[
-    str | None, typer.Option(help="The instance: processes-PID, HOST:PORT of its Ray cluster, or auto. [default: auto]")
-]
-AdminURL = Annotated[
-    str | None,
-    typer.Option(
-        help="The admin API of the instance, http://HOST:PORT, instead of its address. The token is in "
-        f"{ADMIN_TOKEN}. [default: none]"
-    ),
-]
 
 
 class Format(StrEnum):
@@ -317,14 +273,6 @@ def deploy(
     context: typer.Context,
     target: ServedArgument = None,
     *,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Update only this deployment of the running application, or the one that serves an endpoint such as "
-            "'POST /embed'. You can repeat this option. [default: all deployments]",
-        ),
-    ] = None,
     traffic: Annotated[
         float | None,
         typer.Option(
@@ -360,19 +308,11 @@ def deploy(
 ) -> None:
     """Deploy an app, or all apps of a file, to a running instance or a Ray cluster, until you delete them."""
     chosen, what = _served(context, target, app_dir, application)
-    if only and what["file"] is not None and len(what["file"].applications) > 1:
-        raise ConfigError("--only needs --application, because the file has several applications")
-    beside = TrafficOptions.given(traffic, tag, mirror)
-    if only and beside is not None:
-        raise ConfigError(
-            "--only updates the running revision; --traffic, --tag and --mirror start another one beside it"
-        )
-    operated, address = _operated(context, chosen)
+    operated, address = _operated(CommandLine(**_given(context)), chosen)
     options = DeployOptions(
         **what,
-        only=only or (),
         include=include or (),
-        traffic=beside,
+        traffic=TrafficOptions.given(traffic, tag, mirror),
         plan=chosen.part(PlanOptions),
         address=address,
         dry_run=dry_run,
@@ -459,7 +399,7 @@ def plan(
     project = read_project(folder)
     file = _file(context, target, project, rest=rest)
     chosen = _chosen(context, project, file)
-    given: dict[str, Mapping[str, Given]] = {}
+    overrides: dict[str, Mapping[str, Given]] = {}
     output = context.with_resource(reserved_stdout(until_exit=bool(context.obj)))
     handle_uvicorn_loggers("warning")
     if file is None:
@@ -467,22 +407,22 @@ def plan(
         options = chosen.part(PlanOptions)
         specs = [plan_here(_resolve(target, project, app_dir), options, written=format is Format.yaml)]
         if options.num_replicas is not None:
-            given[options.name] = {
+            overrides[options.name] = {
                 name: {"num_replicas": options.num_replicas}
                 for name in specs[0].ingresses
                 if specs[0].deployment(name).config.num_replicas == options.num_replicas
             }
     else:
         specs = [plan_application(file, application)] if application is not None else _planned(file)
-        given = {name: each.deployments for name, each in file.applications.items()}
-    included = {} if file is None else {name: each.options.include for name, each in file.applications.items()}
+        overrides = {name: in_file.deployments for name, in_file in file.applications.items()}
+    included = {} if file is None else {name: in_file.options.include for name, in_file in file.applications.items()}
     if format is not Format.json:  # `run` and `deploy` read the JSON, and warn themselves
         sentences = [sentence for spec in specs for sentence in about_data(spec, included.get(spec.name, ()))]
         for sentence in (*stream_log_warnings(specs), *dict.fromkeys(sentences)):
             print(sentence, file=sys.stderr)
     if format is Format.yaml:
         instance = InstanceOptions(**{k: v for k, v in chosen.given.items() if k in InstanceOptions.model_fields})
-        print(render(specs, instance, folder, given, included=included), end="", file=output)
+        print(render(specs, instance, folder, overrides, included=included), end="", file=output)
     elif format is Format.json:
         shown = [json.loads(spec.model_dump_json()) for spec in specs]
         print(json.dumps(shown if file is not None and application is None else shown[0], indent=2), file=output)
@@ -507,25 +447,33 @@ def status(
     """Show the applications of an instance."""
     screen = Screen()
 
-    def show(found: InstanceStatus) -> None:
-        load = client.load()
+    def show(status: InstanceStatus) -> None:
+        load = instance.load()
         if as_json:
-            print(json.dumps({**asdict(found), "load": {name: asdict(each) for name, each in load.items()}}, indent=2))
+            print(
+                json.dumps(
+                    {
+                        **asdict(status),
+                        "load": {name: asdict(deployment_load) for name, deployment_load in load.items()},
+                    },
+                    indent=2,
+                )
+            )
         else:
-            screen.status(found, load, replicas=replicas)
+            screen.status(status, load, replicas=replicas)
 
-    with _connected(context) as client:
+    with _connected(context) as instance:
         if watch:
-            _watch(client, screen, show)
+            _watch(instance.client, screen, show)
         else:
-            show(client.execute(GetStatus()))
+            show(instance.status())
 
 
 @app.command()
 def config(context: typer.Context, *, address: RunningAddress = None, admin_url: AdminURL = None) -> None:
     """Print the configuration of what runs on an instance, as an application file."""
-    with _connected(context) as client:
-        print(configuration.write(client), end="", flush=True)
+    with _connected(context) as instance:
+        print(configuration.write(instance.client), end="", flush=True)
 
 
 @app.command()
@@ -548,16 +496,16 @@ def events(
 ) -> None:
     """Show what the controller of an instance has done, and why."""
     screen = Screen()
-    with _connected(context) as client, Interrupts() as interrupts:
+    with _connected(context) as instance, Interrupts() as interrupts:
         try:
-            for found in client.events(subject, last, lambda: follow and interrupts.not_interrupted()):
-                if subject is not None and not found:  # the events of an application that was deleted are shown
-                    client.execute(GetStatus()).check_name(subject)
+            for events in instance.client.events(subject, last, lambda: follow and interrupts.not_interrupted()):
+                if subject is not None and not events:  # the events of an application that was deleted are shown
+                    instance.status().check_name(subject)
                 if as_json:
-                    for each in found:
-                        print(json.dumps(asdict(each)), flush=True)
+                    for event in events:
+                        print(json.dumps(asdict(event)), flush=True)
                 else:
-                    screen.events(found)
+                    screen.events(events)
         except InstanceEnded as error:
             screen.say(f"The events ended: {error}.")
 
@@ -585,6 +533,9 @@ def logs(
     ] = None,
     proxies: Annotated[bool, typer.Option("--proxies", help="Only records of proxies.")] = False,
     controller: Annotated[bool, typer.Option("--controller", help="Only records of the controller.")] = False,
+    revision: Annotated[
+        int | None, typer.Option(help="Only records of replicas that started in this revision.")
+    ] = None,
     last: Annotated[
         int,
         typer.Option("--last", "-n", min=1, max=MOST_RECORDS, help="Show at most so many records, the newest ones."),
@@ -604,18 +555,19 @@ def logs(
         application=application or None,
         deployment=deployment or None,
         kind="proxies" if proxies else "controller" if controller else None,
+        revision=revision,
         replica=replica,
         request_id=request_id,
         level=level,
     )
     screen = Screen()
-    with _connected(context) as client, Interrupts() as interrupts:
+    with _connected(context) as instance, Interrupts() as interrupts:
         try:
-            found = False
-            for page in client.follow_logs(query, last, lambda: follow and interrupts.not_interrupted()):
+            any_record = False
+            for page in instance.client.follow_logs(query, last, lambda: follow and interrupts.not_interrupted()):
                 screen.logs(page, as_json=as_json)
-                found = found or bool(page.records)
-            if not found:
+                any_record = any_record or bool(page.records)
+            if not any_record:
                 print("No records match.", file=sys.stderr)
         except InstanceEnded as error:
             screen.say(f"The logs ended: {error}.")
@@ -632,8 +584,8 @@ def dashboard(
     admin_url: AdminURL = None,
 ) -> None:
     """Print the address of the dashboard of an instance, and open it."""
-    with _connected(context) as client:
-        url = client.execute(GetStatus()).admin_url
+    with _connected(context) as instance:
+        url = instance.status().admin_url
     if url is None:
         raise ConfigError("the instance has no dashboard: its admin server is off, or has not started yet")
     Screen().say(f"Dashboard at {url}")
@@ -644,7 +596,21 @@ def dashboard(
 @app.command()
 def grafana() -> None:
     """Print a dashboard for Grafana with all metrics, as JSON to import."""
+    from app_toolkit.operate.grafana import dashboard as grafana_dashboard  # imports all modules that declare metrics
+
     print(json.dumps(grafana_dashboard(), indent=2))
+
+
+@app.command()
+def keys(
+    action: Annotated[Action, typer.Argument(metavar="create|list|revoke", help="What to do.")],
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the key.")] = None,
+    *,
+    file: Annotated[Path, typer.Option(help="The file of api_keys(file=...).", dir_okay=False)],
+) -> None:
+    """Create, list or revoke API keys in a file. A new key is printed, and not shown again."""
+    for line in changed_keys(action, name, file):
+        print(line)
 
 
 @app.command()
@@ -666,40 +632,46 @@ def slow(
 ) -> None:
     """Show the slowest requests of the last ten minutes, and where their time went."""
     screen = Screen()
-    with _connected(context) as client:
-        found = client.slow(subject, last)
-        if subject is not None and not found:
-            client.execute(GetStatus()).check_name(subject)
-        warnings = client.logs(LogQuery(level="warning")).records if found and not as_json else ()
+    with _connected(context) as instance:
+        requests = instance.slow(subject, last)
+        if subject is not None and not requests:
+            instance.status().check_name(subject)
+        warnings = instance.logs(LogQuery(level="warning")).records if requests and not as_json else ()
     if as_json:
-        for each in found:
-            print(json.dumps(asdict(each)))
+        for request in requests:
+            print(json.dumps(asdict(request)))
     else:
-        screen.slow(found, warnings)
+        screen.slow(requests, warnings)
 
 
-@app.command()
-def scale(
-    context: typer.Context,
-    deployment: Annotated[
-        str,
-        typer.Argument(
-            metavar="APP/DEPLOYMENT", help="The names of the application and the deployment, as `status` shows them."
-        ),
-    ],
-    number: Annotated[int, typer.Argument(metavar="N", help="The number of replicas.")],
-    *,
-    wait: Wait = False,
-    wait_timeout_s: WaitTimeoutS = WAIT_S,
-    address: RunningAddress = None,
-    admin_url: AdminURL = None,
-) -> None:
-    """Set the number of replicas of a deployment, until you deploy it again. No replica restarts."""
-    command = Scale.named(deployment, number)
-    with _connected(context) as client:
-        revision = client.execute(command)
-        if wait:
-            _wait(client, command.application, revision, wait_timeout_s)
+@contextmanager
+def _connected(context: typer.Context) -> Iterator[Instance]:
+    """Connect to the instance.
+
+    Ctrl-C ends the process. The instance continues with the operation that it has received.
+    """
+    places = {name: context.params[name] for name in ("address", "admin_url")}  # the others are those of the command
+    named = CommandLine(**{name: place for name, place in places.items() if place is not None})
+    on, address = _operated(named, resolve_options(read_project(Path.cwd()), named))
+    with connecting(address):
+        client = on.connect(address)
+    try:
+        yield Instance(client, context.params.get("wait_timeout_s", WAIT_S))
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)  # disconnecting from a cluster that does not answer takes time
+    finally:
+        client.close()
+
+
+def _change(context: typer.Context, command: Command[Any]) -> None:
+    """Send a command, and with --wait, show the progress until it has its effect."""
+    with _connected(context) as instance:
+        result = instance.change(command)
+        if outcome := command.outcome(result):
+            Screen().say(outcome)
+        if context.params.get("wait"):
+            with Screen().progress() as show:
+                instance.wait(command, result, show)
 
 
 Revision = Annotated[
@@ -730,62 +702,73 @@ def traffic(
             "member of the split copies of their calls, such as writer-v3=50. 0 ends it. You can repeat this option.",
         ),
     ] = None,
+    revision: Annotated[
+        int | None, typer.Option(help="The live revision whose split is meant. [default: the main one]")
+    ] = None,
     address: RunningAddress = None,
     admin_url: AdminURL = None,
 ) -> None:
     """Show the shares and mirrors of the live revisions, or of the members of a split, or set them."""
     application, split = parts_of(application_or_split)
-    with _connected(context) as client:
+    with _connected(context) as instance:
         if split is not None and (weights or mirror):
             members = _numbers(weights or (), str, "MEMBER=WEIGHT, such as writer-v2=10")
-            copies = _shares(mirror, str, "MEMBER=PERCENT, such as writer-v3=50")
-            client.execute(SetSplit.named(application_or_split, members, copies))
+            copied = _numbers(mirror or (), str, "MEMBER=PERCENT, such as writer-v3=50")
+            instance.change(SetSplit(application_or_split, members, copied, revision))
         elif weights or mirror:
             revisions = _numbers(weights or (), int, "REVISION=WEIGHT, such as 13=10")
-            client.execute(SetTraffic(application, revisions, _shares(mirror, int, "REVISION=PERCENT, such as 13=50")))
-        found = _application(client, application)
+            mirrored = _numbers(mirror or (), int, "REVISION=PERCENT, such as 13=50")
+            instance.change(SetTraffic(application, revisions, mirrored))
+        shown_application = _application(instance, application)
         screen = Screen()
         if split is not None:
-            shown = found.split(split)
+            shown_application = _live(shown_application, revision)
+            shown = shown_application.split(split)
             screen.splits([shown])
             if shown.mirrors:
-                load = client.load()
-                main = ApplicationKey.parse(application)
-                names = {each: main.replica_set(each).name for each in shown.mirrors}
-                screen.mirrors({each: load[name].mirrored_calls for each, name in names.items() if name in load})
+                load = instance.load()
+                names = {
+                    mirror_name: shown_application.key.replica_set(mirror_name).name for mirror_name in shown.mirrors
+                }
+                screen.mirrors(
+                    {mirror_name: load[name].mirrored_calls for mirror_name, name in names.items() if name in load}
+                )
             return
-        screen.traffic(found)
-        if mirrors := [each.revision for each in found.traffic if each.mirror]:
-            load, main = client.load(), ApplicationKey.parse(application)
-            screen.mirrors({f"{each}": mirrored_to(main.candidate(each), load) for each in mirrors})
+        screen.traffic(shown_application)
+        if mirrors := [live.revision for live in shown_application.traffic if live.mirror]:
+            load = instance.load()
+            screen.mirrors({f"{number}": mirrored_to(_live(shown_application, number).key, load) for number in mirrors})
 
 
-def _application(client: Client, name: str) -> ApplicationStatus:
-    status = client.execute(GetStatus())
-    found = status.application(name)
-    if found is None:
-        names = [each.name for each in status.applications]
+def _application(instance: Instance, name: str) -> ApplicationStatus:
+    status = instance.status()
+    application = status.application(name)
+    if application is None:
+        names = [named.name for named in status.applications]
         raise ConfigError(f"there is no application {name!r}{nearest(name, names)}")
-    return found
+    return application
 
 
-def _shares(percentages: Sequence[str] | None, name_of: Callable[[str], T], form: str) -> dict[T, float]:
-    """Return the shares by name. Raises `ConfigError` as `_numbers` does."""
-    return {name: percent / 100 for name, percent in _numbers(percentages or (), name_of, form).items()}
+def _live(application: ApplicationStatus, revision: int | None) -> ApplicationStatus:
+    """Return the status of a live revision; None: of the main one. Raises `ConfigError` if it is not live."""
+    live = application if revision is None else application.live(revision)
+    if live is None:
+        raise ConfigError(f"application {application.name!r} has no live revision {revision}")
+    return live
 
 
 def _numbers(texts: Sequence[str], name_of: Callable[[str], T], form: str) -> dict[T, float]:
     """Return the numbers by name. Raises `ConfigError` if a text has another form, or a name is there twice."""
-    found: dict[T, float] = {}
+    numbers: dict[T, float] = {}
     for text in texts:
         name, _, number = text.partition("=")
         try:
-            found[name_of(name)] = float(number)
+            numbers[name_of(name)] = float(number)
         except ValueError:
             raise ConfigError(f"{text!r} should be {form}") from None
-    if len(found) < len(texts):
+    if len(numbers) < len(texts):
         raise ConfigError(f"a {form.partition('=')[0].lower()} is named twice: {' '.join(texts)}")
-    return found
+    return numbers
 
 
 @app.command()
@@ -828,100 +811,78 @@ def rollout(
 
     It begins with any of --steps, --every, --guard and --min-requests.
     """
-    plan = None
-    if any(each is not None for each in (steps, every, guard, min_requests)):
-        plan = plan_release(
+    release = None
+    if any(option is not None for option in (steps, every, guard, min_requests)):
+        release = BeginRelease(
+            application,
+            revision,
             STEPS if steps is None else read_steps(steps),
             EVERY if every is None else every,
             guard or GUARDS,
             MIN_REQUESTS if min_requests is None else min_requests,
         )
-    if (plan is not None) + pause + resume > 1:
+    if (release is not None) + pause + resume > 1:
         raise ConfigError("--pause, --resume and the options of a new release exclude each other")
-    with _connected(context) as client:
-        if plan is not None:
-            client.execute(BeginRelease(application, plan, revision))
+    with _connected(context) as instance:
+        if release is not None:
+            instance.change(release)
         elif pause or resume:
-            client.execute(PauseRelease(application, paused=pause))
-        found = _application(client, application)
-        if found.canary is None:
+            instance.change(PauseRelease(application, paused=pause))
+        status = _application(instance, application)
+        if status.canary is None:
             raise ConfigError(f"application {application!r} has no canary release; begin one with --steps")
-        Screen().canary(found.canary)
+        Screen().canary(status.canary)
 
 
-@app.command()
-def promote(
-    context: typer.Context,
-    application: ApplicationArgument,
-    revision: Revision = None,
-    *,
-    wait: Wait = False,
-    wait_timeout_s: WaitTimeoutS = WAIT_S,
-    address: RunningAddress = None,
-    admin_url: AdminURL = None,
-) -> None:
-    """Send all requests to a live revision, and make it the main revision of its application."""
-    with _connected(context) as client:
-        number = client.execute(Promote(application, revision))
-        Screen().say(f"application {application} becomes revision {number}")
-        if wait:
-            _wait(client, application, number, wait_timeout_s)
+add_commands(app, _change)
 
 
-@app.command()
-def abort(
+@app.command(help=summary(GetHistory))
+def history(
     context: typer.Context,
     application: ApplicationArgument,
     *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each revision as one line of JSON.")] = False,
     address: RunningAddress = None,
     admin_url: AdminURL = None,
 ) -> None:
-    """Send all requests to the main revision of an application, and remove its other live revisions."""
-    with _connected(context) as client:
-        client.execute(Abort(application))
+    with _connected(context) as instance:
+        revisions = instance.history(application)
+    if as_json:
+        for revision in revisions:
+            print(json.dumps(asdict(revision)))
+    else:
+        HistoryScreen().revisions(revisions)
 
 
-@app.command()
-def rollback(
-    context: typer.Context,
-    application: ApplicationArgument,
-    *,
-    wait: Wait = False,
-    wait_timeout_s: WaitTimeoutS = WAIT_S,
-    address: RunningAddress = None,
-    admin_url: AdminURL = None,
-) -> None:
-    """Return to the last stable revision of an application."""
-    with _connected(context) as client:
-        reverted = client.rollback(application)
-        Screen().say(str(reverted))
-        if wait:
-            _wait(client, application, reverted.revision, wait_timeout_s)
-
-
-@app.command()
+@app.command(help=summary(Delete))
 def delete(
     context: typer.Context,
     named: Annotated[
         str, typer.Argument(metavar="APP[/DEPLOYMENT]", help="The name of an application, or of one deployment of it.")
     ],
     *,
+    revision: Annotated[
+        int | None,
+        typer.Option(
+            help="Another live revision than the main one, or the one with the deployment. [default: the whole "
+            "application, or the deployment of the main revision]"
+        ),
+    ] = None,
     address: RunningAddress = None,
     admin_url: AdminURL = None,
 ) -> None:
-    """Drain and delete an application, or one deployment of it. Other applications are not affected."""
-    command = Delete.named(named)
-    with _connected(context) as client:
-        client.execute(command)
+    operation = Delete(named, revision)
+    with _connected(context) as instance:
+        instance.change(operation)
         with Screen().waiting("Draining."):
-            client.wait_until_gone(command)
+            instance.wait(operation, None)
 
 
-@app.command()
+@app.command(help=summary(Shutdown))
 def shutdown(context: typer.Context, *, address: RunningAddress = None, admin_url: AdminURL = None) -> None:
-    """Drain and delete all applications, and end the instance. A Ray cluster stays."""
-    with _connected(context) as client, Screen().waiting("Draining."):
-        client.shutdown()
+    with _connected(context) as instance, Screen().waiting("Draining."):
+        instance.shutdown()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -941,39 +902,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(ConfigError.exit_code)
 
 
-@contextmanager
-def _connected(context: typer.Context) -> Iterator[Client]:
-    """Connect to the instance.
-
-    Ctrl-C ends the process. The instance continues with the operation that it has received.
-    """
-    client = connect(context)
-    try:
-        yield client
-    except KeyboardInterrupt:
-        os._exit(128 + signal.SIGINT)  # disconnecting from a cluster that does not answer takes time
-    finally:
-        client.close()
-
-
-def connect(context: typer.Context) -> Client:
-    on, address = _operated(context, _chosen(context, read_project(Path.cwd())))
-    on.check(address)
-    with connecting(address):
-        return on.connect(address)
-
-
-def _operated(context: typer.Context, chosen: Options) -> tuple[Engine, str]:
+def _operated(named: CommandLine, chosen: Options) -> tuple[Engine, str]:
     """Return how a command reaches the instance that it operates, and at which address.
 
     Raises `ConfigError` if the command line has the address of an instance and that of an admin API.
     """
-    given = _given(context)
-    if "address" in given and "admin_url" in given:
+    if named.address is not None and named.admin_url is not None:
         raise ConfigError("--address and --admin-url exclude each other")
-    if chosen.admin_url is None or "address" in given:
-        return engine(address=chosen.address), chosen.address or "auto"
-    return engine(chosen.admin_url), chosen.admin_url
+    on, address = reach(chosen, named)
+    return on, address or chosen.address or "auto"
 
 
 def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None]) -> None:
@@ -988,11 +925,6 @@ def _watch(client: Client, screen: Screen, show: Callable[[InstanceStatus], None
                 shown = status.change
         except InstanceEnded as error:
             screen.say(f"The watch ended: {error}.")
-
-
-def _wait(client: Client, application: str, revision: int, timeout_s: float) -> None:
-    with Screen().progress() as show:
-        client.wait_until_serving({application: revision}, timeout_s, show)
 
 
 def _served(
@@ -1039,10 +971,10 @@ def _chosen(context: typer.Context, project: Project, file: ConfigFile | None = 
 
 def _given(context: typer.Context) -> dict[str, Any]:
     """Return the options that are set on the command line."""
-    given = {
+    options = {
         name: value for name, value in context.params.items() if name in CommandLine.model_fields and value is not None
     }
-    return {**given, "access_log": False} if context.params.get("no_access_log") else given
+    return {**options, "access_log": False} if context.params.get("no_access_log") else options
 
 
 def _file(context: typer.Context, target: str | None, project: Project, *, rest: bool = False) -> ConfigFile | None:

@@ -33,7 +33,7 @@ class Template:
 
 def templates() -> dict[str, Template]:
     """Return the templates by name."""
-    folder = next(each for each in FOLDERS if (each / "cookiecutter.json").is_file())
+    folder = next(candidate for candidate in FOLDERS if (candidate / "cookiecutter.json").is_file())
     listed = json.loads((folder / "cookiecutter.json").read_text("utf-8"))["templates"]
     return {name: _read(name, entry["description"], folder / entry["path"]) for name, entry in listed.items()}
 
@@ -62,12 +62,12 @@ def create_project(name: str | None, words: Sequence[str], output_dir: Path, *, 
         from cookiecutter.main import cookiecutter
     except ImportError as error:
         raise ConfigError("`new` needs the package cookiecutter: pip install 'app-toolkit[new]'") from error
-    known = templates()
+    by_name = templates()
     if name is None:
         if not ask:
-            raise ConfigError(f"--no-input needs the name of a template: {', '.join(known)}")
-        name = _ask_template(known)
-    template = choose(known, name)
+            raise ConfigError(f"--no-input needs the name of a template: {', '.join(by_name)}")
+        name = _ask_template(by_name)
+    template = choose(by_name, name)
     answers = read_answers(template, words)
     if ask:
         answers |= _ask(template, answers)
@@ -88,15 +88,15 @@ def create_project(name: str | None, words: Sequence[str], output_dir: Path, *, 
     return Path(made)
 
 
-def choose(known: Mapping[str, Template], name: str) -> Template:
+def choose(by_name: Mapping[str, Template], name: str) -> Template:
     """Return the template of this name.
 
     Raises:
         ConfigError: There is none.
     """
-    if name not in known:
-        raise ConfigError(f"there is no template {name!r}{_nearest(name, known)}: choose from {', '.join(known)}")
-    return known[name]
+    if name not in by_name:
+        raise ConfigError(f"there is no template {name!r}{_nearest(name, by_name)}: choose from {', '.join(by_name)}")
+    return by_name[name]
 
 
 def read_answers(template: Template, words: Sequence[str]) -> dict[str, str]:
@@ -111,8 +111,8 @@ def read_answers(template: Template, words: Sequence[str]) -> dict[str, str]:
         if not equals:
             raise ConfigError(f"{word!r} is no answer: write NAME=VALUE, such as project_name='My API'")
         if name not in template.questions:
-            near, known = _nearest(name, template.questions), ", ".join(template.questions)
-            raise ConfigError(f"the template {template.name} has no answer {name!r}{near}: it has {known}")
+            near, names = _nearest(name, template.questions), ", ".join(template.questions)
+            raise ConfigError(f"the template {template.name} has no answer {name!r}{near}: it has {names}")
         choices = template.questions[name]
         if isinstance(choices, list) and value not in choices:
             raise ConfigError(f"{name} = {value!r}: choose from {', '.join(choices)}")
@@ -122,16 +122,16 @@ def read_answers(template: Template, words: Sequence[str]) -> dict[str, str]:
     return answers
 
 
-def _nearest(name: str, known: Mapping[str, Any]) -> str:
-    near = get_close_matches(name, known, n=1)
+def _nearest(name: str, names: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, names, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def _ask_template(known: Mapping[str, Template]) -> str:
+def _ask_template(by_name: Mapping[str, Template]) -> str:
     from cookiecutter.prompt import read_user_choice
 
-    lines = {each.name: f"{each.name}: {each.description}" for each in known.values()}
-    return str(read_user_choice("template", list(known), {"template": {"__prompt__": "Which template?", **lines}}))
+    lines = {template.name: f"{template.name}: {template.description}" for template in by_name.values()}
+    return str(read_user_choice("template", list(by_name), {"template": {"__prompt__": "Which template?", **lines}}))
 
 
 def _ask(template: Template, answers: Mapping[str, str]) -> dict[str, str]:

@@ -14,15 +14,15 @@ from typing import TextIO
 
 from app_toolkit.cli.forked import ForkedCommand
 from app_toolkit.cli.target import Target, load
-from app_toolkit.client.client import CANCEL_POLL_S, Planning
 from app_toolkit.config.files import ConfigFile
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.core.traffic import with_split
+from app_toolkit.control.traffic import with_split
+from app_toolkit.declare.planning import plan
 from app_toolkit.errors import ConfigError, OverrideError, PlanningError, TargetError
 from app_toolkit.host.data_folder import use_data_of_project
 from app_toolkit.interfaces import Deployable
-from app_toolkit.planning import plan
+from app_toolkit.operate.client import CANCEL_POLL_S, Planning
 from app_toolkit.types import ASGIApp
 from app_toolkit.userapp.ending import descendants, end_processes
 
@@ -42,7 +42,7 @@ def plan_here(target: Target, options: PlanOptions, *, written: bool = False) ->
         target=where,
         app_dir=str(target.app_dir),
         overrides={} if written else None,
-        **options.model_dump(),
+        **options.keywords,
     )
 
 
@@ -78,9 +78,7 @@ def application_here(file: ConfigFile, name: str) -> tuple[ASGIApp | Deployable,
             app_dir=application.app_dir,
             name=name,
             route_prefix=application.options.route_prefix,
-            stream_log=application.options.stream_log,
-            loop=application.options.loop,
-            logging_config=application.logging_config,
+            config=application.config,
             working_dir=application.working_dir,
             overrides=application.deployments,
         )
@@ -168,11 +166,11 @@ def planning_of(
     target: str | None, app_dir: Path | None, options: PlanOptions, fork: Callable[[], None] | None = None
 ) -> PlanCommand:
     """Start planning one app with these options. `fork`: as of `PlanCommand`."""
-    arguments = ["--name", options.name, "--route-prefix", options.route_prefix, "--loop", options.loop]
-    if options.num_replicas is not None:
-        arguments += ["--num-replicas", str(options.num_replicas)]
-    if options.stream_log is not None:
-        arguments += ["--stream-log", options.stream_log]
+    arguments = [
+        word
+        for name, value in options.model_dump(exclude_none=True).items()
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
     if app_dir is not None:
         arguments += ["--app-dir", str(app_dir)]
     return PlanCommand(target or "the app", arguments if target is None else [*arguments, "--", target], fork)

@@ -15,7 +15,7 @@ from app_toolkit.config.fields import by_name, description, parts
 from app_toolkit.config.files import ApplicationOptions
 from app_toolkit.config.models import UNINTERPRETED, ClassConfig, DeploymentConfig, Policy
 from app_toolkit.config.options import InstanceOptions
-from app_toolkit.deployment import OF_INGRESSES
+from app_toolkit.declare.deployment import OF_INGRESSES
 
 NONE = "–"
 
@@ -129,15 +129,15 @@ def _should_be(schema: Mapping[str, Any], field: FieldInfo) -> str:
     bounds = [
         f"{word} {bound:,}"
         for name, word in words
-        for each in field.metadata
-        if (bound := getattr(each, name, None)) is not None
+        for item in field.metadata
+        if (bound := getattr(item, name, None)) is not None
     ]
     return " ".join([f"{kinds}," if bounds and "or" in kinds.split() else kinds, *bounds])
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
     if "enum" in schema or "const" in schema:
-        return ", ".join(f"`{each}`" for each in schema.get("enum", [schema.get("const")]))
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     words = {"boolean": "true or false", "string": "text", "object": "table", "array": "list"}
     kind: str = schema.get("type", "any value")
     return words.get(kind, kind)

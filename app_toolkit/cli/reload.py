@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from app_toolkit import launch
 from app_toolkit.cli.screen import Screen, report
-from app_toolkit.client.client import Client
-from app_toolkit.client.progress import ended, is_serving
-from app_toolkit.core.status import InstanceStatus
+from app_toolkit.control.status import InstanceStatus
 from app_toolkit.errors import Superseded, ToolkitError
-from app_toolkit.launch import Manifest
+from app_toolkit.operate import launch
+from app_toolkit.operate.client import Client
+from app_toolkit.operate.launch import Manifest
+from app_toolkit.operate.progress import ended, is_serving
 
 POLL_MS = 200
 """Milliseconds between two checks whether to stop watching files."""

@@ -7,24 +7,24 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
-from app_toolkit import launch
 from app_toolkit.cli.plan import plan_application, plan_each, plan_here, planning_of, plannings_of, results
 from app_toolkit.cli.reload import Reloading
 from app_toolkit.cli.screen import Screen, report
 from app_toolkit.cli.target import resolve
-from app_toolkit.client.client import Client, Engine, Planning
-from app_toolkit.client.interrupts import Interrupts
-from app_toolkit.client.progress import ended, is_serving, rows, serving_at
 from app_toolkit.config.files import ConfigFile, applied
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.config.project import read_project
 from app_toolkit.config.settings import start_options
-from app_toolkit.core.status import InstanceStatus
+from app_toolkit.control.status import InstanceStatus
+from app_toolkit.declare.planning import shared_logs, stream_log_warnings, with_sources
 from app_toolkit.engines.processes import machine
 from app_toolkit.errors import ConfigError, InstanceEnded, ToolkitError
-from app_toolkit.launch import Manifest
-from app_toolkit.planning import shared_logs, stream_log_warnings, with_sources
+from app_toolkit.host.interrupts import Interrupts
+from app_toolkit.operate import launch
+from app_toolkit.operate.client import Client, Engine, Planning
+from app_toolkit.operate.launch import Manifest
+from app_toolkit.operate.progress import ended, is_serving, rows, serving_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +173,11 @@ def _deploy_and_serve(
             has_served = serving
             if not (serving or interrupts.asked):
                 for name, revision in revisions.items():
-                    found = status.application(name)
-                    if found is not None and found.revision > revision:  # for example, it was scaled meanwhile
-                        revisions[name] = revision = found.revision
+                    application = status.application(name)
+                    if (
+                        application is not None and application.revision > revision
+                    ):  # for example, it was scaled meanwhile
+                        revisions[name] = revision = application.revision
                     if error := ended(status, name, revision):
                         raise error
                 if serving := is_serving(status, names):

@@ -11,16 +11,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app_toolkit.client.interrupts import discard_output
-from app_toolkit.client.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 from app_toolkit.config.models import ApplicationSpec, DeploymentConfig, SplitSpec
 from app_toolkit.config.options import StartOptions
-from app_toolkit.core.diff import Diff, Effect
-from app_toolkit.core.identity import ApplicationKey, ReplicaSetKey, application_of, proxy_set_of
-from app_toolkit.core.logs import LoggedRecord, LogPage
-from app_toolkit.core.slow import SlowRequest
-from app_toolkit.core.stalls import WARN_AFTER_S, WATCHDOG, Blocked
-from app_toolkit.core.status import (
+from app_toolkit.contract.identity import ReplicaSetKey, proxy_set_of
+from app_toolkit.contract.mirror_counts import Difference, MirrorCounts
+from app_toolkit.control.diff import Diff, Effect
+from app_toolkit.control.status import (
     FAILED,
     HEALTHY,
     UNHEALTHY,
@@ -33,11 +29,15 @@ from app_toolkit.core.status import (
     SplitStatus,
     TrafficStatus,
 )
-from app_toolkit.core.traffic import Difference, MirrorCounts
 from app_toolkit.errors import ToolkitError
+from app_toolkit.host.interrupts import discard_output
 from app_toolkit.observability.event_log import LoggedEvent
 from app_toolkit.observability.log_formats import shown
+from app_toolkit.observability.log_query import LoggedRecord, LogPage
 from app_toolkit.observability.records import OK
+from app_toolkit.observability.slowest import SlowRequest
+from app_toolkit.observability.stalls import WARN_AFTER_S, WATCHDOG, Blocked
+from app_toolkit.operate.progress import SHOWN_LINES, SHOWN_NODE, Row, rolled_back, rows
 
 COLOURS = {HEALTHY: "green", FAILED: "red", UNHEALTHY: "red", WAITING: "yellow"}
 
@@ -118,13 +118,15 @@ class Screen:
         self.say(f"application {spec.name} ({spec.target} from {spec.app_dir}){where}{log}")
         deployments = [
             (
-                each.config.name + (" (default)" if each.config.name == spec.default else ""),
-                each.kind,
-                _replicas(each.config),
-                str(each.config.max_ongoing_requests),
-                str(sum(route.owner == each.config.name for route in spec.routes)) if each.kind == "ingress" else "",
+                deployment.config.name + (" (default)" if deployment.config.name == spec.default else ""),
+                deployment.kind,
+                _replicas(deployment.config),
+                str(deployment.config.max_ongoing_requests),
+                str(sum(route.owner == deployment.config.name for route in spec.routes))
+                if deployment.kind == "ingress"
+                else "",
             )
-            for each in spec.deployments
+            for deployment in spec.deployments
         ]
         self._rows(("deployment", "kind", "replicas", "max ongoing requests", "routes"), deployments)
         routes = [
@@ -145,10 +147,14 @@ class Screen:
             changes = ["no changes"]
         at = f" at {route_prefix}" if route_prefix is not None else ""
         self.say(f"application {difference.name}{at}" + (f": {', '.join(changes)}" if changes else ""))
-        for each in difference.deployments:
-            why = ", ".join(map(str, each.changes))
-            effect = each.effect if each.effect in (Effect.KEPT, Effect.UNCHANGED) else f"will be {each.effect}"
-            self.say(f"  {each.name}: {effect}" + (f" ({why})" if why else ""))
+        for deployment in difference.deployments:
+            why = ", ".join(map(str, deployment.changes))
+            effect = (
+                deployment.effect
+                if deployment.effect in (Effect.KEPT, Effect.UNCHANGED)
+                else f"will be {deployment.effect}"
+            )
+            self.say(f"  {deployment.name}: {effect}" + (f" ({why})" if why else ""))
 
     def status(self, status: InstanceStatus, load: Mapping[str, Load], *, replicas: bool = False) -> None:
         """Show every application with its proxies and deployments, a line for each, and the load of the deployments.
@@ -161,23 +167,20 @@ class Screen:
                 self.say(f"  {error}")
                 for note in getattr(error, "__notes__", ()):
                     self._traceback(note.splitlines())
+            for name, text, since in application.facts.shown:
+                when = "" if since is None else f" since {datetime.fromtimestamp(since).isoformat(' ', 'minutes')}"
+                self.say(f"  {name}{when}: {text}")
             if application.traffic:
                 self.traffic(application)
             elif application.canary is not None and application.canary.outcome == "returned":
                 self.canary(application.canary)
-            self.splits(application.splits)
-            found = rows(status, [application.name])
-            key = ApplicationKey.parse(application.name)
-            ours = {name: each for name, each in load.items() if application_of(name) == key}
-            if self._console.is_terminal:
-                self._console.print(_table(found, ours))
-            for row in found:
-                if not self._console.is_terminal:
-                    self.say(f"  {row}")
-                if replicas or row.replica_set.status != HEALTHY:
-                    self._replicas(row.replica_set, load)
-            self._loads(ours)
-            self._targets(application)
+            self._live(rows(status, [application.name]), application, load, replicas=replicas)
+            for traffic in application.traffic[1:]:
+                live = application.live(traffic.revision)
+                if live is not None:
+                    self.say(f"  revision {live.revision}:")
+                    live_rows = [Row(replica_set.key.deployment, replica_set) for replica_set in live.deployments]
+                    self._live(live_rows, live, load, replicas=replicas)
         if not status.applications:
             self.say("no applications")
         of_start = {name: status.options[name] for name in StartOptions.model_fields if name in status.options}
@@ -188,18 +191,33 @@ class Screen:
         elif status.admin_failure is not None:
             self.say(f"no dashboard: {status.admin_failure}")
 
+    def _live(self, rows: Sequence[Row], live: ApplicationStatus, load: Mapping[str, Load], *, replicas: bool) -> None:
+        """Show rows of a live revision, the load of its deployments, and its splits. `replicas`: as of `status`."""
+        self.splits(live.splits)
+        keys = [replica_set.key.name for replica_set in live.deployments]
+        ours = {key: load[key] for key in keys if key in load}
+        if self._console.is_terminal:
+            self._console.print(_table(rows, ours))
+        for row in rows:
+            if not self._console.is_terminal:
+                self.say(f"  {row}")
+            if replicas or row.replica_set.status != HEALTHY:
+                self._replicas(row.replica_set, load)
+        self._loads(ours)
+        self._targets(live)
+
     def traffic(self, application: ApplicationStatus) -> None:
         """Show the live revisions of an application and their shares of the requests."""
         live = application.traffic or (TrafficStatus(application.serving_revision or application.revision, 1.0, 1.0),)
         lines = [
             (
-                f"{each.revision}",
-                f"{100 * each.share:.4g} %",
-                f"{100 * each.mirror:.4g} %" if each.mirror else "",
-                each.tag or "",
-                _state(each),
+                f"{revision.revision}",
+                f"{100 * revision.share:.4g} %",
+                f"{100 * revision.mirror:.4g} %" if revision.mirror else "",
+                revision.tag or "",
+                revision.state,
             )
-            for each in live
+            for revision in live
         ]
         self._rows(("revision", "traffic", "mirror", "tag", "state"), lines)
         if application.canary is not None:
@@ -221,15 +239,15 @@ class Screen:
         heads = ("mirrored to", "completed", "dropped", "too large", "failed")
         compared_heads = ("compared", "different status", "different body", "primary", "mirror")
         self._rows((*heads, *compared_heads), lines)
-        for each in differences:
+        for difference in differences:
             primary, mirror = (
                 f"{status}, {size} bytes, {1_000 * seconds:.1f} ms"
                 for status, size, seconds in (
-                    (each.primary_status, each.primary_bytes, each.primary_s),
-                    (each.mirror_status, each.mirror_bytes, each.mirror_s),
+                    (difference.primary_status, difference.primary_bytes, difference.primary_s),
+                    (difference.mirror_status, difference.mirror_bytes, difference.mirror_s),
                 )
             )
-            self.say(f"  {each.request} ({each.request_id}): {primary}; mirror: {mirror}")
+            self.say(f"  {difference.request} ({difference.request_id}): {primary}; mirror: {mirror}")
 
     def canary(self, canary: CanaryStatus) -> None:
         """Show how far a canary release is, and the requests of both revisions in its present step."""
@@ -264,11 +282,11 @@ class Screen:
     def events(self, events: Iterable[LoggedEvent]) -> None:
         """Show events of the controller, each with the time of this machine."""
         now = datetime.now()
-        for each in events:
-            at = (now - timedelta(seconds=each.age_s)).isoformat(" ", "seconds")
-            first, *rest = (each.cause or "").splitlines() or [""]
-            what = "  ".join(filter(None, (at, each.subject or "instance", each.name, each.replica or "")))
-            if (processes := proxy_set_of(each.subject)) is not None:
+        for event in events:
+            at = (now - timedelta(seconds=event.age_s)).isoformat(" ", "seconds")
+            first, *rest = (event.cause or "").splitlines() or [""]
+            what = "  ".join(filter(None, (at, event.subject or "instance", event.name, event.replica or "")))
+            if (processes := proxy_set_of(event.subject)) is not None:
                 what = what.replace(processes.node, processes.node[:SHOWN_NODE])
             self.say(f"{what}: {_printable(first)}" if first else what)
             self._traceback(map(_printable, rest))
@@ -298,7 +316,8 @@ class Screen:
         self._rows(heads[:width], [line[:width] for line in lines])
 
     def _replicas(self, replica_set: ReplicaSetStatus, load: Mapping[str, Load]) -> None:
-        ongoing = load[replica_set.name].replicas if replica_set.name in load else {}
+        of_replicas = load.get(replica_set.key.name) if "/" in replica_set.name else None
+        ongoing = {} if of_replicas is None else of_replicas.replicas
         for replica in replica_set.replicas:
             parts = [f"{replica.phase} for {replica.age_s:.0f} s"]
             if replica.unhealthy is not None:
@@ -325,13 +344,22 @@ class Screen:
             lines = [
                 (
                     ReplicaSetKey.parse(name).deployment,
-                    *map(str, (each.proxies, each.handles, each.ongoing, each.buffered, each.streams)),
+                    *map(
+                        str,
+                        (
+                            deployment_load.proxies,
+                            deployment_load.handles,
+                            deployment_load.ongoing,
+                            deployment_load.buffered,
+                            deployment_load.streams,
+                        ),
+                    ),
                 )
-                for name, each in load.items()
+                for name, deployment_load in load.items()
             ]
             self._rows(("requests for", *places), lines)
-        for name, each in load.items():
-            for process, limits in each.reached.items():
+        for name, deployment_load in load.items():
+            for process, limits in deployment_load.reached.items():
                 self.say(f"  {ReplicaSetKey.parse(name).deployment}: {process} has reached {limits}")
 
     def _targets(self, application: ApplicationStatus) -> None:
@@ -379,12 +407,14 @@ class Screen:
 
 def _printable(line: str) -> str:
     """Return a line whose control characters are escaped. A message of user code may have any."""
-    return "".join(each if each.isprintable() or each == "\t" else ascii(each)[1:-1] for each in line)
+    return "".join(
+        character if character.isprintable() or character == "\t" else ascii(character)[1:-1] for character in line
+    )
 
 
 def _slow_line(request: SlowRequest, indent: str = "") -> tuple[str, ...]:
     what = f"call {request.method}" if request.kind == "call" else f"{request.method} {request.path}"
-    attempts = [f"{each.result} {_ms(each.seconds)}" for each in request.attempts]
+    attempts = [f"{attempt.result} {_ms(attempt.seconds)}" for attempt in request.attempts]
     stages = (request.body_s, request.queued_s), (request.app_s, request.response_s)
     return (
         datetime.fromtimestamp(request.at).isoformat(" ", "milliseconds"),
@@ -427,13 +457,7 @@ def _where(application: ApplicationStatus, url: str | None) -> str:
     return f" at {prefix if url is None else url + prefix.rstrip('/')}, revision {revision}"
 
 
-def _state(live: TrafficStatus) -> str:
-    if live.is_removed:
-        return "being removed"
-    return "ready" if live.is_ready else f"starts, then {100 * live.planned:.4g} %"
-
-
-def _table(found: Sequence[Row], load: Mapping[str, Load]) -> Table:
+def _table(rows: Sequence[Row], load: Mapping[str, Load]) -> Table:
     """Return the table of the proxies and deployments of one application, for a terminal."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for head, side in (("", "left"), ("status", "left"), ("running", "right"), ("restarts", "right")):
@@ -441,9 +465,14 @@ def _table(found: Sequence[Row], load: Mapping[str, Load]) -> Table:
     for head in ("ongoing", "waiting", "streams"):
         table.add_column(head, justify="right")
     table.add_column("")
-    for row in found:
-        replica_set, each = row.replica_set, load.get(row.replica_set.name)
-        requests = ("", "", "") if each is None else (each.ongoing, each.proxies + each.handles, each.streams)
+    for row in rows:
+        replica_set = row.replica_set
+        row_load = load.get(replica_set.key.name) if "/" in replica_set.name else None
+        requests = (
+            ("", "", "")
+            if row_load is None
+            else (row_load.ongoing, row_load.proxies + row_load.handles, row_load.streams)
+        )
         cells = (f"{replica_set.running}/{replica_set.target}", str(replica_set.restarts or ""), *map(str, requests))
         table.add_row(Text(row.name), _status(replica_set), *cells, Text(replica_set.reason))
     return table

@@ -66,14 +66,14 @@ def load(target: Target) -> tuple[ASGIApp | Deployable, str]:
     attach_fields()  # the app may configure logging and log while it is imported
     module = _import(target)
     attribute = target.attribute or _find(module)
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             raise TargetError(f"the module {target.module!r} ({module.__file__}) {has_no(module, attribute)}") from None
     where = f"{target.module}:{attribute}"
-    return served(found, where), where
+    return served(value, where), where
 
 
 def _discovered(folder: Path) -> str:

@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from threading import Thread
 
-from app_toolkit import launch
 from app_toolkit.cli.plan import results
 from app_toolkit.cli.run import RunOptions, manifest_of, plannings
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.client import Client, Engine, Planning
-from app_toolkit.client.commands import Listen
-from app_toolkit.client.progress import is_serving, rows, serving_at
 from app_toolkit.config.models import ApplicationSpec
-from app_toolkit.core.status import InstanceStatus
+from app_toolkit.control.operations import Listen
+from app_toolkit.control.status import InstanceStatus
 from app_toolkit.errors import InstanceEnded
+from app_toolkit.operate import launch
+from app_toolkit.operate.client import Client, Engine, Planning
+from app_toolkit.operate.progress import is_serving, rows, serving_at
 
 INTERRUPTED = 130
 """The exit code of a program that a Ctrl-C has ended."""
@@ -77,5 +77,5 @@ def down(engine: Engine, address: str | None, screen: Screen) -> None:
         ending.start()
         with screen.progress() as show, suppress(InstanceEnded):
             for status in client.watch():
-                show(rows(status, [each.name for each in status.applications]))
+                show(rows(status, [application.name for application in status.applications]))
         ending.join()

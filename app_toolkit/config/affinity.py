@@ -42,7 +42,7 @@ def _key_source(entry: str) -> KeySource:
         return KeySource("client")
     if entry == "cookie":
         return KeySource("own_cookie")
-    where = next((each for each in _NAMED if each == word), None)
+    where = next((kind for kind in _NAMED if kind == word), None)
     if where is None or not name:
         raise ValueError("should be header:NAME, query:NAME, cookie:NAME, cookie or client")
     if where == "header":

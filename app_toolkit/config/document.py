@@ -129,20 +129,20 @@ class _NodeReader:
             self._around.remove(id(node))
 
     def _mapping(self, node: Any, place: Place) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "this"
                 self._report(line, f"{shown} is a key, and keys are text: put it in quotes")
                 continue
-            there = (*place, key.value)
-            if key.value in found:
-                self._report(line, f"{'.'.join(there)} appears twice, first on line {self.lines[there]}")
+            key_place = (*place, key.value)
+            if key.value in values:
+                self._report(line, f"{'.'.join(key_place)} appears twice, first on line {self.lines[key_place]}")
                 continue
-            self.lines[there] = line
-            found[key.value] = self.value(value, there)
-        return found
+            self.lines[key_place] = line
+            values[key.value] = self.value(value, key_place)
+        return values
 
     def _scalar(self, text: str, kind: str, line: int) -> Any:
         try:

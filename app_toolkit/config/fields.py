@@ -3,7 +3,8 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from typing import Any, get_args, get_origin
@@ -11,8 +12,6 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-
-from app_toolkit.config.suggestions import suggestion
 
 _STEM = r"[^\s.:/\\]([^.:/\\]*[^\s.:/\\])?"
 MODULE = rf"{_STEM}(\.{_STEM})*"
@@ -48,13 +47,21 @@ def sentence(
 
 
 def _instead(place: tuple[int | str, ...], model: type[BaseModel], beside: Collection[str]) -> str:
-    """Suggest another option for the unknown one at this place in `model`."""
+    """Return what to append to the message about the unknown option at this place in `model`, or ""."""
     *around, option = place
     for name in around:
         field = model.model_fields.get(str(name))
         model = (parts(field) if field is not None else None) or model
-    inner = {name: found.model_fields for name, field in model.model_fields.items() if (found := parts(field))}
-    return suggestion(str(option), [*model.model_fields, *(beside if not around else ())], inner)
+    for name, field in model.model_fields.items():
+        inner = parts(field)
+        if inner is not None and option in inner.model_fields:
+            return f"; it belongs in {name!r}"
+    return nearest(str(option), [*model.model_fields, *(beside if not around else ())])
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the nearest of `names`, to append to the message that there is no `name`, or "" if none is near."""
+    return "".join(f"; did you mean {meant!r}?" for meant in get_close_matches(name, [*names], n=1))
 
 
 def description(model: type[BaseModel], option: str) -> str:
@@ -82,10 +89,16 @@ def _texts(model: type) -> dict[str, str]:
 
 def parts(field: FieldInfo) -> type[BaseModel] | None:
     """Return the model of a structured option, or of the values of a mapping; None: the option is a plain value."""
-    for each in (field.annotation, *get_args(field.annotation)):
-        if isinstance(each, type) and issubclass(each, BaseModel):
-            return each
+    for annotation in (field.annotation, *get_args(field.annotation)):
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return annotation
     return None
+
+
+def marked(model: type[BaseModel], mark: str) -> frozenset[str]:
+    """Return the options of a model that have a mark, such as `restarts`."""
+    extras = {name: field.json_schema_extra for name, field in model.model_fields.items()}
+    return frozenset(name for name, extra in extras.items() if isinstance(extra, dict) and extra.get(mark))
 
 
 def by_name(field: FieldInfo) -> bool:

@@ -18,23 +18,20 @@ from app_toolkit.config import references
 from app_toolkit.config.document import Document, Mistake, Place, from_yaml
 from app_toolkit.config.fields import MODULE, OBJECT, parts, sentence
 from app_toolkit.config.models import (
-    LOGGING_CONFIG,
-    LOOP,
     STREAM_LOG,
     UNINTERPRETED,
+    ApplicationConfig,
     ApplicationSpec,
     ClassConfig,
     DeploymentConfig,
     DeploymentSpec,
-    LoggingConfig,
     Model,
     Name,
     StreamLogChoice,
 )
 from app_toolkit.config.options import InstanceOptions, TrafficOptions
-from app_toolkit.config.secrets import MASK, masked, secrets_in, unmasked
+from app_toolkit.config.secrets import MASK, masked, secrets_in
 from app_toolkit.errors import ConfigError, FileError, OverrideError
-from app_toolkit.types import LoopKind
 
 _TARGET = re.compile(f"{MODULE}:{OBJECT}")
 _NAMES = TypeAdapter(Name)
@@ -52,8 +49,8 @@ def _validate_target(target: str) -> str:
     return target
 
 
-class ApplicationOptions(Model):
-    """The options of one application in a file, as written, without those of its deployments."""
+class CodeOptions(Model):
+    """Where the code of one application in a file is, and the path below which it is served."""
 
     target: Annotated[
         str, AfterValidator(_validate_target), Field(description="`module:attribute`: where its FastAPI app is")
@@ -63,15 +60,18 @@ class ApplicationOptions(Model):
         ApplicationSpec.model_fields["route_prefix"],
         Field(description="the path below which it is served; no other application has the same"),
     ] = "/"
-    stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None
-    loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
-    logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
     app_dir: Annotated[str, Field(description="the folder that is put first on the import path")] = "."
     working_dir: Annotated[str, Field(description="the folder that the app's relative paths begin at")] = "."
     include: Annotated[
         list[str],
         Field(description="files that deploy packs although it leaves out files of their name, such as .env"),
     ] = Field(default_factory=list)
+
+
+class ApplicationOptions(ApplicationConfig, CodeOptions):
+    """The options of one application in a file, as written, without those of its deployments."""
+
+    stream_log: Annotated[StreamLogChoice | None, Field(description=STREAM_LOG)] = None  # type: ignore[assignment]
     splits: Annotated[
         Mapping[str, Mapping[str, float]],
         Field(description="the weights of the members of splits, by the name of the split and of the member"),
@@ -98,10 +98,9 @@ class FileApplication:
         return str((self.folder / self.options.app_dir).resolve())
 
     @property
-    def logging_config(self) -> dict[str, Any] | None:
-        """The option of this name, with `${` where the file has `$${`."""
-        config: dict[str, Any] | None = references.each_text(self.options.logging_config, references.unescape)
-        return config
+    def config(self) -> ApplicationConfig:
+        """The options that the file sets, with `${` where the file has `$${`."""
+        return ApplicationConfig(**references.each_text(self.options.chosen, references.unescape))
 
     @property
     def working_dir(self) -> str:
@@ -121,11 +120,11 @@ class ConfigFile:
     @property
     def given(self) -> dict[str, Any]:
         """The options of the instance that the file sets, with absolute paths."""
-        given = {name: getattr(self.instance, name) for name in self.instance.model_fields_set}
+        values = {name: getattr(self.instance, name) for name in self.instance.model_fields_set}
         for name in ("ssl_certfile", "ssl_keyfile"):
-            if name in given:
-                given[name] = str((self.folder / given[name]).absolute()) if given[name] else None
-        return given
+            if name in values:
+                values[name] = str((self.folder / values[name]).absolute()) if values[name] else None
+        return values
 
     def application(self, name: str) -> FileApplication:
         """Return the application with this name. Raises `ConfigError` if the file has none."""
@@ -201,12 +200,12 @@ def parse(document: Document, folder: Path, model: type[M]) -> tuple[M, Mapping[
     `rest` has the applications that can be read.
     """
     reader = _FileReader(document)
-    given = reader.table(document.data, ())
-    options = reader.options(model, {name: value for name, value in given.items() if name != "applications"}, ())
-    applications = reader.applications(given.get("applications"), folder)
+    table = reader.table(document.data, ())
+    options = reader.options(model, {name: value for name, value in table.items() if name != "applications"}, ())
+    applications = reader.applications(table.get("applications"), folder)
     reader.references()
     if options is None or reader.mistakes:
-        raise FileError("\n".join(each.message for each in sorted(reader.mistakes)), applications)
+        raise FileError("\n".join(mistake.message for mistake in sorted(reader.mistakes)), applications)
     return options, applications
 
 
@@ -220,7 +219,9 @@ def applied(spec: ApplicationSpec, variables: Mapping[str, str]) -> ApplicationS
 
     The values may be secrets: do not show the result to users.
     """
-    return _with_deployments(spec, lambda each: _resolved(each, lambda text: references.resolve(text, variables)))
+    return _with_deployments(
+        spec, lambda deployment: _resolved(deployment, lambda text: references.resolve(text, variables))
+    )
 
 
 def written(spec: ApplicationSpec) -> ApplicationSpec:
@@ -229,59 +230,25 @@ def written(spec: ApplicationSpec) -> ApplicationSpec:
     `MASK` stands for each secret that is plain text.
     """
 
-    def shown(each: DeploymentSpec) -> DeploymentSpec:
-        config = _with_values(each.config, {option: masked(value) for option, value in _written(each).items()})
-        return each.model_copy(update={"config": config, "written": {}})
+    def shown(deployment: DeploymentSpec) -> DeploymentSpec:
+        config = _with_values(
+            deployment.config, {option: masked(value) for option, value in _written(deployment).items()}
+        )
+        return deployment.model_copy(update={"config": config, "written": {}})
 
     return _with_deployments(spec, shown)
 
 
 def check_unmasked(spec: ApplicationSpec) -> None:
     """Raise `ConfigError` if an applied spec has `MASK` instead of a secret."""
-    for each in spec.deployments:
-        for option, value in _written(each).items():
-            try:
-                unmasked(value, None, (option,))
-            except ValueError as error:
-                raise ConfigError(f"{spec.name}/{each.config.name}: {error}") from None
-
-
-def applied_again(spec: ApplicationSpec, deployed: ApplicationSpec) -> ApplicationSpec:
-    """Return the spec, which is as written, with the values of its references and masked secrets in the deployed spec.
-
-    Raises `ConfigError` for a text with a reference that the same deployment does not have in the deployed spec, and
-    for a masked secret that it does not have at the same place.
-    """
-
-    def resolved(each: DeploymentSpec) -> DeploymentSpec:
-        before = deployed.deployment(each.config.name)
-        values, there = before.config.uninterpreted, _written(before)
-        known = {
-            text: value
-            for option, of_option in before.written.items()
-            for (_, text), (_, value) in zip(references.texts(of_option), references.texts(values[option]), strict=True)
-        }
-
-        def value_of(text: str) -> str:
-            if text in known:
-                return known[text]
-            if names := " and ".join(references.names(text)):
-                raise ConfigError(
-                    f"{spec.name}/{each.config.name}: the value of {names} in {text!r} is only known where "
-                    "`app-toolkit deploy` runs: deploy the file with it"
-                )
-            return references.resolve(text, {})
-
-        try:
-            plain = {
-                option: unmasked(value, there.get(option), (option,))
-                for option, value in each.config.uninterpreted.items()
-            }
-        except ValueError as error:
-            raise ConfigError(f"{spec.name}/{each.config.name}: {error}") from None
-        return _resolved(each.model_copy(update={"config": _with_values(each.config, plain)}), value_of)
-
-    return _with_deployments(spec, resolved)
+    for deployment in spec.deployments:
+        for option, value in _written(deployment).items():
+            for place, text in references.texts(value, (option,)):
+                if MASK in secrets_in(text, place):
+                    raise ConfigError(
+                        f"{spec.name}/{deployment.config.name}: {'.'.join(place)}: {MASK} is shown instead of a "
+                        "secret: write the secret or a reference ${NAME}"
+                    )
 
 
 def _with_deployments(spec: ApplicationSpec, change: Callable[[DeploymentSpec], DeploymentSpec]) -> ApplicationSpec:
@@ -324,14 +291,14 @@ def _option(place: Place) -> Place:
     return place[4:] if place[:1] == ("applications",) and place[2:3] == ("deployments",) else ()
 
 
-def _importable_options(given: Mapping[str, Any]) -> ApplicationOptions | None:
+def _importable_options(table: Mapping[str, Any]) -> ApplicationOptions | None:
     """Return the options that importing an application needs; None: these have mistakes.
 
     They are enough to import an application whose other options have mistakes, and to report the mistakes in its code.
     """
-    known = {name: given[name] for name in ("target", "app_dir", "working_dir") if name in given}
+    values = {name: table[name] for name in ("target", "app_dir", "working_dir") if name in table}
     try:
-        return ApplicationOptions(**known)
+        return ApplicationOptions(**values)
     except ConfigError:
         return None
 
@@ -351,48 +318,52 @@ class _FileReader:
         return {}
 
     def applications(self, value: Any, folder: Path) -> Mapping[str, FileApplication]:
-        found: dict[str, FileApplication] = {}
+        applications: dict[str, FileApplication] = {}
         prefixes: dict[str, str] = {}
         for name, whole in self.table(value, ("applications",)).items():
             place: Place = ("applications", name)
             self._name(name, place)
-            given = self.table(whole, place)
+            table = self.table(whole, place)
             if whole is not None and not isinstance(whole, Mapping):
                 continue
             deployments = {
-                each: self._deployment(each, options, (*place, "deployments", each))
-                for each, options in self.table(given.get("deployments"), (*place, "deployments")).items()
+                deployment: self._deployment(deployment, options, (*place, "deployments", deployment))
+                for deployment, options in self.table(table.get("deployments"), (*place, "deployments")).items()
             }
-            own = self.options(ApplicationOptions, {k: v for k, v in given.items() if k != "deployments"}, place)
-            if own is None:
-                if (rest := _importable_options(given)) is not None:
-                    found[name] = FileApplication(name, rest, folder, deployments)
+            own_options = self.options(
+                ApplicationOptions, {k: v for k, v in table.items() if k != "deployments"}, place
+            )
+            if own_options is None:
+                if (rest := _importable_options(table)) is not None:
+                    applications[name] = FileApplication(name, rest, folder, deployments)
                 continue
-            found[name] = FileApplication(name, own, folder, deployments)
-            first = prefixes.setdefault(own.route_prefix, name)
+            applications[name] = FileApplication(name, own_options, folder, deployments)
+            first = prefixes.setdefault(own_options.route_prefix, name)
             if first != name:
-                there = (*place, "route_prefix")
-                self._report_option(there, f" = {own.route_prefix!r}: application {first!r} already has this prefix")
-        return found
+                prefix_place = (*place, "route_prefix")
+                self._report_option(
+                    prefix_place, f" = {own_options.route_prefix!r}: application {first!r} already has this prefix"
+                )
+        return applications
 
     def _deployment(self, name: str, whole: Any, place: Place) -> Mapping[str, Any]:
         self._name(name, place)
-        given = dict(self.table(whole, place))
-        if given.pop("name", None) is not None:
+        table = dict(self.table(whole, place))
+        if table.pop("name", None) is not None:
             self._report_option((*place, "name"), f": remove it: the key {name!r} is the name")
         # Only the app says whether the deployment is an ingress. A class accepts every option of an ingress.
-        config = self.options(ClassConfig, {**given, "name": "any"}, place)
+        config = self.options(ClassConfig, {**table, "name": "any"}, place)
         return {} if config is None else config.model_dump(exclude={"name"}, exclude_unset=True)
 
-    def options(self, model: type[M], given: Mapping[str, Any], place: Place) -> M | None:
+    def options(self, model: type[M], values: Mapping[str, Any], place: Place) -> M | None:
         """Validate options. Return None if they have mistakes."""
         before = len(self.mistakes)
-        kept = dict(given)
-        for name in model.model_fields.keys() & given.keys():
+        kept = dict(values)
+        for name in model.model_fields.keys() & values.keys():
             # Nested models are validated first: the error that a `Model` raises would hide other mistakes.
             inner = parts(model.model_fields[name])
-            if inner is not None and issubclass(inner, Model) and isinstance(given[name], Mapping):
-                made = self.options(inner, given[name], (*place, name))
+            if inner is not None and issubclass(inner, Model) and isinstance(values[name], Mapping):
+                made = self.options(inner, values[name], (*place, name))
                 if made is None:
                     del kept[name]
                 else:
@@ -405,7 +376,7 @@ class _FileReader:
             for mistake in wrong:
                 self._record((*place, *map(str, mistake["loc"])), self._sentence(mistake, model, place))
             # Validate the correct options again: validators of the whole model run only if no option is wrong.
-            right = {name: kept[name] for name in kept if not any(each["loc"][:1] == (name,) for each in wrong)}
+            right = {name: kept[name] for name in kept if not any(error["loc"][:1] == (name,) for error in wrong)}
             needed = {name for name, field in model.model_fields.items() if field.is_required()}
             if len(right) < len(kept) and needed <= right.keys():
                 self.options(model, right, place)
@@ -443,13 +414,13 @@ class _FileReader:
     def references(self) -> None:
         for place, text in references.texts(self._document.data):
             try:
-                found = list(references.names(text))
+                variables = list(references.names(text))
             except ValueError as error:
                 is_secret = any(secrets_in(text, place))
                 self._report_option(place, f": {error}" if is_secret else f" = {text!r}: {error}")
                 continue
             option = _option(place)
-            if found and not any(f"{'.'.join(map(str, option))}.".startswith(f"{name}.") for name in UNINTERPRETED):
+            if variables and not any(f"{'.'.join(map(str, option))}.".startswith(f"{name}.") for name in UNINTERPRETED):
                 names = " and ".join(UNINTERPRETED)
                 why = f"only {names} may refer to environment variables, and a literal ${{ is written $${{"
                 self._report_option(place, f" = {text!r}: {why}")

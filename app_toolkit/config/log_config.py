@@ -59,7 +59,7 @@ def _unknown(place: str, table: Mapping[str, Any], config: Mapping[str, Any]) ->
     if place.startswith("handlers."):
         named = {"filters": named["filters"], "formatters": [] if formatter is None else [formatter]}
     for section, names in named.items():
-        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        if not isinstance(names, list) or not all(isinstance(listed, str) for listed in names):
             yield f"{place} has the {section} {names!r}, which should be a list of names"
-        elif missing := [each for each in names if each not in config.get(section, {})]:
+        elif missing := [listed for listed in names if listed not in config.get(section, {})]:
             yield f"{place} names {missing[0]!r}, which is not among the {section}"

@@ -26,19 +26,15 @@ from pydantic import (
 )
 
 from app_toolkit.config.affinity import key_sources
-from app_toolkit.config.fields import MODULE, OBJECT, SecretValue, merge, sentence
+from app_toolkit.config.fields import MODULE, OBJECT, SecretValue, marked, merge, nearest, sentence
 from app_toolkit.config.log_config import logging_config
 from app_toolkit.config.rate_limit import counted_by, rate_limit
-from app_toolkit.config.suggestions import nearest
 from app_toolkit.errors import ConfigError
 from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.types import Kind, LoopKind, OnDisconnect, Retry
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-ApplicationName = Annotated[str, Field(pattern=NAME_PATTERN.removesuffix("$") + "(@[1-9][0-9]*)?$")]
-"""The name of an application, or of a candidate (`core.identity`), which users do not choose."""
-
 RESTARTS = {"restarts": True}
 """Marks the options that a replica reads only when it starts: a change of one restarts the replicas. All other options
 are applied by callers or the controller, or reloaded by running replicas (`reloadable_options`)."""
@@ -53,6 +49,10 @@ PROCESSES: dict[str, JsonValue] = {"needs": "processes"}
 """Marks the options that have no effect in an engine without this capability. Options with another one say `needs`."""
 
 
+IN_ONE_PROCESS: dict[str, JsonValue] = {"in_one_process": True}
+"""Marks the options of the proxies that apply to an app in one process, too."""
+
+
 UNINTERPRETED = ("user_config", "resources.ray.runtime_env")
 """The options, by dotted name, whose values only user code or the engine interprets. Their texts may be secret, and may
 refer to variables of the environment."""
@@ -61,7 +61,7 @@ refer to variables of the environment."""
 class Model(BaseModel):
     """The base class of option models, whose instances are frozen.
 
-    An option that does not exist is an error. The message names the option and suggests what to write instead. The
+    An option that does not exist is an error. The message names the option and the nearest one. The
     text below an option describes it: see `fields.description`.
     """
 
@@ -592,10 +592,53 @@ STREAM_LOG = "where routes that name no log keep their streams: memory, shared, 
 """The description of the option, which files, commands and the environment share."""
 
 
-LoggingConfig = Annotated[dict[str, JsonValue], AfterValidator(logging_config)]
+def _logging_config(config: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if config is None else logging_config(config)
 
-LOGGING_CONFIG = "what each replica passes to `logging.config.dictConfig` before it imports the app"
-"""The description of the option, which files and the API share."""
+
+class ApplicationConfig(Model):
+    """Options of an application. All of its replicas read those with the mark `RESTARTS` when they start.
+
+    `Toolkit` takes those that belong to the code of an app. A file may set all of them, and overrides the code.
+    """
+
+    stream_log: Annotated[StreamLogChoice, Field(description=STREAM_LOG, json_schema_extra=RESTARTS)] = "memory"
+    loop: Annotated[
+        LoopKind,
+        Field(
+            description="the event loop that runs the app: uvloop or asyncio, which some packages need",
+            json_schema_extra=RESTARTS,
+        ),
+    ] = "uvloop"
+    logging_config: Annotated[
+        dict[str, Any] | None,
+        AfterValidator(_logging_config),
+        Field(
+            description="what each replica passes to `logging.config.dictConfig` before it imports the app",
+            json_schema_extra=RESTARTS,
+        ),
+    ] = None
+    fork: Annotated[
+        bool,
+        Field(
+            description="whether replicas may be forks of a process that has imported the app",
+            json_schema_extra=RESTARTS,
+        ),
+    ] = True
+    keep_revisions: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=100,
+            description="how many earlier revisions are kept, without replicas, so that a rollback can return to them",
+        ),
+    ] = 3
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The options of an application that are set. An option that is None is not set."""
+        names = [name for name in ApplicationConfig.model_fields if name in self.model_fields_set]
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class Route(Model):
@@ -630,33 +673,11 @@ class CorsSettings(Model):
     """fields of each response to a preflight, by their names in lower case"""
 
 
-class Origin(Model):
-    """Where replicas load code from. `ApplicationSpec` inherits these fields; a deployment may override the origin."""
-
-    target: str
-    """`module:attribute`, imported by every replica"""
-    code: str = ""
-    """hash of the pickled code in the store; empty: replicas import the target"""
-    artifact: str = ""
-    """hash of the artifact in the store that contains `app_dir` and `working_dir`; empty: these are folders of the
-    node"""
-    sources: str = ""
-    """hash of the Python files in the store that replicas import instead of those of `app_dir` on disk; empty: none"""
-    files: dict[str, str] = {}
-    """hash of each of these files by name, to show which ones change; empty: they are too many"""
-    app_dir: str
-    """the folder that is put first on the import path"""
-    working_dir: str = ""
-    """the working directory of the app; empty: that of the process"""
-
-
 class DeployedSpec(Model):
     """The fields that an ingress and a class have in common."""
 
     calls: tuple[Name, ...] = ()
     """classes of the application that its code may call, as far as they are known"""
-    origin: Origin | None = None
-    """origin of its code; None: that of the application"""
     written: dict[str, JsonValue] = {}
     """the options with references to environment variables, as written, by dotted name; `config` has the values"""
 
@@ -683,10 +704,6 @@ class ClassSpec(DeployedSpec):
     ] = ()
 
 
-LOOP = "the event loop that runs the app: uvloop or asyncio, which some packages need"
-"""The description of the option, which files, commands and the environment share."""
-
-
 class SplitSpec(Model):
     """One split of an application: several of its classes, its members. Each call goes to one of them."""
 
@@ -704,11 +721,29 @@ class SplitSpec(Model):
 DeploymentSpec = Annotated[IngressSpec | ClassSpec, Field(discriminator="kind")]
 
 
-class ApplicationSpec(Origin):
-    """An application as plain data. The controller and the proxies have no other information about it."""
+class ApplicationSpec(ApplicationConfig):
+    """An application as plain data. The controller and the proxies have no other information about it.
+
+    Its options are those that result from the code, files and commands.
+    """
 
     schema_version: Literal[1] = 1
-    name: ApplicationName
+    name: Name
+    target: str
+    """`module:attribute`, imported by every replica"""
+    code: str = ""
+    """hash of the pickled code in the store; empty: replicas import the target"""
+    artifact: str = ""
+    """hash of the artifact in the store that contains `app_dir` and `working_dir`; empty: these are folders of the
+    node"""
+    sources: str = ""
+    """hash of the Python files in the store that replicas import instead of those of `app_dir` on disk; empty: none"""
+    files: dict[str, str] = {}
+    """hash of each of these files by name, to show which ones change; empty: they are too many"""
+    app_dir: str
+    """the folder that is put first on the import path"""
+    working_dir: str = ""
+    """the working directory of the app; empty: that of the process"""
     route_prefix: Annotated[str | None, AfterValidator(_route_prefix)] = "/"
     """path under which the application is served; None: it serves no HTTP"""
     root_path: str = ""
@@ -716,20 +751,15 @@ class ApplicationSpec(Origin):
     cors: tuple[CorsSettings, ...] = ()
     """settings of each `CORSMiddleware` of the app, the outermost first"""
     title: str = ""
-    stream_log: StreamLogChoice = "memory"
-    """where routes that name no log keep their streams: memory of the replica, shared, redis, or the URL of a Redis
-    server without a password"""
     automatic_stream_log: bool = False
     """whether planning has chosen `stream_log`, because neither the app nor an option does"""
-    loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
-    logging_config: Annotated[LoggingConfig | None, Field(description=LOGGING_CONFIG)] = None
-    fork: bool = True
-    """whether replicas may be forks of a process that has imported the app"""
     default: Name | None
     """ingress that serves requests that match no route; None: there is none"""
     deployments: tuple[DeploymentSpec, ...]
     routes: tuple[Route, ...] = ()
     splits: tuple[SplitSpec, ...] = ()
+    restarts: dict[Name, int] = {}
+    """the number of the last revision that restarted a deployment; the controller sets it"""
 
     @property
     def callees(self) -> tuple[str, ...]:
@@ -744,61 +774,52 @@ class ApplicationSpec(Origin):
     @property
     def packed(self) -> frozenset[str]:
         """The hashes of the code and files in the store that the replicas unpack."""
-        origins = [each.origin or self for each in self.deployments]
-        return frozenset(hash for origin in origins for hash in (origin.code, origin.artifact, origin.sources) if hash)
+        return frozenset(filter(None, (self.code, self.artifact, self.sources)))
 
     @property
-    def origin(self) -> Origin:
-        """The default origin of the deployments: the fields that this class inherits from `Origin`."""
-        return Origin(**{name: getattr(self, name) for name in Origin.model_fields})
+    def application_config(self) -> ApplicationConfig:
+        """The options that this class inherits from `ApplicationConfig`."""
+        return ApplicationConfig.model_construct(
+            **{name: getattr(self, name) for name in ApplicationConfig.model_fields}
+        )
 
     def deployment(self, name: str) -> DeploymentSpec:
         """Return the deployment with this name. Raises `ConfigError` if there is none."""
-        for each in self.deployments:
-            if each.config.name == name:
-                return each
-        names = ", ".join(each.config.name for each in self.deployments)
+        for deployment in self.deployments:
+            if deployment.config.name == name:
+                return deployment
+        names = ", ".join(deployment.config.name for deployment in self.deployments)
         raise ConfigError(f"application {self.name!r} has no deployment {name!r}; it has {names}")
 
     def split(self, name: str) -> SplitSpec:
         """Return the split with this name. Raises `ConfigError` if there is none."""
-        for each in self.splits:
-            if each.name == name:
-                return each
-        names = ", ".join(each.name for each in self.splits) or "none"
+        for split in self.splits:
+            if split.name == name:
+                return split
+        names = ", ".join(split.name for split in self.splits) or "none"
         raise ConfigError(f"application {self.name!r} has no split {name!r}; it has {names}")
-
-    def origin_of(self, deployment: str) -> Origin:
-        """Return where the replicas of this deployment load their code from."""
-        return self.deployment(deployment).origin or self.origin
 
     @property
     def num_cpus(self) -> float:
         """The sum of the logical CPUs that the initial replicas of all deployments reserve."""
-        return sum(each.config.starting_replicas * each.config.resources.num_cpus for each in self.deployments)
+        return sum(
+            deployment.config.starting_replicas * deployment.config.resources.num_cpus
+            for deployment in self.deployments
+        )
 
     def template_hash(self, deployment: str) -> str:
         """Return a hash of everything that only a new replica of this deployment can apply."""
         spec = self.deployment(deployment)
-        config, origin = spec.config, spec.origin or self
-        restarts = {
-            name
-            for name, field in type(config).model_fields.items()
-            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restarts")
-        }
-        kept = config.model_dump(mode="json", include=restarts)
+        config = spec.config
+        kept = config.model_dump(mode="json", include=set(marked(type(config), "restarts")))
         # A running object accepts another `user_config`, but cannot return to having none.
         kept["user_config"] = config.reloadable_options.user_config is not None
-        folders = [origin.artifact, origin.app_dir, origin.working_dir, *filter(None, [origin.sources])]
-        facts = [origin.target, origin.code, *folders, self.route_prefix, deployment, kept]
-        if spec.kind == "ingress":
-            facts.append(self.stream_log)
-        if self.logging_config is not None:
-            facts.append({"logging_config": self.logging_config})
-        if self.loop != "uvloop":
-            facts.append({"loop": self.loop})
-        if not self.fork:
-            facts.append({"fork": False})
+        folders = [self.artifact, self.app_dir, self.working_dir, *filter(None, [self.sources])]
+        # Only ingresses have routes with streams.
+        read = set(marked(ApplicationConfig, "restarts")) - (set() if spec.kind == "ingress" else {"stream_log"})
+        of_application = self.application_config.model_dump(mode="json", exclude_defaults=True, include=read)
+        restart = filter(None, [self.restarts.get(deployment)])
+        facts = [self.target, self.code, *folders, self.route_prefix, deployment, kept, of_application, *restart]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -842,9 +863,11 @@ class ProxyOptions(Model):
         str | None, AfterValidator(_tag_source), Field(json_schema_extra={"none": "tags select nothing"})
     ] = None
     """where a request names the tag of a live revision: header:NAME, query:NAME or cookie:NAME; None: nowhere"""
-    rate_limit_storage: Annotated[str, AfterValidator(_rate_limit_storage)] = "memory"
+    rate_limit_storage: Annotated[str, AfterValidator(_rate_limit_storage), Field(json_schema_extra=IN_ONE_PROCESS)] = (
+        "memory"
+    )
     """where `rate_limit` counts: memory of each proxy, redis, or the URL of a Redis server without a password"""
-    server_timing: bool = False
+    server_timing: Annotated[bool, Field(json_schema_extra=IN_ONE_PROCESS)] = False
     """whether responses have a Server-Timing field: the time in the queue, and that of the app"""
     forwarded_allow_ips: str = "127.0.0.1,::1"
     """addresses and networks whose X-Forwarded-* fields are trusted, separated by commas; *: all"""
@@ -857,20 +880,20 @@ class ProxyOptions(Model):
 
     @field_validator("access_log", mode="before")
     @classmethod
-    def _read_access_log(cls, given: object) -> object:
-        if not isinstance(given, str) or given.lower() not in _SWITCHES:
-            return given
-        return _SWITCHES[given.lower()]
+    def _read_access_log(cls, value: object) -> object:
+        if not isinstance(value, str) or value.lower() not in _SWITCHES:
+            return value
+        return _SWITCHES[value.lower()]
 
     @field_validator("access_log")
     @classmethod
-    def _refuse_source_as_log(cls, given: bool | str) -> bool | str:
-        if isinstance(given, str) and given.lower().endswith(_SOURCE_SUFFIXES):
+    def _refuse_source_as_log(cls, value: bool | str) -> bool | str:
+        if isinstance(value, str) and value.lower().endswith(_SOURCE_SUFFIXES):
             raise ValueError(
                 "an access log cannot be a file whose name ends in .py, .yaml, .yml or .toml: "
                 "name another file, or set it to true for one file per proxy"
             )
-        return given
+        return value
 
     @field_validator("forwarded_allow_ips")
     @classmethod

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
 from pydantic import BeforeValidator, Field, field_validator
 
 from app_toolkit.config.models import (
-    LOOP,
     STREAM_LOG,
+    ApplicationConfig,
     ApplicationSpec,
     HTTPOptions,
     Model,
@@ -36,7 +36,7 @@ class PlanOptions(Model):
             json_schema_extra={"none": "the one in the code, otherwise shared if several replicas may have streams"},
         ),
     ] = None
-    loop: Annotated[LoopKind, Field(description=LOOP)] = "uvloop"
+    loop: Annotated[LoopKind, ApplicationConfig.model_fields["loop"]] = "uvloop"
     num_replicas: Annotated[
         int | None,
         Field(
@@ -46,6 +46,14 @@ class PlanOptions(Model):
             json_schema_extra={"none": "the number in the code or the file"},
         ),
     ] = None
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keywords of `planning.plan`."""
+        options = {name: getattr(self, name) for name in PlanOptions.model_fields}
+        of_application = {name: options.pop(name) for name in ApplicationConfig.model_fields if name in options}
+        values = {name: value for name, value in of_application.items() if value is not None}
+        return {**options, "config": ApplicationConfig(**values)}
 
 
 def _as_json(value: object) -> object:

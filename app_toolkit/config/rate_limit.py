@@ -30,10 +30,10 @@ class RateLimit:
 @lru_cache(256)
 def rate_limit(option: str) -> RateLimit:
     """Parse a value of the option `rate_limit`. Raises `ValueError`."""
-    found = _LIMIT.fullmatch(option)
-    if found is None or int(found[1]) > MOST:
+    parsed = _LIMIT.fullmatch(option)
+    if parsed is None or int(parsed[1]) > MOST:
         raise ValueError(f"should be a number up to {MOST:,} per {', '.join(WINDOWS_S)}, such as 100/minute")
-    return RateLimit(int(found[1]), WINDOWS_S[found[2]])
+    return RateLimit(int(parsed[1]), WINDOWS_S[parsed[2]])
 
 
 @lru_cache(256)

@@ -36,8 +36,8 @@ def values(text: str, resolved: str) -> list[str]:
     for token in _TOKEN.finditer(text):
         parts += [re.escape(text[end : token.start()]), re.escape("${") if token[1] is None else "(.*)"]
         end = token.end()
-    found = re.fullmatch("".join([*parts, re.escape(text[end:])]), resolved, re.DOTALL)
-    return [] if found is None else [value for value in found.groups() if value]
+    matched = re.fullmatch("".join([*parts, re.escape(text[end:])]), resolved, re.DOTALL)
+    return [] if matched is None else [value for value in matched.groups() if value]
 
 
 def escape(text: str) -> str:

@@ -45,32 +45,33 @@ def render(
     """
     lines = [*_options(instance, dict.fromkeys(instance.model_fields_set)), "applications:"]
     for spec in specs:
-        own = _application(spec, folder, given.get(spec.name, NOTHING), included.get(spec.name, ()))
-        lines += _indented([f"{spec.name}:", *_indented(own)])
+        application_lines = _application(spec, folder, given.get(spec.name, NOTHING), included.get(spec.name, ()))
+        lines += _indented([f"{spec.name}:", *_indented(application_lines)])
     return head + "\n".join(lines) + "\n"
 
 
 def _application(
     spec: ApplicationSpec, folder: Path, given: Mapping[str, Given], include: Sequence[str]
 ) -> Iterator[str]:
+    config = references.each_text(spec.application_config.model_dump(), references.escape)
+    if spec.automatic_stream_log:
+        config["stream_log"] = None
     options = ApplicationOptions(
+        **config,
         target=spec.target,
         route_prefix=spec.route_prefix or "/",
-        stream_log=None if spec.automatic_stream_log else spec.stream_log,
-        loop=spec.loop,
-        logging_config=references.each_text(spec.logging_config, references.escape),
-        splits={each.name: each.shares for each in spec.splits},
+        splits={split.name: split.shares for split in spec.splits},
         app_dir=_from(folder, spec.app_dir),
         working_dir=_from(folder, spec.working_dir),
         include=list(include),
     )
     yield from _options(options, NOTHING)
     yield "deployments:"
-    for each in spec.deployments:
-        kind = "the app's own ingress" if each.config.name == spec.default else each.kind
-        yield from _indented([f"{each.config.name}:  # {kind}"])
-        own = given.get(each.config.name, NOTHING)
-        yield from _indented(_indented(_options(each.config, own, without="name")))
+    for deployment in spec.deployments:
+        kind = "the app's own ingress" if deployment.config.name == spec.default else deployment.kind
+        yield from _indented([f"{deployment.config.name}:  # {kind}"])
+        deployment_given = given.get(deployment.config.name, NOTHING)
+        yield from _indented(_indented(_options(deployment.config, deployment_given, without="name")))
 
 
 def _from(folder: Path, path: str) -> str:
@@ -101,8 +102,8 @@ def _one(name: str, field: FieldInfo, about: str, value: Any, given: Given, *, w
         lines = _parts(value, given, whole)
     elif parts(field) is not None and by_name(field) and value:
         lines = []
-        for key, each in value.items():
-            inner = _parts(each, given.get(key) or NOTHING, whole)
+        for key, nested in value.items():
+            inner = _parts(nested, given.get(key) or NOTHING, whole)
             lines += _block(_text(key), inner)
     elif isinstance(value, Mapping) and value:
         lines = list(_mapping(value))

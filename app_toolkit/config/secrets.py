@@ -36,8 +36,8 @@ def secrets_in(value: Any, place: Place = ()) -> Iterator[str]:
         if any(map(is_secret_name, inner)):
             yield text
         if "://" in text:
-            for found in _PASSWORD_IN_URL.finditer(text):
-                yield found[2]
+            for matched in _PASSWORD_IN_URL.finditer(text):
+                yield matched[2]
 
 
 def masked(value: Any, place: Place = ()) -> Any:
@@ -50,27 +50,7 @@ def masked(value: Any, place: Place = ()) -> Any:
         return value
     if any(map(is_secret_name, place)) and _is_plain(value):
         return MASK
-    return _PASSWORD_IN_URL.sub(lambda found: found[1] + (MASK if _is_plain(found[2]) else found[2]), value)
-
-
-def unmasked(value: Any, deployed: Any, place: Place = ()) -> Any:
-    """Return options as written with the secrets that `deployed`, which is as written, has at the same places.
-
-    A secret in a URL or in a list is only known if nothing else in that text or list has changed. Raises `ValueError`
-    with the place of a `MASK` whose secret is not known.
-    """
-    if isinstance(value, Mapping):
-        there = deployed if isinstance(deployed, Mapping) else {}
-        return {key: unmasked(inner, there.get(key), (*place, key)) for key, inner in value.items()}
-    unknown = [inner for inner, text in references.texts(value, place) if MASK in secrets_in(text, inner)]
-    if not unknown:
-        return value
-    if value == masked(deployed, place):
-        return deployed
-    raise ValueError(
-        f"{'.'.join(unknown[0])}: {MASK} keeps a deployed secret only where the configuration shows it: "
-        "write the secret or a reference ${NAME}"
-    )
+    return _PASSWORD_IN_URL.sub(lambda matched: matched[1] + (MASK if _is_plain(matched[2]) else matched[2]), value)
 
 
 def _is_plain(text: str) -> bool:

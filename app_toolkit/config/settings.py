@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from app_toolkit.config.fields import marked
 from app_toolkit.config.models import REDIS_URL, HTTPOptions
 from app_toolkit.config.options import Options, StartOptions
 
@@ -37,14 +38,14 @@ def read_settings(*, ours: bool = False) -> Settings:
     Raises `ConfigError` if the value of a variable is invalid.
     """
     variables = {option: _variable(option) for option in Settings.model_fields}
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         option: os.environ.get(variable)
         for option, variable in variables.items()
         if not ours or variable not in ALSO.values()
     }
-    if given.get("address") == "local":  # makes Ray start a local cluster, as `run` does without an address
-        del given["address"]
-    return Settings(**{option: value for option, value in given.items() if value})
+    if values.get("address") == "local":  # makes Ray start a local cluster, as `run` does without an address
+        del values["address"]
+    return Settings(**{option: value for option, value in values.items() if value})
 
 
 def _variable(option: str) -> str:
@@ -78,7 +79,11 @@ def values_of(is_wanted: Callable[[str], bool]) -> list[str]:
 
 
 def redis_url() -> str | None:
-    """Return the URL of the Redis server of `stream_log = "redis"`, which may have a password; None: it is not set."""
+    """Return the value of `APP_TOOLKIT_REDIS_URL`; None: it is not set.
+
+    It is the URL of the Redis server of the options `stream_log = "redis"` and `rate_limit_storage = "redis"`, and may
+    have a password.
+    """
     return os.environ.get(REDIS_URL) or None
 
 
@@ -109,17 +114,15 @@ def names_service() -> bool:
     return bool(os.environ.get("OTEL_SERVICE_NAME")) or "service.name=" in resource
 
 
-REQUEST_OPTIONS = ("server_timing", "rate_limit_storage")
-"""The options of the proxies that apply to an app in one process, too."""
-
-
 def request_options() -> HTTPOptions:
-    """Return the `REQUEST_OPTIONS` of an app in one process.
+    """Return the options of the proxies that apply to an app in one process.
 
     Raises `ConfigError` if the value of a variable is invalid.
     """
-    given: dict[str, Any] = {option: os.environ.get(_variable(option)) for option in REQUEST_OPTIONS}
-    return Settings(**{option: value for option, value in given.items() if value}).part(HTTPOptions)
+    values: dict[str, Any] = {
+        option: os.environ.get(_variable(option)) for option in marked(HTTPOptions, "in_one_process")
+    }
+    return Settings(**{option: value for option, value in values.items() if value}).part(HTTPOptions)
 
 
 def runtime_folder() -> Path:

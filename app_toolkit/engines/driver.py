@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
-from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Forget
-from app_toolkit.core.identity import ApplicationKey
-from app_toolkit.engines.local import OwnLoop
+from app_toolkit.calls import handle
+from app_toolkit.calls.remote import RemoteDataPlane
+from app_toolkit.control.queries import Forget
+from app_toolkit.engines.one_process.calls import OwnLoop
 from app_toolkit.errors import ConfigError, InstanceEnded, WaitTimeout
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import SECRET
 from app_toolkit.interfaces import Callee, DeploymentClient
-from app_toolkit.router import handle
-from app_toolkit.router.remote import RemoteDataPlane
+from app_toolkit.operate.client import Client
 
 
 class LoopDriver:
@@ -50,7 +49,7 @@ class LoopDriver:
 
     def serve(self, application: str, callees: Iterable[Callee]) -> None:
         """Make the handles of these deployments and splits call this application from now on."""
-        self._applications.update((each, application) for each in callees)
+        self._applications.update((callee, application) for callee in callees)
 
     def client_of(self, callee: Callee, shard_key: str | None = None) -> DeploymentClient:
         """Return the client for one call. It waits while the deployment has no replicas.
@@ -60,7 +59,7 @@ class LoopDriver:
         application = callee.application or self._applications.get(callee)
         if application is None:
             raise ConfigError(f"{callee.name!r} is not deployed from this process: run() it, or what depends on it")
-        return self._data_plane.client_in(ApplicationKey.parse(application), callee)
+        return self._data_plane.client_in_main(application, callee)
 
     def close(self) -> None:
         """Cancel the calls of the handles, delete the applications of this process, and wait for that."""

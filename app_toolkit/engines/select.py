@@ -3,11 +3,11 @@
 import sys
 from importlib.util import find_spec
 
-from app_toolkit.client.client import Engine
 from app_toolkit.config.options import EngineName
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.ray.engine import RayEngine
 from app_toolkit.errors import ConfigError
+from app_toolkit.operate.client import Engine
 
 
 def engine(admin_url: str | None = None, address: str | None = None) -> Engine:
@@ -22,7 +22,7 @@ def engine(admin_url: str | None = None, address: str | None = None) -> Engine:
     Raises `ConfigError` if the address is that of a Ray cluster, and Ray is not installed.
     """
     if admin_url is not None:
-        from app_toolkit.client.http import HTTPEngine
+        from app_toolkit.operate.http import HTTPEngine
 
         return HTTPEngine()
     return ProcessEngine() if _is_on_processes(address) else _ray_engine()

@@ -5,14 +5,13 @@ import logging
 from pathlib import Path
 
 from app_toolkit.config.settings import DATA, data_folder, set_data_folder, user_data_folder
-from app_toolkit.core.identity import ApplicationKey
 
 logger = logging.getLogger("app_toolkit.data")
 
 
 def use_data_of_application(name: str) -> None:
     """Set `APP_TOOLKIT_DATA` to the folder of a deployed application, unless it is set. All its revisions share it."""
-    _use("applications", ApplicationKey.parse(name).application)
+    _use("applications", name)
 
 
 def use_data_of_project(app_dir: Path) -> None:

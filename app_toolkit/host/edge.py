@@ -10,26 +10,21 @@ from typing import Any, TypeVar
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from app_toolkit.dispatch.exchange import Exchange
-from app_toolkit.dispatch.upstream import Terms
+from app_toolkit.edge.pooled_upstreams import PooledUpstreams, body_of, fields_of_attempt, has_no_chunks
+from app_toolkit.edge.request_parser import Request
 from app_toolkit.errors import ReplicaGone, ResponseUnreadable
-from app_toolkit.proxy.request import Request
-from app_toolkit.proxy.upstream import PooledUpstreams, body_of, fields_of_attempt, has_no_chunks
+from app_toolkit.exchange.exchange import Exchange
+from app_toolkit.exchange.upstream import Terms
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.http.connection import CallerConnection
 from app_toolkit.replica.http.head import CHUNKED, LONGEST_MEMOIZED, MEMOIZED, REASONS, CheckedHead
 from app_toolkit.replica.http.hop_request import HopRequest, new_scope
-from app_toolkit.transport import hop
-from app_toolkit.transport.pool import Pool, ResponseHead, lines_of, read_fields
-from app_toolkit.transport.sockets import close_in_children, send_ahead
 from app_toolkit.types import Address, Header
+from app_toolkit.wire import hop
+from app_toolkit.wire.pool import Pool, ResponseHead, lines_of, read_fields
+from app_toolkit.wire.sockets import close_in_children, send_ahead
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
-
-
-WRITABLE = asyncio.Event()
-"""The event of all upstreams that were not paused, which nobody waits for."""
-WRITABLE.set()
 
 
 class NearReplica:
@@ -61,7 +56,7 @@ class NearReplica:
     async def connect(
         self, address: Address, talker: Callable[[], P], secret: bytes = b""
     ) -> tuple[asyncio.Transport, P]:
-        """Connect a protocol to the replica. The parameters are those of `transport.pool.connect`."""
+        """Connect a protocol to the replica. The parameters are those of `wire.pool.connect`."""
         loop = asyncio.get_running_loop()
         served = partial(CallerConnection, self.replica, self._config, self._server_state, self.app_state)
         ours, theirs = socket.socketpair()
@@ -71,9 +66,9 @@ class NearReplica:
         except BaseException:
             ours.close()  # the replica sees this, and closes its end
             raise
-        for each in (their_transport, transport):
-            send_ahead(each)
-            close_in_children(each)
+        for end in (their_transport, transport):
+            send_ahead(end)
+            close_in_children(end)
         return transport, protocol
 
     def close(self) -> None:
@@ -94,7 +89,7 @@ class NearUpstream:
         #: request of the app. Not shared, because one exchange may end another one, and a context is entered once at a
         #: time.
         self._context = near.context.copy()
-        self.writable = WRITABLE
+        self.blocked: asyncio.Event | None = None
         #: None: the exchange has got the end of the response, or has ended the attempt.
         self._exchange: Exchange | None = None
         self._request: HopRequest | None = None
@@ -122,7 +117,7 @@ class NearUpstream:
         scope = new_scope(sent.method, sent.target, sent.version, [*fields], near.app_state, near.asgi_version)
         self._exchange = exchange
         self._chunked = sent.body.chunked
-        expects = not terms.mirrored and (sent.expects or sent.held)
+        expects = not terms.mirrored and (sent.expects or sent.body_on_demand)
         framed = not has_no_chunks(exchange, terms)
         request = HopRequest(self, near.replica.live, scope, keep_alive=True, expects=expects, framed=framed)
         self._request = request
@@ -152,11 +147,13 @@ class NearUpstream:
         raise NotImplementedError("a WebSocket has a connection")
 
     def pause_reading(self) -> None:
-        if self.writable.is_set():
-            self.writable = asyncio.Event()
+        if self.blocked is None:
+            self.blocked = asyncio.Event()
 
     def resume_reading(self) -> None:
-        self.writable.set()
+        blocked, self.blocked = self.blocked, None
+        if blocked is not None:
+            blocked.set()
 
     def abort(self) -> None:
         self._exchange = None
@@ -207,8 +204,9 @@ class NearUpstream:
             exchange.received(body if type(body) is bytes else bytes(body))  # the app may use a mutable buffer again
 
     def write(self, data: Any) -> None:
+        # In the context of the app, because nothing begins here.
         if self._exchange is not None:  # the app may use a mutable buffer again
-            self._context.run(self._exchange.received, data if type(data) is bytes else bytes(data))
+            self._exchange.received(data if type(data) is bytes else bytes(data))
 
     def response_sent(self, request: HopRequest) -> None:
         exchange, self._exchange = self._exchange, None
@@ -232,7 +230,7 @@ class NearUpstream:
         """Let the app see a disconnect of its client, and wait for nothing."""
         if self._request is not None:
             self._request.disconnect()
-        self.writable.set()
+        self.resume_reading()
 
 
 @lru_cache(MEMOIZED)

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app_toolkit.controller.checkpoint import corrupt
+from app_toolkit.control.checkpoint import corrupt
 
 HEAD = b"app_toolkit AES-256-GCM\n"
 """The beginning of an encrypted value. The nonce and the ciphertext follow."""

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
-from app_toolkit.core.replica_state import (
+from app_toolkit.control.reconcile import Action, Drain, Kill, Probe, Reconfigure, Start, Stop
+from app_toolkit.control.replica_state import (
     Drained,
     Exited,
     Placed,
@@ -128,8 +128,8 @@ class ProcessLauncher:
                 self._run(self._start(action))
             case Probe(replica, timeout_s):
                 self._run(self._probe(replica, timeout_s))
-            case Reconfigure(replica, live, timeout_s):
-                self._run(self._reconfigure(replica, live, timeout_s))
+            case Reconfigure(replica, reloadable, timeout_s):
+                self._run(self._reconfigure(replica, reloadable, timeout_s))
             case Drain(replica, timeout_s):
                 self._run(self._drain(replica, timeout_s))
             case Stop(replica, timeout_s):
@@ -266,15 +266,15 @@ class ProcessLauncher:
         else:
             self._emit(passed)
 
-    async def _reconfigure(self, replica: ReplicaId, live: ReloadableOptions, timeout_s: float) -> None:
+    async def _reconfigure(self, replica: ReplicaId, reloadable: ReloadableOptions, timeout_s: float) -> None:
         try:
-            await self._order(replica, orders.Reconfigure(live, timeout_s, epoch=self._epoch))
+            await self._order(replica, orders.Reconfigure(reloadable, timeout_s, epoch=self._epoch))
         except KeyError:
             self._emit(Exited(replica))
         except Exception as error:
-            self._emit(ReconfigureFailed(replica, live, _sentence(error) or f"no answer within {timeout_s:g} s"))
+            self._emit(ReconfigureFailed(replica, reloadable, _sentence(error) or f"no answer within {timeout_s:g} s"))
         else:
-            self._emit(Reconfigured(replica, live))
+            self._emit(Reconfigured(replica, reloadable))
 
     async def _drain(self, replica: ReplicaId, timeout_s: float) -> None:
         try:

@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from app_toolkit.core.identity import AnySetKey
-from app_toolkit.core.logs import LogQuery, NodeLogs
-from app_toolkit.core.replica_state import Found, ProbePassed
-from app_toolkit.core.slow import SlowRequest
-from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec
+from app_toolkit.contract.identity import AnySetKey
+from app_toolkit.contract.replica_spec import ProxySpec, ReplicaSpec
+from app_toolkit.control.replica_state import Found, ProbePassed
+from app_toolkit.interfaces import Location, ReloadableOptions
+from app_toolkit.observability.log_query import LogQuery, NodeLogs
+from app_toolkit.observability.slowest import SlowRequest
 
 if TYPE_CHECKING:
+    from app_toolkit.calls.remote import CallLoad
+    from app_toolkit.edge.server import ProxyStatistics
     from app_toolkit.host.process import ControlledProcess, ReplicaProcess
-    from app_toolkit.proxy.server import ProxyStatistics
-    from app_toolkit.router.remote import CallLoad
 
 P = TypeVar("P", bound="ControlledProcess", contravariant=True)
 R = TypeVar("R", covariant=True)
@@ -136,7 +137,7 @@ class Probe(Order["ControlledProcess", ProbePassed]):
 class Reconfigure(Order["ReplicaProcess", None]):
     """Apply changed options. Raises `ReconfigureError`, `TimeoutError` or `ReplicaGone`."""
 
-    live: ReloadableOptions
+    reloadable: ReloadableOptions
     timeout_s: float
 
     @property
@@ -144,7 +145,7 @@ class Reconfigure(Order["ReplicaProcess", None]):
         return self.timeout_s + MARGIN_S
 
     def perform(self, process: "ReplicaProcess") -> None:
-        process.reconfigure(self.live, self.timeout_s)
+        process.reconfigure(self.reloadable, self.timeout_s)
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,28 @@ its forks only serve.
 import contextlib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from app_toolkit.config import settings
-from app_toolkit.core.identity import ApplicationKey
+from app_toolkit.config.fields import marked
+from app_toolkit.config.models import ApplicationConfig
+from app_toolkit.contract.identity import FIRST
+from app_toolkit.contract.replica_spec import ReplicaSpec, unconfigured
 from app_toolkit.host.data_folder import use_data_of_application, use_data_of_project
 from app_toolkit.host.logs import begin_logs
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import packed, packed_code
-from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.logs import propagate_uvicorn_loggers
 from app_toolkit.observability.secrets import add_secrets
 from app_toolkit.observability.tracebacks import shorten_paths
 from app_toolkit.replica import breakpoints
+from app_toolkit.types import ReplicaId
 from app_toolkit.userapp import sources
 from app_toolkit.userapp.artifact import Unpacked, is_installed
 from app_toolkit.userapp.loading import configure_logging, load, unpack
@@ -56,14 +60,38 @@ class Prepared:
         return replace(spec, app_dir=self.app_dir, working_dir=self.working_dir)
 
 
-def preparation_key(spec: ReplicaSpec) -> str:
-    """Return a key of all that `prepare` reads of a spec. Replicas with the same key can be forks of one template."""
-    read = [
-        ApplicationKey.parse(spec.application).application,
-        *(spec.target, spec.app_dir, spec.working_dir, spec.code, spec.artifact, spec.sources, spec.fork),
-        *(spec.logging_config, dict(spec.variables), spec.live.secrets),
-    ]
-    return sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()  # it contains secrets
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What `prepare` may read of a spec. Replicas with the same preparation can be forks of one template."""
+
+    spec: ReplicaSpec
+    """The spec without what belongs to one replica, one deployment or the time after the fork."""
+
+    @classmethod
+    def of(cls, spec: ReplicaSpec) -> Self:
+        # What is not named here counts. So a new field may start a template too many, and none is used wrongly.
+        return cls(
+            replace(
+                spec,
+                id=ReplicaId(""),
+                config=unconfigured(),
+                root_path="",
+                reloadable=ReloadableOptions(0, secrets=spec.reloadable.secrets),
+                revision=0,
+                created=FIRST,
+                callees=(),
+                application_config=ApplicationConfig.model_construct(
+                    **spec.application_config.model_dump(include=set(marked(ApplicationConfig, "restarts")))
+                ),
+                edge=None,
+            )
+        )
+
+    @property
+    def key(self) -> str:
+        """A hash of the spec, because it contains secrets."""
+        plain = json.dumps(asdict(self.spec), sort_keys=True, default=lambda model: model.model_dump(mode="json"))
+        return sha256(plain.encode()).hexdigest()
 
 
 def prepare(spec: ReplicaSpec, services: Services, *, imports: bool = False) -> Prepared:
@@ -80,7 +108,7 @@ def prepare(spec: ReplicaSpec, services: Services, *, imports: bool = False) -> 
         use_data_of_application(spec.application)
     else:
         use_data_of_project(Path(spec.app_dir))
-    add_secrets(spec.live.secrets)
+    add_secrets(spec.reloadable.secrets)
     begin_logs(services.log_folder, context_of(spec), user_code=True)
     breakpoints.install()
     files = None if not spec.artifact else _unpacked(spec.artifact, services)
@@ -89,9 +117,10 @@ def prepare(spec: ReplicaSpec, services: Services, *, imports: bool = False) -> 
         sources.use(app_dir, sources.read(spec.sources, packed(services.store, spec.sources)))
     with contextlib.suppress(FileNotFoundError):  # a folder that only the deploying node has
         os.chdir(working_dir or os.curdir)
-    if spec.logging_config is not None:
-        configure_logging(spec.logging_config, app_dir)
-        propagate_uvicorn_loggers(spec.logging_config.get("loggers", {}))
+    logging_config = spec.application_config.logging_config
+    if logging_config is not None:
+        configure_logging(logging_config, app_dir)
+        propagate_uvicorn_loggers(logging_config.get("loggers", {}))
     code = packed_code(services.store, spec.code)
     app = None
     if imports:

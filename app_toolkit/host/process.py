@@ -23,49 +23,50 @@ from typing import Any
 
 import psutil
 
+from app_toolkit.calls import handle
+from app_toolkit.calls.remote import CallLoad, RemoteDataPlane
 from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.core.applications import options_hash
-from app_toolkit.core.diff import listed
-from app_toolkit.core.identity import AnySetKey, ApplicationKey
-from app_toolkit.core.logs import LogQuery, NodeLogs
-from app_toolkit.core.reconcile import STOP_S
-from app_toolkit.core.replica_state import Found, ProbePassed
-from app_toolkit.core.slow import SlowRequest, slowest
+from app_toolkit.contract.identity import AnySetKey
+from app_toolkit.contract.replica_spec import ProxySpec, ReplicaSpec
+from app_toolkit.control.application_specs import options_hash
+from app_toolkit.control.diff import listed
+from app_toolkit.control.reconcile import STOP_S
+from app_toolkit.control.replica_state import Found, ProbePassed
+from app_toolkit.edge.hosted_proxy import HostedProxy
+from app_toolkit.edge.server import ProxyStatistics
+from app_toolkit.edge.sharing import SharedPort
+from app_toolkit.edge.state import ProxyState
 from app_toolkit.errors import NotWell, ReplicaGone, StaleEpoch, StartupError, Unresponsive
+from app_toolkit.exchange.router import Router
 from app_toolkit.host.exit_functions import run_exit_functions
 from app_toolkit.host.logs import begin_logs, process_context
 from app_toolkit.host.preparation import Prepared, context_of, prepare
 from app_toolkit.host.replica_edge import ReplicaEdge
+from app_toolkit.host.replica_server import ReplicaServer
 from app_toolkit.host.runtime_folder import LOGS
 from app_toolkit.host.services import Services
 from app_toolkit.host.store import last_epoch
-from app_toolkit.interfaces import Location, ProxySpec, ReloadableOptions, ReplicaSpec, Watch
+from app_toolkit.interfaces import Location, ReloadableOptions, Watch
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.log_file import LogFile
 from app_toolkit.observability.log_folder import LogFolder
+from app_toolkit.observability.log_query import LogQuery, NodeLogs
 from app_toolkit.observability.metrics import Sample, Source
-from app_toolkit.observability.process import ProcessUse
+from app_toolkit.observability.process_use import ProcessUse
 from app_toolkit.observability.pushing import LAST_S, MetricsPush
 from app_toolkit.observability.secrets import add_secrets, redacted, redacting
-from app_toolkit.observability.slow import SlowRequests
+from app_toolkit.observability.slow_requests import SlowRequests
+from app_toolkit.observability.slowest import SlowRequest, slowest
 from app_toolkit.observability.snapshots import Snapshots, UserMetrics
 from app_toolkit.observability.tracing import begin_tracing, end_tracing
 from app_toolkit.observability.user_metrics import UserRegistry
-from app_toolkit.proxy.hosted_proxy import HostedProxy
-from app_toolkit.proxy.server import ProxyStatistics
-from app_toolkit.proxy.sharing import SharedPort
-from app_toolkit.proxy.state import ProxyState
 from app_toolkit.replica.admission.replica import ReplicaStatistics
-from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
-from app_toolkit.router import handle
-from app_toolkit.router.remote import CallLoad, RemoteDataPlane
-from app_toolkit.router.router import Router
 from app_toolkit.thread import ServerThread
-from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.types import Address, ReplicaId
 from app_toolkit.userapp.loading import users_traceback
+from app_toolkit.wire.sockets import close_in_children
 
 logger = logging.getLogger("app_toolkit.host")
 
@@ -91,7 +92,7 @@ class ControlledProcess:
         self._metrics_stopped = asyncio.Event()
 
     @property
-    def live(self) -> ReloadableOptions | None:
+    def reloadable(self) -> ReloadableOptions | None:
         """The reloadable options that a replica uses now; None: it is no replica, or they are not known."""
         return None
 
@@ -111,7 +112,7 @@ class ControlledProcess:
             self.template_hash,
             phase_name=self.phase,
             location=self.location.result() if self.phase != "starting" else None,
-            live=self.live,
+            reloadable=self.reloadable,
             running_s=0.0 if self.running_since is None else time.monotonic() - self.running_since,
         )
 
@@ -151,14 +152,14 @@ class ControlledProcess:
     def probe(self, timeout_s: float) -> ProbePassed:
         """Check that the process serves, and return what it uses."""
         try:
-            found = self.server.probe(timeout_s)
+            probe = self.server.probe(timeout_s)
         except (Unresponsive, ReplicaGone, NotWell):
             raise
         except Exception as error:
             raise NotWell(redacted(users_traceback(error))) from error
-        if not isinstance(found, ReplicaStatistics):
+        if not isinstance(probe, ReplicaStatistics):
             return ProbePassed(self.name)
-        return ProbePassed(self.name, found.connections, found.received, psutil.Process().memory_info().rss)
+        return ProbePassed(self.name, probe.connections, probe.received, psutil.Process().memory_info().rss)
 
     def drain(self, timeout_s: float) -> None:
         self.phase = "draining"
@@ -227,8 +228,8 @@ class ReplicaProcess(ControlledProcess):
         self.edge: ReplicaEdge | None = None
 
     @property
-    def live(self) -> ReloadableOptions | None:
-        return self.server.live
+    def reloadable(self) -> ReloadableOptions | None:
+        return self.server.reloadable
 
     def serve(self, spec: ReplicaSpec, secret: bytes) -> Location:
         if self._prepared is None:
@@ -268,9 +269,8 @@ class ReplicaProcess(ControlledProcess):
                 f"none at {options.host}:{options.port}: use edge = 'proxy'"
             )
         close_in_children(listener)
-        key = ApplicationKey.parse(spec.application).replica_set(spec.deployment)
         access = access_log(options, self.services, self.name)
-        return ReplicaEdge(options, listener, spec.id, key, access)
+        return ReplicaEdge(options, listener, spec.id, spec.replica_set, access)
 
     def stop(self, timeout_s: float) -> None:
         """End the app, and then do what Python does when a program ends, all within `timeout_s` seconds."""
@@ -302,10 +302,10 @@ class ReplicaProcess(ControlledProcess):
             "replica", replica_set, sources, [use.samples], UserRegistry().collect, inherited=self._inherited
         )
 
-    def reconfigure(self, live: ReloadableOptions, timeout_s: float) -> None:
-        add_secrets(live.secrets)
+    def reconfigure(self, reloadable: ReloadableOptions, timeout_s: float) -> None:
+        add_secrets(reloadable.secrets)
         with redacting():
-            self.server.reconfigure(live, timeout_s)
+            self.server.reconfigure(reloadable, timeout_s)
 
     def calling(self) -> Mapping[str, CallLoad]:
         """Return the calls of the handles of this replica that wait or are ongoing, by `APPLICATION/DEPLOYMENT`."""
@@ -335,17 +335,17 @@ class ProxyProcess(ControlledProcess):
         begin_logs(self.services.log_folder, process_context(spec.id))
         begin_tracing(process_context(spec.id))
         options, services = HTTPOptions(**spec.options), self.services
-        here = services.node
+        node = services.node
         shared = options.proxies_per_node > 1 or list(services.nodes()).count(services.address) > 1
         self.server = HostedProxy(
-            lambda: ProxyState(secret, Router, here, access_log(options, services, self.name)),
+            lambda: ProxyState(secret, Router, node, access_log(options, services, self.name)),
             options,
             partial(services.watch, self.name),
             services.listener(options.host, options.port)
             or (SharedPort(options, services.folder.path) if shared else None),
             partial(services.report, self.name),
         )
-        return Location(self.server.start(), here)
+        return Location(self.server.start(), node)
 
     def snapshots(self) -> Snapshots:
         use = ProcessUse("proxy", "", self.name, self.server.lag_s)
@@ -393,7 +393,8 @@ async def _calling(
     """
     with services.payloads() as payloads:
         outbound = None if edge is None else edge.outbound(secret, services.node)
-        callers = RemoteDataPlane(secret, spec.application, spec.callees, services.node, payloads, outbound=outbound)
+        live = spec.replica_set.live_revision.name
+        callers = RemoteDataPlane(secret, live, spec.callees, services.node, payloads, outbound=outbound)
         handle.use(callers)  # until the process ends: a handle must never call objects in this process instead
         watch: Watch = partial(services.watch, spec.id)
         if edge is not None:

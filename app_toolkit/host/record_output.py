@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from app_toolkit.client.interrupts import discard_output
-from app_toolkit.core.logs import LoggedRecord, LogQuery
+from app_toolkit.host.interrupts import discard_output
 from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.log_formats import shown
+from app_toolkit.observability.log_query import LoggedRecord, LogQuery
 
 
 class RecordOutput:
@@ -29,11 +29,11 @@ class RecordOutput:
         more = True
         while more:
             try:
-                found = self._folder.read(LogQuery(), after=self._positions)
+                page = self._folder.read(LogQuery(), after=self._positions)
             except OSError:  # the files may be readable at the next check
                 return
-            self._positions, more = found.positions, found.more
-            texts = [text for line in found.lines if (text := self._shown(line)) is not None]
+            self._positions, more = page.positions, page.more
+            texts = [text for line in page.lines if (text := self._shown(line)) is not None]
             if texts:
                 write(sys.stdout, "".join(f"{text}\n" for text in texts))
 

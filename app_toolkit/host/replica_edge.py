@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from app_toolkit.config.models import HTTPOptions
-from app_toolkit.core.identity import ReplicaSetKey
-from app_toolkit.core.publication import PublishedReplica, ReplicaSetSnapshot, decode_replica_set, encode
-from app_toolkit.dispatch.outbound import Outbound
+from app_toolkit.contract.identity import ReplicaSetKey
+from app_toolkit.contract.snapshots import PublishedReplica, ReplicaSetSnapshot, decode_replica_set, encode
+from app_toolkit.edge.server import ProxyServer, ProxyStatistics
+from app_toolkit.edge.state import ProxyState
 from app_toolkit.errors import StartupError
+from app_toolkit.exchange.outbound import Outbound
+from app_toolkit.exchange.router import Router
 from app_toolkit.host.edge import EdgeUpstreams, NearReplica
+from app_toolkit.host.replica_server import Server
 from app_toolkit.interfaces import REPLICAS, Snapshot, Version, Watch
 from app_toolkit.observability.access import AccessLog
 from app_toolkit.observability.metrics import Sample
-from app_toolkit.observability.slow import SlowRequests
-from app_toolkit.proxy.server import ProxyServer, ProxyStatistics
-from app_toolkit.proxy.state import ProxyState
-from app_toolkit.replica.server import Server
-from app_toolkit.router.router import Router
+from app_toolkit.observability.slow_requests import SlowRequests
 from app_toolkit.types import Address, NodeId, ReplicaId
 
 ROUTES_POLL_S = 0.005

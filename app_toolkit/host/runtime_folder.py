@@ -11,7 +11,7 @@ from pathlib import Path
 from app_toolkit import private
 from app_toolkit.config.settings import RUNTIME_DIR, runtime_folder
 from app_toolkit.errors import InsecurePath
-from app_toolkit.transport.sockets import close_in_children
+from app_toolkit.wire.sockets import close_in_children
 
 logger = logging.getLogger("app_toolkit.runtime")
 
@@ -115,13 +115,13 @@ def _remove_ended(base: Path, session: str) -> None:
 def _empty(folder: Path) -> None:
     """Remove the folder, except logs that are newer than `LOGS_KEPT_S`."""
     kept = False
-    for each in folder.iterdir():
-        if each.name == LOGS and _age(each) < LOGS_KEPT_S:
+    for folder_entry in folder.iterdir():
+        if folder_entry.name == LOGS and _age(folder_entry) < LOGS_KEPT_S:
             kept = True
-        elif each.is_dir() and not each.is_symlink():
-            private.remove_tree(each)
+        elif folder_entry.is_dir() and not folder_entry.is_symlink():
+            private.remove_tree(folder_entry)
         else:
-            each.unlink()
+            folder_entry.unlink()
     if not kept:
         folder.rmdir()
 

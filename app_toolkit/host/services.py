@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Protocol
 
-from app_toolkit.core.reports import Compared, Loads, Lost
+from app_toolkit.contract.loads import Compared, Loads, Lost
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.interfaces import Payloads, Snapshot, Store, Version
 from app_toolkit.types import NodeId

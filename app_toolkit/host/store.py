@@ -5,7 +5,7 @@ import contextlib
 import secrets
 from hashlib import sha256
 
-from app_toolkit.controller.state_store import APPLICATIONS, EPOCH, HTTP, read_epoch
+from app_toolkit.control.state_store import APPLICATIONS, EPOCH, HTTP, read_epoch
 from app_toolkit.errors import Conflict, CorruptValue, TargetError
 from app_toolkit.interfaces import Store, code_key
 
@@ -24,18 +24,18 @@ async def create_secret(store: Store, *, discard: bool = False) -> bytes:
     `discard`: create another one if it cannot be read.
     """
     try:
-        known = await store.get(SECRET)
+        secret = await store.get(SECRET)
     except CorruptValue:
         if not discard:
             raise
         await store.delete(SECRET)
-        known = None
-    if known is None:
+        secret = None
+    if secret is None:
         with contextlib.suppress(Conflict):  # another controller created it at the same time
             await store.compare_and_set(SECRET, None, new_secret())
-        known = await store.get(SECRET)
-    assert known is not None
-    return known
+        secret = await store.get(SECRET)
+    assert secret is not None
+    return secret
 
 
 async def is_left_over(store: Store) -> bool:

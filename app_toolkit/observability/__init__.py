@@ -1,1 +1,4 @@
-"""Logs, counts and event logs for operators."""
+"""Logs, counts and event logs for operators.
+
+Design: docs/design/observability.md
+"""

@@ -10,8 +10,9 @@ from app_toolkit.observability.records import MIRRORED, Record
 
 logger = logging.getLogger("app_toolkit.access")
 
-BATCH = 500
-"""Maximum number of lines that are kept before they are written."""
+BATCH = 100
+"""Maximum number of requests that are kept before their lines are written. They are formatted in about 0.3 ms, in which
+the event loop serves no others."""
 
 MARK = ',"mirrored":true'
 """The last field in the line of a mirrored request."""
@@ -39,53 +40,49 @@ class AccessLog:
         self.dropped = 0
         self._write = write
         self._now = now
-        self._lines: list[str] = []
-        #: The fields of the clients whose lines wait.
-        self._clients: dict[bytes, str] = {}
-        #: The difference of the two clocks, since the first line that waits.
-        self._offset = 0.0
+        #: The requests whose lines are not written. The lines are formatted together, because that is faster.
+        self._records: list[Record] = []
         self._second = -1
         self._stamp = ""
 
     def add(self, record: Record) -> None:
-        """Keep the line of a request until it is written. Subscribes to `Records`.
+        """Keep a request until its line is written. Subscribes to `Records`.
 
         A refused connection gets no line: no request has arrived, and there may be thousands of such connections.
         """
         if record.kind == "connection":
             return
-        if not self._lines:
-            wall, monotonic = self._now()
-            self._offset = wall - monotonic
-        client = self._clients.get(record.peers)
-        if client is None:
-            client = self._clients[record.peers] = _client(record.peers)
+        self._records.append(record)
+        if len(self._records) >= BATCH:
+            self.flush()
+
+    def _line(self, record: Record, client: str, offset: float) -> str:
+        """Return the line of a request. `offset`: the difference of the two clocks in seconds."""
         # The toolkit's own words and the values that were validated before contain nothing that JSON must escape.
-        self._lines.append(
-            f'{{"time":"{self._time(record.arrived + self._offset)}",{client},'
+        return (
+            f'{{"time":"{self._time(record.arrived + offset)}",{client},'
             f'"method":"{record.method.decode()}","path":"{_path(record.path)}","status":{record.status},'
             f'"outcome":"{record.outcome}","bytes":{record.size},"ms":{record.seconds * 1_000:.1f},'
             f'"request_id":"{record.id.decode()}","ingress":"{record.deployment}","replica":"{record.replica}",'
             f'"tries":{record.tries}{MARK if record.kind == MIRRORED else ""}}}\n'
         )
-        if len(self._lines) >= BATCH:
-            self.flush()
 
     def flush(self) -> None:
         """Write the lines that wait."""
-        if not self._lines:
+        if not self._records:
             return
-        lines, self._lines = self._lines, []
-        self._clients.clear()
-        text = "".join(lines)
+        records, self._records = self._records, []
+        wall, monotonic = self._now()
+        clients = {peers: _client(peers) for peers in {record.peers for record in records}}
+        text = "".join([self._line(record, clients[record.peers], wall - monotonic) for record in records])
         if self.dropped:
-            text = f'{{"time":"{self._time(self._now()[0])}","dropped":{self.dropped}}}\n{text}'
+            text = f'{{"time":"{self._time(wall)}","dropped":{self.dropped}}}\n{text}'
         try:
             self._write(text)
         except (OSError, InsecurePath) as error:
             if not self.dropped:
                 logger.warning("lines of the access log are lost until it can be written again: %s", error)
-            self.dropped += len(lines)
+            self.dropped += len(records)
         else:
             self.dropped = 0
 

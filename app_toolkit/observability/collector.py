@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from app_toolkit.observability.metrics import BY_NAME, DEPLOYMENT, METRICS, NONE, Metric, Source
+from app_toolkit.observability.metrics import DECLARED, DEPLOYMENT, NONE, Metric, Source
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
@@ -23,16 +23,16 @@ class ToolkitCollector(Collector):
         REGISTRY.register(self)
 
     def describe(self) -> Iterable[Family]:
-        return [_family(metric) for metric in METRICS]
+        return [_family(metric) for metric in DECLARED.values()]
 
     def collect(self) -> Iterator[Family]:
-        found: dict[str, dict[tuple[str, ...], list[float]]] = {}
+        samples: dict[str, dict[tuple[str, ...], list[float]]] = {}
         for name, labels, numbers in self._samples():
-            series = found.setdefault(name, {})
+            series = samples.setdefault(name, {})
             before = series.get(labels)
             series[labels] = numbers if before is None else [a + b for a, b in zip(before, numbers, strict=True)]
-        for name, series in found.items():
-            metric = BY_NAME[name]
+        for name, series in samples.items():
+            metric = DECLARED[name]
             family = _family(metric)
             for labels, numbers in series.items():
                 _add(family, metric, (*(NONE,) * (len(DEPLOYMENT) - 1), *labels), numbers)

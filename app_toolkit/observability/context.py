@@ -17,7 +17,7 @@ REQUEST_IDS: ContextVar[tuple[str | None, ...]] = ContextVar("app_toolkit_batch_
 
 DEADLINE: ContextVar[float | None] = ContextVar("app_toolkit_deadline", default=None)
 TRACE: ContextVar[str | None] = ContextVar("app_toolkit_trace", default=None)
-"""The trace in the format of `core.trace`: `traceparent`, and `tracestate` after a space."""
+"""The trace in the format of `observability.trace_context`: `traceparent`, and `tracestate` after a space."""
 
 SHARD_KEY: ContextVar[str | None] = ContextVar("app_toolkit_shard_key", default=None)
 """The shard key of the request, which its calls have, too; None: it has none."""
@@ -39,12 +39,12 @@ THREAD_WORK: ContextVar[ThreadWork | None] = ContextVar("app_toolkit_thread_work
 
 def thread_work() -> weakref.ref[ThreadWork]:
     """Return a weak reference to the work of the calling thread in the current context."""
-    found = THREAD_WORK.get()
+    work = THREAD_WORK.get()
     # A copied context contains the value of the original: a task finds that of the thread which started it.
-    if found is None or found.thread != threading.get_ident():
-        found = ThreadWork()
-        THREAD_WORK.set(found)
-    return weakref.ref(found)
+    if work is None or work.thread != threading.get_ident():
+        work = ThreadWork()
+        THREAD_WORK.set(work)
+    return weakref.ref(work)
 
 
 class ReadStream:
@@ -98,8 +98,8 @@ class ReplicaContext:
 REPLICA: ContextVar[ReplicaContext | None] = ContextVar("app_toolkit_replica", default=None)
 
 _pin = ""
-"""What `core.sessions.Pins.attach` appends to the IDs of this process, which has one replica. Empty: this is no replica
-of an ingress."""
+"""What `exchange.session_pins.Pins.attach` appends to the IDs of this process, which has one replica. Empty: this is no
+replica of an ingress."""
 
 
 def use_session_pin(pin: str) -> None:
@@ -120,6 +120,14 @@ def request_id() -> str | None:
 def deadline() -> float | None:
     """Return the deadline of the current request in seconds, as `time.monotonic()` counts; None: it has no deadline."""
     return DEADLINE.get()
+
+
+def clear_deadline() -> None:
+    """Remove the deadline of the current request, for work that outlives it.
+
+    The calls that this task or thread makes from now on have none, and neither do those of the tasks that it starts.
+    """
+    DEADLINE.set(None)
 
 
 def trace_context() -> dict[str, str]:
@@ -151,7 +159,7 @@ def replica_context() -> ReplicaContext:
         RuntimeError: The code does not run in a replica. In one process this includes the lifespan of the app, which
             belongs to every ingress.
     """
-    found = REPLICA.get()
-    if found is None:
+    replica = REPLICA.get()
+    if replica is None:
         raise RuntimeError("replica_context() was called outside of a replica")
-    return found
+    return replica

@@ -7,34 +7,130 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from app_toolkit.core.canary import Requests, bucket_of
-from app_toolkit.core.identity import ApplicationKey, application_of
+from app_toolkit.contract.compared import Requests, bucket_of
+from app_toolkit.contract.identity import LiveRevisionKey, live_revision_of
 from app_toolkit.errors import QueueFull, TooManyWebSockets
 from app_toolkit.observability.context import ReplicaContext
-from app_toolkit.observability.metrics import (
-    AFFINITY,
-    BATCH_SECONDS,
-    BATCH_SIZE,
-    BATCH_WAIT_SECONDS,
-    CALL_QUEUE_SECONDS,
-    CALL_RETRIES,
-    CALL_SECONDS,
-    CALLS,
-    FIRST_BYTE_SECONDS,
-    HTTP_METHODS,
-    LATENCY_S,
-    NONE,
-    OTHER,
-    REQUEST_QUEUE_SECONDS,
-    REQUEST_RETRIES,
-    REQUEST_SECONDS,
-    REQUESTS,
-    RESPONSE_BYTES,
-    SIZES,
-    STREAM_GAP_SECONDS,
-    Sample,
-)
+from app_toolkit.observability.metrics import DEPLOYMENT, HTTP_METHODS, LATENCY_S, NONE, OTHER, SIZES, Sample, declare
 from app_toolkit.observability.records import CLIENT_GONE, CUT, OK, Record
+
+ROUTE = (*DEPLOYMENT, "route", "method")
+
+REQUESTS = declare(
+    "app_toolkit_requests_total",
+    "counter",
+    "Requests and WebSockets that have ended, by the status and the outcome of the response.",
+    (*ROUTE, "status", "outcome"),
+    "proxies",
+)
+REQUEST_SECONDS = declare(
+    "app_toolkit_request_duration_seconds",
+    "histogram",
+    "Time from the arrival of a request to the end of its response. WebSockets are not included.",
+    ROUTE,
+    "proxies",
+    LATENCY_S,
+)
+FIRST_BYTE_SECONDS = declare(
+    "app_toolkit_request_first_byte_seconds",
+    "histogram",
+    "Time from the arrival of a request to the start of its response.",
+    ROUTE,
+    "proxies",
+    LATENCY_S,
+)
+REQUEST_QUEUE_SECONDS = declare(
+    "app_toolkit_request_queue_seconds",
+    "histogram",
+    "Time that a request has waited for a replica, in all attempts together.",
+    DEPLOYMENT,
+    "proxies",
+    LATENCY_S,
+)
+REQUEST_RETRIES = declare(
+    "app_toolkit_request_retries_total",
+    "counter",
+    "Attempts of requests after the first one.",
+    DEPLOYMENT,
+    "proxies",
+)
+RESPONSE_BYTES = declare(
+    "app_toolkit_response_body_bytes_total",
+    "counter",
+    "Bytes of the bodies of responses.",
+    DEPLOYMENT,
+    "proxies",
+)
+STREAM_GAP_SECONDS = declare(
+    "app_toolkit_stream_gap_seconds",
+    "histogram",
+    "Time between two chunks of a streamed response. The chunks are those that the proxy receives.",
+    DEPLOYMENT,
+    "proxies",
+    LATENCY_S,
+)
+AFFINITY = declare(
+    "app_toolkit_affinity_total",
+    "counter",
+    "Requests and calls with an affinity key or a routing policy, by what became of the preference.",
+    (*DEPLOYMENT, "kind", "result"),
+    "all",
+)
+CALLS = declare(
+    "app_toolkit_calls_total",
+    "counter",
+    "Calls of a deployment that have ended. The outcome `error`: the method raised an exception.",
+    (*DEPLOYMENT, "method", "outcome"),
+    "replicas",
+)
+CALL_SECONDS = declare(
+    "app_toolkit_call_duration_seconds",
+    "histogram",
+    "Time from a call to the end of its result.",
+    (*DEPLOYMENT, "method"),
+    "replicas",
+    LATENCY_S,
+)
+CALL_QUEUE_SECONDS = declare(
+    "app_toolkit_call_queue_seconds",
+    "histogram",
+    "Time that a call has waited for a replica, in all attempts together.",
+    DEPLOYMENT,
+    "replicas",
+    LATENCY_S,
+)
+CALL_RETRIES = declare(
+    "app_toolkit_call_retries_total",
+    "counter",
+    "Attempts of calls after the first one.",
+    DEPLOYMENT,
+    "replicas",
+)
+BATCH_SIZE = declare(
+    "app_toolkit_batch_size",
+    "histogram",
+    "Items of a batch that has ended.",
+    (*DEPLOYMENT, "function"),
+    "replicas",
+    SIZES,
+)
+BATCH_WAIT_SECONDS = declare(
+    "app_toolkit_batch_wait_seconds",
+    "histogram",
+    "Time that the first item of a batch has waited for the start of the batch.",
+    (*DEPLOYMENT, "function"),
+    "replicas",
+    LATENCY_S,
+)
+BATCH_SECONDS = declare(
+    "app_toolkit_batch_duration_seconds",
+    "histogram",
+    "Time that a batch has run.",
+    (*DEPLOYMENT, "function"),
+    "replicas",
+    LATENCY_S,
+)
+
 
 MOST_SERIES = 5_000
 """Maximum number of combinations of a deployment, a route and a method that one process counts separately. Requests of
@@ -74,7 +170,7 @@ class Counts:
     """Their number in each bucket. WebSockets are in none of them."""
     latency_sum_s: float = 0.0
     affinity: dict[str, int] = field(default_factory=dict)
-    """The number of those with an affinity key, by what became of it (`core.preference.Outcome`)."""
+    """The number of those with an affinity key, by what became of it (`exchange.preference.Outcome`)."""
 
 
 class _Route:
@@ -164,8 +260,8 @@ class Counters:
 
     def forget(self, deployment: str) -> None:
         """Remove the counts of a deployment that is gone. If it is deployed again, they start at zero."""
-        self._routes = {key: each for key, each in self._routes.items() if key[1] != deployment}
-        self._deployments = {key: each for key, each in self._deployments.items() if key[1] != deployment}
+        self._routes = {key: counts for key, counts in self._routes.items() if key[1] != deployment}
+        self._deployments = {key: counts for key, counts in self._deployments.items() if key[1] != deployment}
         self._gaps.pop(deployment, None)
 
     def copy(self) -> dict[str, Counts]:
@@ -173,16 +269,16 @@ class Counters:
 
         The values may differ by a request that has just ended.
         """
-        found: dict[str, Counts] = {}
+        totals: dict[str, Counts] = {}
         for (_, name, _, _), (route, _) in list(self._routes.items()):
-            counts = found.setdefault(name, Counts())
+            counts = totals.setdefault(name, Counts())
             for (_, outcome), number in list(route.responses.items()):
                 counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + number
             counts.latency = [one + other for one, other in zip(counts.latency, route.latency, strict=True)]
             counts.latency_sum_s += route.latency_s
         for (_, name), deployment in list(self._deployments.items()):
-            found[name].affinity = dict(deployment.affinity)
-        return found
+            totals[name].affinity = dict(deployment.affinity)
+        return totals
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of all metrics of ended requests and calls. Safe from any thread."""
@@ -255,14 +351,14 @@ class ComparedRequests:
     """The requests of the live revisions that a canary release compares. Subscribes to `Records`."""
 
     def __init__(self) -> None:
-        self._by_revision: dict[ApplicationKey, Requests] = {}
+        self._by_revision: dict[LiveRevisionKey, Requests] = {}
 
     @property
-    def revisions(self) -> Collection[ApplicationKey]:
+    def revisions(self) -> Collection[LiveRevisionKey]:
         """The revisions whose requests are counted."""
         return self._by_revision.keys()
 
-    def follow(self, revisions: Collection[ApplicationKey]) -> None:
+    def follow(self, revisions: Collection[LiveRevisionKey]) -> None:
         """Count the requests of these revisions. New ones start at zero."""
         self._by_revision = {key: self._by_revision.get(key) or Requests() for key in revisions}
 
@@ -272,8 +368,8 @@ class ComparedRequests:
         Errors are responses with a status from 500, and responses that were cut. If the client left before the response
         was complete, the server may not be at fault. But it took at least this long.
         """
-        application = application_of(record.deployment)
-        counts = None if application is None else self._by_revision.get(application)
+        live = live_revision_of(record.deployment)
+        counts = None if live is None else self._by_revision.get(live)
         if counts is None or record.outcome in REFUSED:
             return
         if record.outcome != CLIENT_GONE:
@@ -283,6 +379,6 @@ class ComparedRequests:
             bucket = bucket_of(record.seconds)
             counts.latency[bucket] = counts.latency.get(bucket, 0) + 1
 
-    def copy(self) -> dict[ApplicationKey, Requests]:
+    def copy(self) -> dict[LiveRevisionKey, Requests]:
         """Return a copy of the current values by revision."""
         return {key: counts.copy() for key, counts in self._by_revision.items()}

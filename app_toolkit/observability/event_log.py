@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from app_toolkit.core.identity import application_of
+from app_toolkit.contract.identity import ReplicaSetKey
 from app_toolkit.observability.records import ControllerRecord, Records
 
 KEPT = 5_000
@@ -62,23 +62,25 @@ class EventLog:
     def entries(
         self, *, subject: str | None = None, replica: str | None = None, last: int | None = None, after: int = 0
     ) -> list[ControllerRecord]:
-        """Return the entries, oldest first. `subject` may be an application: then all of its replica sets match.
+        """Return the entries, oldest first.
 
-        `after`: leave out so many entries, counted as in `number`.
+        `subject`: only those of this application or deployment, in all of its live revisions; None: all. `after`: leave
+        out so many entries, counted as in `number`.
         """
-        known = max(0, len(self._entries) - (self.number - after))
-        found = [
+        skipped = max(0, len(self._entries) - (self.number - after))
+        entries = [
             entry
-            for entry in islice(self._entries, known, None)
+            for entry in islice(self._entries, skipped, None)
             if (subject is None or subject == entry.subject or _is_of(entry.subject, subject))
             and (replica is None or entry.replica == replica)
         ]
-        return found if last is None else found[max(0, len(found) - last) :]
+        return entries if last is None else entries[max(0, len(entries) - last) :]
 
     def __len__(self) -> int:
         return len(self._entries)
 
 
-def _is_of(replica_set: str, application: str) -> bool:
-    key = application_of(replica_set)
-    return key is not None and key.name == application
+def _is_of(name: str, subject: str) -> bool:
+    """Return whether a replica set belongs to an application, or to a deployment of any of its live revisions."""
+    key = ReplicaSetKey.parse(name) if "/" in name else None
+    return key is not None and subject in (key.application, key.main.name)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app_toolkit import private
-from app_toolkit.core.logs import MOST_PAGE_BYTES, MOST_RECORDS, LogQuery, NodeLogs, time_of
 from app_toolkit.observability.log_file import LogFile
+from app_toolkit.observability.log_query import MOST_PAGE_BYTES, MOST_RECORDS, LogQuery, NodeLogs, time_of
 
 SUFFIX = ".log"
 PREVIOUS = f"{SUFFIX}.1"
@@ -70,7 +70,7 @@ class LogFolder:
             now: Returns the current time in seconds. The search ends after `SEARCH_S`.
         """
         until = now() + SEARCH_S
-        names = sorted({each.removesuffix(".1").removesuffix(SUFFIX) for each in self._files()})
+        names = sorted({file.removesuffix(".1").removesuffix(SUFFIX) for file in self._files()})
         chosen = [name for name in names if query.reads(name)]
         if after is None:
             return self._newest(chosen, query, min(last, MOST_RECORDS), lambda: now() > until)
@@ -141,14 +141,14 @@ class LogFolder:
 
     def _files(self) -> dict[str, os.stat_result]:
         """Return the log files in this folder."""
-        found = {}
+        files = {}
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     if entry.name.endswith((SUFFIX, PREVIOUS)) and stat.S_ISREG(status.st_mode):
-                        found[entry.name] = status
-        return found
+                        files[entry.name] = status
+        return files
 
     def _remove_oldest(self) -> None:
         """Remove the oldest files of processes that have ended, while there are too many."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from app_toolkit.core.logs import LoggedRecord
+from app_toolkit.observability.log_query import LoggedRecord
 from app_toolkit.observability.secrets import redacted
 from app_toolkit.observability.tracebacks import ExceptionInfo, folded, shortened
 

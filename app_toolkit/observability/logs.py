@@ -5,7 +5,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app_toolkit.core.identity import ApplicationKey
 from app_toolkit.observability.context import REPLICA, REQUEST_ID, REQUEST_IDS, TRACE, ReplicaContext
 from app_toolkit.observability.log_formats import FIELDS, FORMATTERS, MOST_BYTES_OF_REQUEST_IDS
 
@@ -67,9 +66,8 @@ def _values() -> Iterator[str | int]:
     if replica is None:
         yield from ("", "", "", "")
         return
-    application = ApplicationKey.parse(replica.application)
-    yield application.application
-    yield application.revision or replica.revision or ""
+    yield replica.application
+    yield replica.revision or ""
     yield replica.deployment
     yield replica.replica_id
 
@@ -78,12 +76,12 @@ def _request_ids(items: Sequence[str | None]) -> str:
     """Return the ids of the requests of a batch, separated by commas, without those that are too many."""
     ids: list[str] = []
     room = MOST_BYTES_OF_REQUEST_IDS
-    for each in dict.fromkeys(items):
-        if each is not None:
-            room -= len(each) + 3  # in JSON, with quotation marks and a comma
+    for item in dict.fromkeys(items):
+        if item is not None:
+            room -= len(item) + 3  # in JSON, with quotation marks and a comma
             if room < 0 or len(ids) == MOST_REQUEST_IDS:
                 break
-            ids.append(each)
+            ids.append(item)
     return ",".join(ids)
 
 

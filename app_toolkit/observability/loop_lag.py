@@ -18,13 +18,13 @@ class LoopLag:
 
     def note(self, now: float, seconds: float) -> None:
         """Note that the loop ran something late by `seconds`. `now`: a time of a monotonic clock."""
-        period, present, before = self._at(now)
-        self._longest = period, max(present, seconds), before
+        period, longest, before = self._at(now)
+        self._longest = period, max(longest, seconds), before
 
     def longest(self, now: float) -> float:
         """Return the longest recent delay in seconds."""
-        _, present, before = self._at(now)
-        return max(present, before)
+        _, longest, before = self._at(now)
+        return max(longest, before)
 
     async def measure(self) -> None:
         """Note the delays of the running loop until cancelled."""
@@ -36,7 +36,7 @@ class LoopLag:
 
     def _at(self, now: float) -> tuple[int, float, float]:
         period = int(now // WINDOW_S)
-        then, present, _ = self._longest
+        then, longest, _ = self._longest
         if period == then:
             return self._longest
-        return period, 0.0, present if period == then + 1 else 0.0
+        return period, 0.0, longest if period == then + 1 else 0.0

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from app_toolkit.core.reports import Lost
+from app_toolkit.contract.loads import Lost
 from app_toolkit.observability.records import Record
 from app_toolkit.types import ReplicaId
 

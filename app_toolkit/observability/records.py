@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from app_toolkit.core.trace import Trace
+from app_toolkit.observability.trace_context import Trace
 
 LONGEST_PATH = 2_000
 """Bytes of a path that a record has."""
@@ -37,7 +37,7 @@ class FailedAttempt(NamedTuple):
     seconds: float
     """From its beginning to its end."""
     result: str
-    """`core.attempts.Result` in lowercase, such as `busy` or `lost`."""
+    """`exchange.attempts.Result` in lowercase, such as `busy` or `lost`."""
 
 
 class Record(NamedTuple):
@@ -76,7 +76,7 @@ class Record(NamedTuple):
     """Bytes of the body of the response."""
     affinity: str | None = None
     """What became of its affinity key, or of the preference of its routing policy, in the last attempt
-    (`core.preference.Outcome`). None: it had none."""
+    (`exchange.preference.Outcome`). None: it had none."""
     # The stages
     queued_s: float = 0.0
     """How long it waited for a permit in the queue of the router, before all attempts together."""

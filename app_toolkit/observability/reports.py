@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from app_toolkit.core.reports import Compared, LastReport, Loads, Lost, are_due, loads_to_report
+from app_toolkit.contract.loads import Compared, LastReport, Loads, Lost, are_due, loads_to_report
 from app_toolkit.observability.lost_requests import LostRequests
 
 logger = logging.getLogger("app_toolkit.reports")
@@ -52,12 +52,12 @@ class Reports:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOAD_CHECK_S):
                     await self._unserved.wait()
-            taken = now()
+            sampled_at = now()
             current = {key: load for loads in self._loads for key, load in loads().items()}
-            loads = loads_to_report(self._last, current, taken, unserved=self._unserved.is_set())
+            loads = loads_to_report(self._last, current, sampled_at, unserved=self._unserved.is_set())
             self._unserved.clear()
             compared = self.compared()
-            if not are_due(self._last_compared, self._compared_at, compared, taken):
+            if not are_due(self._last_compared, self._compared_at, compared, sampled_at):
                 compared = NOTHING
             lost = self.lost.take()
             if not loads and not compared and not lost:
@@ -65,9 +65,9 @@ class Reports:
             try:
                 if await report(loads, compared, lost):
                     if loads:
-                        self._last = LastReport(loads, taken)
+                        self._last = LastReport(loads, sampled_at)
                     if compared:
-                        self._last_compared, self._compared_at = compared, taken
+                        self._last_compared, self._compared_at = compared, sampled_at
             except Exception:  # a failure must not affect requests
                 logger.exception("the load could not be reported")
                 await asyncio.sleep(LOAD_CHECK_S)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from app_toolkit.core.redaction import Redactor, redact_error
+from app_toolkit.config.redaction import Redactor, redact_error
 
 _lock = threading.Lock()
 _known: set[str] = set()

@@ -2,7 +2,7 @@
 
 A push is a JSON object. The counters of a process are cumulative, and each push has what they have grown by since the
 push before was acknowledged. A push that was not acknowledged is sent again with the same number, and
-`observability/aggregate.py` adds each number once. So nothing is lost or counted twice, whichever of the two processes
+`operate/aggregate.py` adds each number once. So nothing is lost or counted twice, whichever of the two processes
 is replaced; only what a killed process has not pushed yet is lost.
 """
 
@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from app_toolkit.observability.metrics import BY_NAME, DROPPED_SERIES, Sample, Source
+from app_toolkit.observability.metrics import DECLARED, DEPLOYMENT, Sample, Source, declare
+
+DROPPED_SERIES = declare(
+    "app_toolkit_metrics_dropped_series",
+    "gauge",
+    "Series of user code that replicas have left out, because a replica has too many.",
+    DEPLOYMENT,
+    "replicas",
+)
+
 
 PUSH_S = 2.0
 """Seconds between two pushes while the counters of the process change."""
@@ -90,10 +99,10 @@ class Snapshots:
         `last`: the process ends, and its gauges with it.
         """
         user = UserMetrics() if self._user is None else self._user()
-        mine = [sample for source in self._sources for sample in source()]
+        own_samples = [sample for source in self._sources for sample in source()]
         if user.dropped:
-            mine.append(Sample(DROPPED_SERIES, (self._identity["replica_set"],), [user.dropped]))
-        gauges, counters = _split(mine, user.families)
+            own_samples.append(Sample(DROPPED_SERIES, (self._identity["replica_set"],), [user.dropped]))
+        gauges, counters = _split(own_samples, user.families)
         changed = self._pending is not None or gauges != self._gauges or self._have_changed(counters)
         user_gauges, user_counters = _split(user.samples, user.families)
         changed = changed or self._have_changed(user_counters)
@@ -115,7 +124,7 @@ class Snapshots:
             self._number += 1
         self._gauges, self._pushed_at = gauges, now
         all_gauges = [] if last else gauges + more_gauges + user_gauges
-        named = {each[0] for each in (*self._pending[1], *all_gauges)}
+        named = {sample[0] for sample in (*self._pending[1], *all_gauges)}
         contents: dict[str, object] = {
             **self._identity,
             "number": self._number,
@@ -123,7 +132,9 @@ class Snapshots:
             "counters": self._pending[1],
             "gauges": all_gauges,
             "families": {
-                name: [each.kind, each.help, each.bounds] for name, each in user.families.items() if name in named
+                name: [family.kind, family.help, family.bounds]
+                for name, family in user.families.items()
+                if name in named
             },
         }
         if self._state is not None:
@@ -165,7 +176,7 @@ def _split(samples: Iterable[Sample], families: Mapping[str, UserFamily]) -> tup
     gauges: list[list[Any]] = []
     counters: Numbers = {}
     for name, labels, numbers in samples:
-        metric = BY_NAME.get(name)
+        metric = DECLARED.get(name)
         kind = families[name].kind if metric is None else metric.kind
         if kind in ("counter", "histogram", "summary"):
             counters[name, labels] = numbers

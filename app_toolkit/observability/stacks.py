@@ -5,7 +5,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
-from app_toolkit.core.stalls import StackFrame, blocking_line
+from app_toolkit.observability.stalls import StackFrame, blocking_line
 from app_toolkit.observability.tracebacks import LIBRARIES
 
 DEEPEST = 500

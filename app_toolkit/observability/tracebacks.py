@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from app_toolkit.core.stalls import is_users
+from app_toolkit.observability.stalls import is_users
 
 unpacked = ""
 """The folder of the application's files in this process, with a separator at its end; "": its paths are not changed."""
@@ -93,6 +93,6 @@ def _packages(frames: Iterable[traceback.FrameSummary]) -> str:
 def _package(file: str) -> str:
     """Return the name of the package or module that is imported from a file which is not of user code."""
     folders = [str(Path(LIBRARIES[0]).parent), *LIBRARIES[1:]]
-    folder = max((each for each in folders if file.startswith(each + os.sep)), key=len, default="")
+    folder = max((library for library in folders if file.startswith(library + os.sep)), key=len, default="")
     name = file.removeprefix(folder).strip(os.sep).partition(os.sep)[0]
     return name.removeprefix("<frozen ").partition(".")[0]

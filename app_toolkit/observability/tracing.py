@@ -28,10 +28,9 @@ from opentelemetry.trace import (
 )
 
 from app_toolkit.config import settings
-from app_toolkit.core.identity import ApplicationKey
-from app_toolkit.core.trace import TRACEPARENT, TRACESTATE, Trace, formatted, is_sampled, parsed
 from app_toolkit.observability.context import TRACE, ReplicaContext
 from app_toolkit.observability.records import CLIENT_GONE, NOT_OWNED, OK, Record
+from app_toolkit.observability.trace_context import TRACEPARENT, TRACESTATE, Trace, formatted, is_sampled, parsed
 from app_toolkit.types import Header, Scope
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Tracing:
     def begin(self, parent: str | None) -> Trace:
         """Return the IDs of a new request or call.
 
-        `parent`: its trace in the format of `core.trace`. None: a new trace.
+        `parent`: its trace in the format of `observability.trace_context`. None: a new trace.
         """
         span, attempt = random.getrandbits(64) or 1, random.getrandbits(64) or 1
         if parent is None:
@@ -163,14 +162,12 @@ class ReplicaSpan:
     __slots__ = ("_outer", "_span", "forwarded")
 
     def __init__(self, tracing: Tracing, parent: str, replica: ReplicaContext | None) -> None:
-        """`parent`: the trace in the format of `core.trace`."""
+        """`parent`: the trace in the format of `observability.trace_context`."""
         self._outer = context.get_current()
         if is_sampled(parent):
             attributes: dict[str, Any] = {}
             if replica is not None:
-                attributes["app_toolkit.deployment"] = (
-                    ApplicationKey.parse(replica.application).replica_set(replica.deployment).name
-                )
+                attributes["app_toolkit.deployment"] = f"{replica.application}/{replica.deployment}"
                 attributes["app_toolkit.replica"] = replica.replica_id
             around = _within(*parsed(parent))
             self._span = tracing.tracer.start_span("replica", around, SpanKind.SERVER, attributes)
@@ -178,7 +175,7 @@ class ReplicaSpan:
         else:  # libraries must not begin traces of their own
             self._span, forwarded = _Unsampled(parent), parent
         context.attach(trace.set_span_in_context(self._span, self._outer))
-        #: The trace for the calls of the replica and for the app, in the format of `core.trace`.
+        #: The trace for the calls of the replica and for the app, in the format of `observability.trace_context`.
         self.forwarded = forwarded
 
     def end(self, error: BaseException | None) -> None:
@@ -192,7 +189,7 @@ class _Unsampled(NonRecordingSpan):
     """A span of another process in a trace that is not sampled. Most requests have one, and few read its context."""
 
     def __init__(self, parent: str) -> None:
-        """`parent`: the trace in the format of `core.trace`."""
+        """`parent`: the trace in the format of `observability.trace_context`."""
         super().__init__(INVALID_SPAN_CONTEXT)
         self._parent = parent
 
@@ -204,7 +201,7 @@ class _Unsampled(NonRecordingSpan):
 
 
 def with_trace(headers: Sequence[Header], forwarded: str) -> list[Header]:
-    """Return the fields of a request with another trace. `forwarded`: in the format of `core.trace`."""
+    """Return the fields of a request with another trace. `forwarded`: as `trace_context` writes it."""
     parent, _, state = forwarded.partition(" ")
     kept = [field for field in headers if field[0] not in (TRACEPARENT, TRACESTATE)]
     kept.append((TRACEPARENT, parent.encode()))
@@ -215,16 +212,16 @@ def is_unsampled(scope: Scope) -> bool:
     """Return whether this process creates spans, but none for this request."""
     if current is None:
         return False
-    found = scope.get("extensions", {}).get("app_toolkit", {}).get("trace")
-    return found is not None and not is_sampled(found)
+    trace_of_scope = scope.get("extensions", {}).get("app_toolkit", {}).get("trace")
+    return trace_of_scope is not None and not is_sampled(trace_of_scope)
 
 
 def current_span() -> SpanContext | None:
     """Return the current span, for a later `batch_span`. None: tracing is off, or there is none."""
     if current is None:
         return None
-    found = trace.get_current_span().get_span_context()
-    return found if found.is_valid else None
+    span = trace.get_current_span().get_span_context()
+    return span if span.is_valid else None
 
 
 @contextmanager
@@ -233,12 +230,12 @@ def batch_span(name: str, items: Sequence[SpanContext | None]) -> Iterator[None]
 
     `items`: the spans of its items, as `current_span` returned them.
     """
-    spans = [each for each in items if each is not None]
+    spans = [span for span in items if span is not None]
     if current is None or not spans:
         yield
         return
     around = trace.set_span_in_context(NonRecordingSpan(spans[0]), context.Context())
-    links = [Link(each) for each in spans]
+    links = [Link(span) for span in spans]
     attributes = {"app_toolkit.batch.size": len(items)}
     with current.tracer.start_as_current_span(f"batch {name}", around, attributes=attributes, links=links):
         yield
@@ -285,7 +282,7 @@ def create_tracing(replica: ReplicaContext) -> Tracing:
 
     named: dict[str, str] = {"service.instance.id": replica.replica_id}
     if not settings.names_service():
-        named["service.name"] = ApplicationKey.parse(replica.application).application or "app_toolkit"
+        named["service.name"] = replica.application or "app_toolkit"
     return Tracing(TracerProvider(resource=Resource.create(named), id_generator=PresetIds()), ids)
 
 
@@ -297,8 +294,8 @@ def end_tracing() -> None:
 
 def _within(trace_id: int, span: int, sampled: bool, state: str = "") -> context.Context:
     """Return a context with a span of another process as the parent."""
-    known = _context_of(trace_id, span, sampled, state)
-    return trace.set_span_in_context(NonRecordingSpan(known), context.Context())
+    parent = _context_of(trace_id, span, sampled, state)
+    return trace.set_span_in_context(NonRecordingSpan(parent), context.Context())
 
 
 def _context_of(trace_id: int, span: int, sampled: bool, state: str) -> SpanContext:

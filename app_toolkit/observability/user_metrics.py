@@ -36,15 +36,15 @@ class UserRegistry:
 
     def collect(self) -> UserMetrics:
         """Return the present values. Blocks as long as the collectors of user code do."""
-        found = UserMetrics()
+        metrics = UserMetrics()
         registry = getattr(sys.modules.get("prometheus_client"), "REGISTRY", None)
         if registry is None:
-            return found
+            return metrics
         try:
             families = list(registry.collect())
         except Exception:  # a collector of user code
             self._warn("the metrics of this app cannot be collected", exc_info=True)
-            return found
+            return metrics
         count = 0
         for family in families:
             if family.name in OWN or family.name.startswith("app_toolkit_"):
@@ -54,17 +54,17 @@ class UserRegistry:
             except (TypeError, ValueError):  # a collector of user code that returns no numbers
                 self._warn("the metric %s of this app is left out: its values are no numbers", family.name)
                 continue
-            size = sum(len(each.numbers) for each in samples)
+            size = sum(len(sample.numbers) for sample in samples)
             if count + size > self._most or family.type not in (*SUMMED, *INSTANT):
-                found.dropped += size
+                metrics.dropped += size
                 continue
             count += size
-            found.families[family.name] = UserFamily(family.type, _text(family.documentation), _bounds_of(family))
-            found.samples.extend(samples)
-        if found.dropped:
+            metrics.families[family.name] = UserFamily(family.type, _text(family.documentation), _bounds_of(family))
+            metrics.samples.extend(samples)
+        if metrics.dropped:
             why = "%d series of the metrics of this app are left out: a process has at most %d"
-            self._warn(why, found.dropped, self._most)
-        return found
+            self._warn(why, metrics.dropped, self._most)
+        return metrics
 
     def _warn(self, message: str, *values: object, exc_info: bool = False) -> None:
         """Log the first problem of this process. The next collection, seconds later, would have the same one."""
@@ -100,7 +100,7 @@ def _text(value: object) -> str:
 
 def _grouped(name: str, samples: Iterable[Any], *, is_histogram: bool) -> list[tuple[tuple[str, ...], list[float]]]:
     """Return the numbers of histograms or summaries by their labels, as of `Sample`."""
-    found: dict[tuple[str, ...], list[float]] = {}
+    grouped: dict[tuple[str, ...], list[float]] = {}
     sums: dict[tuple[str, ...], float] = {}
     below: dict[tuple[str, ...], float] = {}
     for sample in samples:
@@ -109,11 +109,11 @@ def _grouped(name: str, samples: Iterable[Any], *, is_histogram: bool) -> list[t
         if sample.name == f"{name}_sum":
             sums[labels] = value
         elif is_histogram and sample.name == f"{name}_bucket":
-            found.setdefault(labels, []).append(value - below.get(labels, 0.0))
+            grouped.setdefault(labels, []).append(value - below.get(labels, 0.0))
             below[labels] = value
         elif not is_histogram and sample.name == f"{name}_count":
-            found[labels] = [value]
-    return [(labels, [*numbers, sums.get(labels, 0.0)]) for labels, numbers in found.items()]
+            grouped[labels] = [value]
+    return [(labels, [*numbers, sums.get(labels, 0.0)]) for labels, numbers in grouped.items()]
 
 
 def _bounds_of(family: Any) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import uvloop
 
-from app_toolkit.core.stalls import WATCHDOG, Blocked, StackFrame, Watched, is_debugging, is_starting
 from app_toolkit.observability.loop_lag import LoopLag
 from app_toolkit.observability.stacks import line_of, stack_of
+from app_toolkit.observability.stalls import WATCHDOG, Blocked, StackFrame, Watched, is_debugging, is_starting
 from app_toolkit.types import LoopKind
 
 logger = logging.getLogger(WATCHDOG)

@@ -11,32 +11,32 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 MARK = "__app_toolkit_on_disconnect__"
 
 
-def on_disconnect(wish: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
+def on_disconnect(choice: OnDisconnect) -> Callable[[Endpoint], Endpoint]:
     """Choose what happens to one endpoint when its client disconnects. Put it below the decorator of the route.
 
     By default a POST keeps running, as under uvicorn. So each retry of an impatient client adds one more model call.
     Use "cancel" for a POST that only computes something.
 
     Parameters:
-        wish: "cancel": the handler is cancelled, whatever its method. "continue": it runs to its end and does not
+        choice: "cancel": the handler is cancelled, whatever its method. "continue": it runs to its end and does not
             learn of the disconnect. "notify": it runs to its end, and `request.is_disconnected()` becomes true. "auto":
             GET, HEAD, streams and WebSockets are cancelled.
 
     Raises:
-        ConfigError: `wish` is another value.
+        ConfigError: `choice` is another value.
     """
     words = get_args(OnDisconnect)
-    if wish not in words:
-        raise ConfigError(f"on_disconnect is {wish!r}, not one of {', '.join(words)}")
+    if choice not in words:
+        raise ConfigError(f"on_disconnect is {choice!r}, not one of {', '.join(words)}")
 
     def mark(endpoint: Endpoint) -> Endpoint:
-        setattr(endpoint, MARK, wish)
+        setattr(endpoint, MARK, choice)
         return endpoint
 
     return mark
 
 
-def wish_of(scope: Scope, otherwise: OnDisconnect) -> OnDisconnect:
+def choice_of(scope: Scope, otherwise: OnDisconnect) -> OnDisconnect:
     """Return the choice of the endpoint that the app's router has found; `otherwise` if the endpoint has none."""
-    wish: OnDisconnect = getattr(scope.get("endpoint"), MARK, otherwise)
-    return wish
+    choice: OnDisconnect = getattr(scope.get("endpoint"), MARK, otherwise)
+    return choice

@@ -48,8 +48,8 @@ class Signals:
         """Call this on the main thread. Raises `RuntimeError` on others, or if the wake-up signal has a handler."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(f"Signals() was called on thread {threading.current_thread().name!r}, not the main one")
-        if (taken := signal.getsignal(WAKE)) is not signal.SIG_DFL:
-            raise RuntimeError(f"signal {int(WAKE)}, which wakes the main thread, has a handler already: {taken!r}")
+        if (handler := signal.getsignal(WAKE)) is not signal.SIG_DFL:
+            raise RuntimeError(f"signal {int(WAKE)}, which wakes the main thread, has a handler already: {handler!r}")
         self._signal = signal.signal
         self._getsignal = signal.getsignal
         self._data_thread: threading.Thread | None = None
@@ -118,8 +118,8 @@ class Signals:
                 self._on_main(self._give_back)
 
     def _give_back(self) -> None:
-        for number, found in self._found.items():
-            self._signal(number, _installable(found))
+        for number, handler in self._found.items():
+            self._signal(number, _installable(handler))
         self._found.clear()
 
     # Access to the main thread
@@ -210,9 +210,9 @@ class AsyncioLoop(_Loop, asyncio.SelectorEventLoop):
     """An event loop of asyncio whose signal handlers are installed by the main thread."""
 
 
-def _installable(found: Handler) -> Handler:
+def _installable(handler: Handler) -> Handler:
     # None: the handler was not installed from Python, so it cannot be restored from Python.
-    return signal.SIG_DFL if found is None else found
+    return signal.SIG_DFL if handler is None else handler
 
 
 def _as_set(handler: Handler) -> Handler:

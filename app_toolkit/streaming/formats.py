@@ -153,7 +153,7 @@ def chunk_encoder(response: object) -> Callable[[Any], bytes]:
 
     A string is a part of the body, but the `EventSourceResponse` of sse-starlette makes an event of it.
     """
-    is_sse_starlette = any(each.__module__.startswith("sse_starlette.") for each in type(response).__mro__)
+    is_sse_starlette = any(cls.__module__.startswith("sse_starlette.") for cls in type(response).__mro__)
     return _sse_starlette_bytes if is_sse_starlette else _bytes
 
 

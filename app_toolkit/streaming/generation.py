@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from fastapi import HTTPException
+from starlette.types import Receive
 
-from app_toolkit.core.outbox import Outbox
-from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal, cost
-from app_toolkit.observability.context import DEADLINE
+from app_toolkit import clear_deadline
 from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
+from app_toolkit.streaming.outbox import Outbox
+from app_toolkit.streaming.stream_log import Append, Outcome, Page, Renewal, cost
 from app_toolkit.streaming.writer import StreamWriter, writer_of
-from app_toolkit.types import Receive
 
 logger = logging.getLogger("app_toolkit.streaming")
 
@@ -27,9 +27,6 @@ CLEANUP_S = 10.0
 
 AHEAD_BYTES = 2**20
 """Bytes of events that wait for the log. The generator waits if there are more."""
-
-UNLIMITED_S = 86_400.0
-"""More seconds without a reader than a stream can last."""
 
 CLIENT_GONE = 499
 """The status of a response that no client receives."""
@@ -217,7 +214,7 @@ class Generation:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        DEADLINE.set(None)  # that of the request, whose client may leave
+        clear_deadline()  # that of the request, whose client may leave
         outcome: Outcome = "failed"
         self.renewed_at = time.monotonic()
         self._writer = writer_of(self._log)
@@ -348,7 +345,7 @@ async def tied_stream(
         Exception: The exception of the generator, if it raised before its first event.
     """
     log = MemoryStreamLog()
-    generation = Generation(log, items, media_type, id=id, linger_s=UNLIMITED_S, max_duration_s=max_duration_s)
+    generation = Generation(log, items, media_type, id=id, linger_s=math.inf, max_duration_s=max_duration_s)
 
     async def first_event() -> bool:
         await generation.first_event(first_event_s)

@@ -6,9 +6,10 @@ import ctypes
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Protocol
 
-from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal, StreamLimits, StreamTable
+from app_toolkit.streaming.stream_log import Append, Outcome, Page, Renewal, StreamLimits, StreamTable
 
 CLEANUP_INTERVAL_S = 1.0
 """Seconds between two searches for streams that are lost or old."""
@@ -17,6 +18,12 @@ TRIM_BYTES = 32 * 2**20
 """Bytes of removed events after which the memory is given back to the operating system. The allocator of the C library
 keeps it otherwise.
 """
+
+LARGE_BYTES = 256 * 1024
+"""Bytes from which on an event is large, see `map_large`."""
+
+M_MMAP_THRESHOLD = -3
+"""From `malloc.h` of glibc."""
 
 
 class StreamLog(Protocol):
@@ -97,6 +104,8 @@ class MemoryStreamLog:
     async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
         now = self._now()
         renewals = []
+        if has_large(appends):
+            map_large()
         for append in appends:
             renewals.append(self._table.append(append, now))
             self._most = max(self._most, self._table.size)
@@ -126,8 +135,8 @@ class MemoryStreamLog:
         return self._table.get(stream).media_type
 
     async def outcome(self, stream: str, after: int) -> Outcome | None:
-        found = self._table.get(stream)
-        return None if found.last > after else found.outcome
+        entry = self._table.get(stream)
+        return None if entry.last > after else entry.outcome
 
     async def last(self, stream: str) -> int:
         return self._table.get(stream).last
@@ -174,6 +183,22 @@ class MemoryStreamLog:
         """Wake the readers of a stream."""
         if (news := self._news.pop(stream, None)) is not None:
             news.set()
+
+
+def has_large(appends: Sequence[Append]) -> bool:
+    return any(len(event) >= LARGE_BYTES for append in appends for event in append.events)
+
+
+@cache
+def map_large() -> None:
+    """Let the C library give each block of `LARGE_BYTES` or more back as soon as it is free, if it can do that.
+
+    By default, glibc does so only until the first one is freed. Then it keeps the gaps between blocks of different
+    sizes, so that large events take twice their size. Each allocation is slower afterwards, so a process calls this
+    only when it has a large event.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def trim() -> None:

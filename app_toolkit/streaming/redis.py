@@ -9,7 +9,7 @@ other times are milliseconds.
 
 Event number 7 has the id `7-0` in the Redis stream, and its offset. The end of a stream adds an entry without an event,
 `7-1`, which wakes the readers. Every decision is a Lua script, and uses the time of the Redis server. The rules are
-those of `core/stream_log.py`.
+those of `streaming/stream_log.py`.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from typing import Any, cast
 
 import anyio
 
-from app_toolkit.core.stream_log import (
+from app_toolkit import ConfigError, StreamActive, StreamLogFull, StreamUnknown
+from app_toolkit.streaming.stream_log import (
     EVENT_BYTES,
     PAGE,
     PAGE_BYTES,
@@ -34,7 +35,6 @@ from app_toolkit.core.stream_log import (
     too_many_streams,
     too_many_unread,
 )
-from app_toolkit.errors import ConfigError, StreamActive, StreamLogFull, StreamUnknown
 
 try:
     from redis.asyncio import BlockingConnectionPool, Redis
@@ -498,31 +498,31 @@ class RedisStreamLog:
         names = () if key is None else (key,)
         limits = self._limits
         try:
-            found = await self._run(
+            answer = await self._run(
                 BEGIN, stream, owner, media_type, limits.max_streams, limits.max_unread_streams, *names
             )
         except ResponseError as error:
             if "maxmemory" in str(error):
                 raise StreamLogFull("the events of active streams fill the stream log: Redis has no memory") from error
             raise
-        if found == b"exists":
+        if answer == b"exists":
             raise StreamActive(f"there is a stream {stream!r} already")
-        if found == b"active":
+        if answer == b"active":
             raise StreamActive(f"the stream of {key!r} has not ended")
-        if found == b"unread":
+        if answer == b"unread":
             raise too_many_unread(limits)
-        if found == b"full":
+        if answer == b"full":
             raise too_many_streams(limits)
 
     async def append(self, appends: Sequence[Append]) -> list[Renewal | None]:
-        found: list[Renewal | None] = []
+        renewals: list[Renewal | None] = []
         for start in range(0, len(appends), PAIRS):
             arguments: list[str | int | bytes] = [self._limits.max_bytes]
-            for each in appends[start : start + PAIRS]:
-                read = -1 if each.read is None else each.read
-                arguments += (each.stream, each.owner, each.first, read, len(each.events), *each.events)
-            found += [None if each is None else _renewal(each) for each in await self._run(APPEND, *arguments)]
-        return found
+            for append in appends[start : start + PAIRS]:
+                read = -1 if append.read is None else append.read
+                arguments += (append.stream, append.owner, append.first, read, len(append.events), *append.events)
+            renewals += [None if reply is None else _renewal(reply) for reply in await self._run(APPEND, *arguments)]
+        return renewals
 
     async def end(self, stream: str, owner: str, outcome: Outcome) -> None:
         await self._run(END, stream, owner, outcome)
@@ -537,14 +537,14 @@ class RedisStreamLog:
         return bool(await self._run(REMOVE, stream))
 
     async def find(self, key: str) -> str | None:
-        found = cast(bytes | None, await _reply_of(self._client.get(f"{self._prefix}key:{key}")))
-        return None if found is None else found.decode()
+        stream = cast(bytes | None, await _reply_of(self._client.get(f"{self._prefix}key:{key}")))
+        return None if stream is None else stream.decode()
 
     async def media_type(self, stream: str) -> str:
-        found = await _reply_of(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "media_type")))
-        if found is None:
+        media_type = await _reply_of(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "media_type")))
+        if media_type is None:
             raise _unknown(stream)
-        return str(found.decode())
+        return str(media_type.decode())
 
     async def outcome(self, stream: str, after: int) -> Outcome | None:
         outcome, *last = await self._run(OUTCOME, stream)
@@ -553,10 +553,10 @@ class RedisStreamLog:
         return None if last[0] > after else _outcome(outcome)
 
     async def last(self, stream: str) -> int:
-        found = await _reply_of(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "last")))
-        if found is None:
+        last = await _reply_of(cast(Any, self._client.hget(f"{self._prefix}meta:{stream}", "last")))
+        if last is None:
             raise _unknown(stream)
-        return int(found)
+        return int(last)
 
     async def follow(self, stream: str, after: int) -> AsyncGenerator[Page, None]:
         reader = secrets.token_hex(8)
@@ -576,10 +576,10 @@ class RedisStreamLog:
             await self._leave(stream, reader)
 
     async def _page(self, stream: str, after: int, reader: str) -> Page:
-        outcome, *found = await self._run(READ, stream, after, PAGE, PAGE_BYTES, reader)
-        if not found:
+        outcome, *values = await self._run(READ, stream, after, PAGE, PAGE_BYTES, reader)
+        if not values:
             raise _unknown(stream)
-        first, events = found
+        first, events = values
         return Page(first, tuple(events), _outcome(outcome), evicted=first > after + 1)
 
     async def _wait(self, stream: str, after: int) -> None:
@@ -676,8 +676,8 @@ def _known(stream: str, reply: int) -> int:
     return reply
 
 
-def _renewal(found: Sequence[int]) -> Renewal:
-    stop, unread_ms, last, room, full = found
+def _renewal(reply: Sequence[int]) -> Renewal:
+    stop, unread_ms, last, room, full = reply
     return Renewal(stop == 1, unread_ms / 1_000, last, room, full == 1)
 
 

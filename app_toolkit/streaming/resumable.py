@@ -20,18 +20,23 @@ from pydantic import TypeAdapter
 from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.requests import HTTPConnection
 
-from app_toolkit.core.methods import kind_of
-from app_toolkit.core.stream_log import Page
-from app_toolkit.deployment import Bound
-from app_toolkit.errors import ConfigError, RequestError, StreamActive, StreamUnknown
-from app_toolkit.interfaces import STREAM_LOG_KIND
-from app_toolkit.observability.context import DEADLINE
-from app_toolkit.replica.admission.streams import lasting_stream, leave_slot
-from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit import (
+    Bound,
+    ConfigError,
+    RequestError,
+    StreamActive,
+    StreamUnknown,
+    clear_deadline,
+    keeps_streams,
+    lasting_stream,
+    leave_slot,
+    on_disconnect,
+)
 from app_toolkit.streaming import formats
 from app_toolkit.streaming.generation import Generation
 from app_toolkit.streaming.log import MemoryStreamLog, StreamLog
 from app_toolkit.streaming.shared import application_log
+from app_toolkit.streaming.stream_log import Page
 
 logger = logging.getLogger("app_toolkit.streaming")
 
@@ -52,7 +57,7 @@ ADOPT_S = 0.5
 HEARTBEAT_S = 15.0
 """Seconds without an event after which a comment is sent, so that proxies keep the connection. As in FastAPI."""
 
-ERRORS = {
+STREAM_ERRORS = {
     "failed": {"error": "stream_failed", "detail": "the generator of this stream raised an exception"},
     "full": {"error": "stream_log_full", "detail": "the stream log had no room for the next event"},
     "lost": {
@@ -61,7 +66,7 @@ ERRORS = {
     },
     "evicted": {"error": "history_evicted", "detail": "the events after the given one are no longer kept"},
 }
-"""The last event of a stream that did not end by itself."""
+"""The data of the last event of a stream that did not end by itself, by its outcome: failed, full, lost or evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ Encoder = Callable[[Any], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The options of one route."""
+    """The options of one route, as of `resumable`."""
 
     log: "StreamLog | Bound[Any] | None"
     """None: the log of the application."""
@@ -156,7 +161,7 @@ def resumable(
 
 def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[..., Any]:
     """Return the endpoint that FastAPI sees, which has one dependency: the function `_opened` for this route."""
-    yields = kind_of(function) in ("stream", "sync stream")
+    yields = _yields(function)
     signature = inspect.signature(function, eval_str=True)
     if options.key is not None and options.key not in signature.parameters:
         raise ConfigError(f"resumable: {function.__qualname__} has no parameter {options.key!r}")
@@ -164,8 +169,8 @@ def _endpoint(function: Callable[..., Any], options: StreamOptions) -> Callable[
     opened = Depends(_opener(function, signature, declared, options))
 
     async def items(stream: "OpenStream") -> AsyncIterator[Any]:
-        async with aclosing(stream.items()) as found:
-            async for item in found:
+        async with aclosing(stream.items()) as items:
+            async for item in items:
                 yield item
 
     async def respond(stream: "OpenStream | Response") -> Response:
@@ -225,7 +230,7 @@ def _opener(
         inspect.Parameter("app_toolkit_response", inspect.Parameter.KEYWORD_ONLY, annotation=Response),
         inspect.Parameter("app_toolkit_log", inspect.Parameter.KEYWORD_ONLY, annotation=log_parameter(options.log)),
     ]
-    theirs = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
+    theirs = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
     opener: Any = open_stream
     opener.__signature__ = inspect.Signature([*theirs, *own])
     opener.__name__ = f"{function.__name__}_stream"
@@ -240,17 +245,16 @@ def log_parameter(log: "StreamLog | Bound[Any] | None") -> Any:
     if isinstance(log, Bound):
         return Annotated[Any, Depends(log)]
 
+    @keeps_streams("memory" if isinstance(log, MemoryStreamLog) else "other")
     async def given() -> StreamLog | None:
         return log
 
+    @keeps_streams("application")
     async def of_application(connection: HTTPConnection) -> StreamLog:
         with error_responses():
             return application_log(connection.scope)
 
-    dependency = of_application if log is None else given
-    kind = "" if log is None else "memory" if isinstance(log, MemoryStreamLog) else "other"
-    setattr(dependency, STREAM_LOG_KIND, kind)
-    return Annotated[Any, Depends(dependency)]
+    return Annotated[Any, Depends(of_application if log is None else given)]
 
 
 def position(request: Request) -> tuple[str | None, int]:
@@ -336,10 +340,13 @@ async def _begun(
 
 
 async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    kind = kind_of(function)
-    if kind == "coroutine":
+    if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    return await run_in_threadpool(function, **arguments) if kind == "sync" else function(**arguments)
+    return function(**arguments) if _yields(function) else await run_in_threadpool(function, **arguments)
+
+
+def _yields(function: Callable[..., Any]) -> bool:
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
 def _media_type_of(request: Request, result: Any) -> str | None:
@@ -375,6 +382,16 @@ class OpenStream:
     def __init__(
         self, request: Request, log: StreamLog, id: str, after: int, media_type: str, options: StreamOptions
     ) -> None:
+        """Use it with `async with`, and send what `pages` yields, or `response`.
+
+        Parameters:
+            request: The request that follows the stream.
+            log: The log of the stream.
+            id: The id of the stream.
+            after: The number of the last event that the client has; 0: none.
+            media_type: The media type of the stream.
+            options: The options of the route. `log`, `key` and `first_event_s` are not used.
+        """
         self.id = id
         self.generation: Generation | None = None
         """The generation that ends before the request; None: another request or process generates the stream."""
@@ -391,7 +408,7 @@ class OpenStream:
         self._options = options
 
     async def __aenter__(self) -> "OpenStream":
-        DEADLINE.set(None)  # reading goes on for as long as the stream
+        clear_deadline()  # reading goes on for as long as the stream
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -470,7 +487,7 @@ class OpenStream:
                         retry = None
                     else:
                         yield formats.decode(data, typed=self.typed)
-                if page.outcome in ERRORS:
+                if page.outcome in STREAM_ERRORS:
                     yield _error_item(page.outcome, sse)
 
     def response(self) -> Response:
@@ -488,7 +505,7 @@ class OpenStream:
         async with aclosing(self.pages()) as pages:
             async for page in pages:
                 if page.evicted:
-                    yield formats.error_frame(media_type, ERRORS["evicted"])
+                    yield formats.error_frame(media_type, STREAM_ERRORS["evicted"])
                     return
                 framed: Sequence[bytes] = [
                     formats.frame(media_type, event, f"{self.id}:{number}", retry if number == page.first else None)
@@ -497,8 +514,8 @@ class OpenStream:
                 if framed:
                     retry = None
                     yield b"".join(framed)
-                if page.outcome in ERRORS:
-                    yield formats.error_frame(media_type, ERRORS[page.outcome])
+                if page.outcome in STREAM_ERRORS:
+                    yield formats.error_frame(media_type, STREAM_ERRORS[page.outcome])
 
 
 async def _with_heartbeats(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -512,9 +529,9 @@ async def _with_heartbeats(frames: AsyncGenerator[bytes, None]) -> AsyncGenerato
                 if not done:
                     yield formats.HEARTBEAT
                     continue
-                found, waiting = waiting, None
+                item, waiting = waiting, None
                 try:
-                    frame = found.result()
+                    frame = item.result()
                 except StopAsyncIteration:
                     return
                 yield frame
@@ -526,4 +543,4 @@ async def _with_heartbeats(frames: AsyncGenerator[bytes, None]) -> AsyncGenerato
 
 
 def _error_item(outcome: str, sse: bool) -> Any:
-    return ServerSentEvent(event="error", data=ERRORS[outcome]) if sse else ERRORS[outcome]
+    return ServerSentEvent(event="error", data=STREAM_ERRORS[outcome]) if sse else STREAM_ERRORS[outcome]

@@ -5,11 +5,9 @@ from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app_toolkit.core.rate_limits import without_permit
-from app_toolkit.deployment import Bound
-from app_toolkit.replica.admission.streams import lasting_stream
-from app_toolkit.replica.disconnect import on_disconnect
+from app_toolkit import Bound, lasting_stream, on_disconnect
 from app_toolkit.streaming.log import StreamLog
+from app_toolkit.streaming.permits import without_permit
 from app_toolkit.streaming.resumable import (
     OpenStream,
     Resume,

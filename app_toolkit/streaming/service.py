@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 
-from app_toolkit.core.methods import idempotent
-from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal, StreamLimits
-from app_toolkit.deployment import Deployment
+from app_toolkit import Deployment, idempotent
 from app_toolkit.streaming.log import CLEANUP_INTERVAL_S, MemoryStreamLog
+from app_toolkit.streaming.stream_log import Append, Outcome, Page, Renewal, StreamLimits
 
 
 class StreamLogDeployment(

@@ -6,18 +6,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
 
-from app_toolkit.config.models import REDIS_URL
-from app_toolkit.config.settings import redis_url
-from app_toolkit.core.identity import ApplicationKey
-from app_toolkit.core.stream_log import Append, Outcome, Page, Renewal
-from app_toolkit.errors import ConfigError, StreamLogMissing
-from app_toolkit.observability.context import REPLICA
-from app_toolkit.planning import SHARED_LOG
-from app_toolkit.router import handle as handles
-from app_toolkit.running import get_handle
+from starlette.types import Scope
+
+from app_toolkit import ConfigError, StreamLogMissing, get_handle, in_one_process, redis_url, replica_context
 from app_toolkit.streaming.log import DEFAULT, StreamLog
-from app_toolkit.transport.hop import MIRRORED
-from app_toolkit.types import Scope
+from app_toolkit.streaming.stream_log import Append, Outcome, Page, Renewal
 
 
 class SharedStreamLog:
@@ -30,7 +23,7 @@ class SharedStreamLog:
     Each application has keys of its own. The id of a stream is the same for all applications that use the log.
     """
 
-    def __init__(self, application: str = SHARED_LOG, deployment: str = "stream-log") -> None:
+    def __init__(self, application: str = "stream-log", deployment: str = "stream-log") -> None:
         """Name the application. Nothing is looked up before the first stream.
 
         Parameters:
@@ -43,7 +36,7 @@ class SharedStreamLog:
 
     async def _log(self) -> StreamLog:
         """Return the handle of the log. Raises `StreamLogMissing` if the instance has no such deployment."""
-        if not handles.runs_elsewhere():
+        if in_one_process():
             return DEFAULT
         if self._found is None:
             try:
@@ -95,9 +88,14 @@ class SharedStreamLog:
 
 def _name_of(key: str) -> str:
     """Return the name of a key in a log that several applications share. All revisions of one have the same names."""
-    replica = REPLICA.get()
-    return key if replica is None else f"{ApplicationKey.parse(replica.application).application}:{key}"
+    try:
+        return f"{replica_context().application}:{key}"
+    except RuntimeError:  # no replica, such as a script
+        return key
 
+
+MIRRORED = (b"x-app-toolkit-mirrored", b"1")
+"""The header field of a mirrored request."""
 
 _SHARED: StreamLog = SharedStreamLog()
 
@@ -114,15 +112,15 @@ def application_log(scope: Scope) -> StreamLog:
     Raises `StreamLogMissing` if it is in Redis, and the server or the package is not configured.
     """
     choice: str = scope.get("extensions", {}).get("app_toolkit", {}).get("stream_log", "memory")
-    if choice == "memory" or (MIRRORED, b"1") in scope.get("headers", ()):
+    if choice == "memory" or MIRRORED in scope.get("headers", ()):
         return DEFAULT
     if choice == "shared":
         return _SHARED
     url = redis_url() if choice == "redis" else choice
     if url is None:
         raise StreamLogMissing(
-            f"the stream log is not configured: set the environment variable {REDIS_URL} of the replicas to the URL of "
-            "the Redis server"
+            "the stream log is not configured: set the environment variable APP_TOOLKIT_REDIS_URL of the replicas to "
+            "the URL of the Redis server"
         )
     key = asyncio.get_running_loop(), url  # connections belong to one loop
     if key not in _in_redis:

@@ -6,8 +6,8 @@ import logging
 import time
 from typing import Protocol
 
-from app_toolkit.core.stream_log import Append, Renewal, cost
-from app_toolkit.streaming.log import TRIM_BYTES, StreamLog, trim
+from app_toolkit.streaming.log import TRIM_BYTES, StreamLog, has_large, map_large, trim
+from app_toolkit.streaming.stream_log import Append, Renewal, cost
 
 logger = logging.getLogger("app_toolkit.streaming")
 
@@ -120,8 +120,11 @@ class StreamWriter:
         return batch
 
     async def _append(self, batch: list[tuple[WrittenStream, Append]]) -> None:
+        appends = [append for _, append in batch]
+        if has_large(appends):
+            map_large()
         try:
-            renewals = await self._log.append([append for _, append in batch])
+            renewals = await self._log.append(appends)
         except Exception as error:
             writing = [stream for stream, append in batch if append.events]
             logger.warning(

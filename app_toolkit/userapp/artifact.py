@@ -115,17 +115,17 @@ class Selection:
     @property
     def data_folders(self) -> Mapping[str, int]:
         """The number of packed files in each folder to which the app may want to write."""
-        found, with_code = Counter[str](), set[str]()
+        sizes, with_code = Counter[str](), set[str]()
         for name, _ in self.files:
             *folders, file = name.split("/")
-            at = next((number for number, each in enumerate(folders) if each in DATA_FOLDERS), None)
+            at = next((number for number, name in enumerate(folders) if name in DATA_FOLDERS), None)
             if at is None or not STATIC.isdisjoint(folders[:at]):
                 continue
             folder = "/".join(folders[: at + 1])
-            found[folder] += 1
+            sizes[folder] += 1
             if file.endswith(".py"):
                 with_code.add(folder)
-        return {folder: count for folder, count in found.items() if folder not in with_code}
+        return {folder: count for folder, count in sizes.items() if folder not in with_code}
 
 
 def is_installed(folder: Path) -> bool:

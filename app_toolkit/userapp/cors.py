@@ -30,12 +30,12 @@ def cors_of(app: object) -> tuple[CorsSettings, ...]:
         app = getattr(app, "app", None)
     if isinstance(app, Starlette):
         around += [
-            (each.cls, partial(cast(Any, each.cls), _no_app, *each.args, **each.kwargs))
-            for each in app.user_middleware
-            if isinstance(each.cls, type) and issubclass(each.cls, CORSMiddleware)
+            (middleware.cls, partial(cast(Any, middleware.cls), _no_app, *middleware.args, **middleware.kwargs))
+            for middleware in app.user_middleware
+            if isinstance(middleware.cls, type) and issubclass(middleware.cls, CORSMiddleware)
         ]
     settings = [_settings_of(cls, middleware) for cls, middleware in around]
-    return tuple(each for each in settings if each is not None)
+    return tuple(setting for setting in settings if setting is not None)
 
 
 def _itself(middleware: CORSMiddleware) -> CORSMiddleware:

@@ -1,16 +1,38 @@
 """The deployments and splits that an app calls: the graph of its dependencies."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, APIWebSocketRoute, iter_route_contexts
 from starlette.routing import BaseRoute, Host, Mount
 
-from app_toolkit.core.batch import is_batched
 from app_toolkit.errors import PlanningError
-from app_toolkit.interfaces import DEPLOYMENT_CLASS, STREAM_LOG_KIND, Callee, Deployable, Reference, WeightedCallee
+from app_toolkit.interfaces import DEPLOYMENT_CLASS, Callee, Deployable, Reference, WeightedCallee
+from app_toolkit.userapp.batch import is_batched
+
+Dependency = TypeVar("Dependency", bound=Callable[..., Any])
+
+LogKind = Literal["application", "memory", "other"]
+
+_LOG_KIND = "__app_toolkit_stream_log__"
+
+
+def keeps_streams(log: LogKind) -> Callable[[Dependency], Dependency]:
+    """Mark a dependency that returns a stream log, so that the plan of an app knows the routes that keep streams.
+
+    Parameters:
+        log: "application": the log that the option `stream_log` selects, which is shared by default if an application
+            has several replicas. "memory": one in the memory of each replica; the plan warns if there are several.
+            "other": any other log.
+    """
+
+    def mark(dependency: Dependency) -> Dependency:
+        setattr(dependency, _LOG_KIND, log)
+        return dependency
+
+    return mark
 
 
 def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
@@ -24,7 +46,7 @@ def calls(app: FastAPI, routes: Sequence[BaseRoute]) -> tuple[str, ...]:
 
 def called(callees: Iterable[Callee]) -> tuple[str, ...]:
     """Return the names of the deployments that are called: of a split, its members."""
-    return tuple(dict.fromkeys(name for each in callees for name in each.members or (each.name,)))
+    return tuple(dict.fromkeys(name for callee in callees for name in callee.members or (callee.name,)))
 
 
 def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
@@ -34,36 +56,34 @@ def find(app: FastAPI | Deployable) -> tuple[Deployable, ...]:
     apps, and the ones that `Toolkit(deployments=...)` names. The members of a split are among them. Raises
     `PlanningError` if deployments are bound with each other in a circle, or if two have the same name.
     """
-    return tuple(each for each in _callees(app) if isinstance(each, Deployable))
+    return tuple(callee for callee in _callees(app) if isinstance(callee, Deployable))
 
 
 def splits(app: FastAPI | Deployable) -> tuple[WeightedCallee, ...]:
     """Return the splits that an app and its deployments call, found as by `find`."""
-    return tuple(each for each in _callees(app) if isinstance(each, WeightedCallee))
+    return tuple(callee for callee in _callees(app) if isinstance(callee, WeightedCallee))
 
 
 def _callees(app: FastAPI | Deployable) -> tuple[Callee, ...]:
-    found: dict[int, Callee] = {}
-    for each in _used(app):
-        _gather(each, (), found)
-    taken = dict.fromkeys(getattr(app, "ingresses", ()), "an ingress")
-    for each in found.values():
-        cls = each.cls.__name__
-        kind = f"a deployment of {cls}" if isinstance(each, Deployable) else f"a split of {cls}"
-        if each.name in taken:
-            how = f'{cls}.options(name="...").bind(...)' if isinstance(each, Deployable) else 'split(..., name="...")'
+    callees: dict[int, Callee] = {}
+    for callee in _used(app):
+        _gather(callee, (), callees)
+    names_in_use = dict.fromkeys(getattr(app, "ingresses", ()), "an ingress")
+    for callee in callees.values():
+        cls = callee.cls.__name__
+        kind = f"a deployment of {cls}" if isinstance(callee, Deployable) else f"a split of {cls}"
+        if callee.name in names_in_use:
+            how = f'{cls}.options(name="...").bind(...)' if isinstance(callee, Deployable) else 'split(..., name="...")'
             raise PlanningError(
-                f"{taken[each.name]} and {kind} are both named {each.name!r}: give one another name, as in {how}"
+                f"{names_in_use[callee.name]} and {kind} are both named {callee.name!r}: give one another name, "
+                f"as in {how}"
             )
-        taken[each.name] = kind
-    return tuple(found.values())
+        names_in_use[callee.name] = kind
+    return tuple(callees.values())
 
 
-def keeping_streams(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str]]:
-    """Yield each of these routes that keeps streams, as its method and path, and the kind of its log.
-
-    The kind is as of `STREAM_LOG_KIND`.
-    """
+def keeping_streams(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, LogKind]]:
+    """Yield each of these routes that keeps streams, as its method and path, and its log as of `keeps_streams`."""
     for context in iter_route_contexts(routes):
         route = context.original_route
         if isinstance(route, Mount | Host):
@@ -76,12 +96,12 @@ def keeping_streams(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str]]:
                 yield f"{method} {context.path or '/'}", kind
 
 
-def _kinds_of_logs(dependant: Dependant) -> Iterator[str]:
-    kind = getattr(dependant.call, STREAM_LOG_KIND, None)
+def _kinds_of_logs(dependant: Dependant) -> Iterator[LogKind]:
+    kind: LogKind | None = getattr(dependant.call, _LOG_KIND, None)
     if kind is not None:
         yield kind
-    for each in dependant.dependencies:
-        yield from _kinds_of_logs(each)
+    for dependency in dependant.dependencies:
+        yield from _kinds_of_logs(dependency)
 
 
 def batched_endpoints(routes: Sequence[BaseRoute]) -> Iterator[Callable[..., Any]]:
@@ -128,16 +148,16 @@ def _called(dependant: Dependant, path: str) -> Iterator[Callee]:
             f"the route {path!r} has Depends({call.__name__}), which constructs the class for each request: bind it, "
             f"as in model = {call.__name__}.bind(...), and depend on that: Depends(model)"
         )
-    for each in dependant.dependencies:
-        yield from _called(each, path)
+    for dependency in dependant.dependencies:
+        yield from _called(dependency, path)
 
 
-def _gather(each: Callee, callers: tuple[Callee, ...], found: dict[int, Callee]) -> None:
-    if id(each) in found:
+def _gather(callee: Callee, callers: tuple[Callee, ...], callees: dict[int, Callee]) -> None:
+    if id(callee) in callees:
         return
-    if each in callers:
-        circle = [*callers[callers.index(each) :], each]
+    if callee in callers:
+        circle = [*callers[callers.index(callee) :], callee]
         raise PlanningError(f"deployments are bound in a circle: {' -> '.join(one.name for one in circle)}")
-    for need in each.needs:
-        _gather(need, (*callers, each), found)
-    found[id(each)] = each
+    for need in callee.needs:
+        _gather(need, (*callers, callee), callees)
+    callees[id(callee)] = callee

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from app_toolkit.config.suggestions import nearest
+from app_toolkit.config.fields import nearest
 from app_toolkit.errors import TargetError
 from app_toolkit.observability.slow_start import reported_if_slow
 from app_toolkit.observability.tracebacks import shortened
@@ -150,9 +150,9 @@ def fails(what: str, error: BaseException) -> TargetError:
         reason = f"it ends the process (SystemExit: {error.code})"
     else:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    found = TargetError(f"{what}: {reason.splitlines()[0]}")
-    found.add_note(users_traceback(error))
-    return found
+    failure = TargetError(f"{what}: {reason.splitlines()[0]}")
+    failure.add_note(users_traceback(error))
+    return failure
 
 
 def users_traceback(error: BaseException) -> str:
@@ -182,6 +182,6 @@ def _names(module: ModuleType) -> list[str]:
 
 def names(module: ModuleType) -> str:
     """Return some of the public names of a module, as a part of an error message."""
-    found = _names(module)
-    more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
-    return (", ".join(sorted(found)[:MOST_NAMES]) or "no public names") + more
+    names = _names(module)
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return (", ".join(sorted(names)[:MOST_NAMES]) or "no public names") + more

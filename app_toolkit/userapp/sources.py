@@ -48,12 +48,12 @@ def take(folder: Path) -> Sources:
 
     Raises `ConfigError` for a file that disappears meanwhile.
     """
-    found = _Found()
+    sources = _Found()
     try:
-        artifact = archived(sorted(found.below(folder)))
+        artifact = archived(sorted(sources.below(folder)))
     except OSError as error:
         raise ConfigError(f"the Python files below {folder} cannot be read: {error}") from None
-    return Sources(artifact.hash, artifact.archive, found.complete, artifact.files)
+    return Sources(artifact.hash, artifact.archive, sources.complete, artifact.files)
 
 
 class _Found:

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 
 from app_toolkit.config.models import ClassConfig
-from app_toolkit.core.methods import kebab
+from app_toolkit.contract.methods import kebab
 from app_toolkit.errors import ConfigError, PlanningError, TargetError
 from app_toolkit.interfaces import Deployable, WeightedCallee
 from app_toolkit.observability.slow_start import reported_if_slow
@@ -58,16 +58,16 @@ def is_factory(value: object) -> bool:
 
 def candidates(module: ModuleType) -> str:
     """Return the names of a module that can be targets, as a part of an error message."""
-    found = [
+    names = [
         name
         for name, value in vars(module).items()
         if not name.startswith("_") and getattr(value, "__module__", module.__name__) == module.__name__
         if is_factory(value) or is_served(value)
     ]
-    if not found:
+    if not names:
         return "no object of it can be served"
     return (
-        f"name one of its objects, as in {module.__name__}:{found[0]}; it has {', '.join(sorted(found)[:MOST_NAMES])}"
+        f"name one of its objects, as in {module.__name__}:{names[0]}; it has {', '.join(sorted(names)[:MOST_NAMES])}"
     )
 
 
@@ -154,7 +154,7 @@ def _required(function: Any) -> int | None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
-    return sum(each.default is each.empty and each.kind not in _ANY_NUMBER for each in parameters)
+    return sum(parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER for parameter in parameters)
 
 
 def _takes(value: Callable[..., Any], count: int) -> bool:
@@ -166,7 +166,7 @@ def _takes(value: Callable[..., Any], count: int) -> bool:
         return False
     except ValueError:  # a callable implemented in C may have no signature
         return True
-    return any(each.kind not in _ANY_NUMBER for each in signature.parameters.values())
+    return any(parameter.kind not in _ANY_NUMBER for parameter in signature.parameters.values())
 
 
 def _refuse_deployments_inside(app: object, where: str) -> None:
@@ -178,7 +178,7 @@ def _refuse_deployments_inside(app: object, where: str) -> None:
         around = getattr(app, "__dict__", {})
         inner = next((value for value in around.values() if isinstance(value, FastAPI)), None)
         if inner is not None:
-            names = [each.name for each in find(inner)] + [*getattr(inner, "ingresses", ())][1:]
+            names = [callee.name for callee in find(inner)] + [*getattr(inner, "ingresses", ())][1:]
             if names:
                 raise PlanningError(
                     f"{where} is {_kind(app)} around a FastAPI app with deployments ({', '.join(names)}), "

@@ -12,7 +12,7 @@ import psutil
 from fastapi import Depends
 
 from app_toolkit import Deployment, Toolkit
-from app_toolkit.transport import calls
+from app_toolkit.wire import calls
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
 

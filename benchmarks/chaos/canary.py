@@ -14,7 +14,8 @@ from benchmarks.chaos.updates import CALM_S, FIRST
 
 RELEASED = "released"
 """The application of the release."""
-CANDIDATE = f"{RELEASED}@2"
+CANDIDATE = 2
+"""The number of the revision that is released."""
 
 STEPS = (10, 50, 100)
 EVERY_S = 6.0
@@ -32,7 +33,6 @@ async def a_canary_release_is_struck(system: System, short: bool) -> list[Row]:
     async with system.deployed(RELEASED, FIRST) as app:
         said = await system.deploy(RELEASED, "two", "--traffic", "0", "--wait")
         assert said.code == 0, said.output
-        candidate = system.beside(CANDIDATE)
         async with app.client() as client, app.client() as writer:
             rate = min(await capacity_of(client, short) / 5, 100 if not short else SHORT_RATE)
             over = asyncio.Event()
@@ -56,7 +56,7 @@ async def a_canary_release_is_struck(system: System, short: bool) -> list[Row]:
                     assert said.code == 0, said.output
                     for number in range(1, len(steps) + 1):
                         await seconds_until(lambda number=number: _release(app)["step"] >= number, REACHED_S)  # type: ignore[misc]
-                        deaths += await _strike(app, candidate)
+                        deaths += await _strike(app)
                     await seconds_until(lambda: _release(app)["outcome"] is not None, REACHED_S)
                     release = await asyncio.to_thread(_release, app)
                     promoted_s = await seconds_until(lambda: _is_alone(app), REACHED_S)
@@ -88,12 +88,12 @@ async def a_canary_release_is_struck(system: System, short: bool) -> list[Row]:
     ]
 
 
-async def _strike(app: System, candidate: System) -> list[Death]:
+async def _strike(app: System) -> list[Death]:
     """Kill a replica of each revision, one of two proxies, and the controller."""
     await asyncio.sleep(SETTLES_S)
     deaths = []
-    for system in (candidate, app):
-        deaths.append(await killed(min((await asyncio.to_thread(system.replicas, "app")).values())))
+    for revision in (CANDIDATE, None):
+        deaths.append(await killed(min((await asyncio.to_thread(app.replicas, "app", revision)).values())))
     deaths.append(await killed(min((await asyncio.to_thread(app.proxies)).values())))
     deaths.append(await killed(await asyncio.to_thread(app.controller)))
     await seconds_until(lambda: len(app.proxies()) == 2, REACHED_S)

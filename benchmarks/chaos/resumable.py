@@ -5,8 +5,6 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -111,7 +109,7 @@ class Reader:
 
 
 async def in_an_application(system: System, short: bool) -> list[Row]:
-    async with _deployed(system, LOG, "log", "/stream-log") as log:
+    async with system.deployed(LOG, "log", file=STREAMER) as log:
         return await _scenario(system, "one", "two", short, log=log)
 
 
@@ -127,7 +125,7 @@ async def in_redis(system: System, short: bool) -> list[Row]:
 async def larger_than_the_log(system: System, short: bool) -> list[Row]:
     """All streams together are several times as large as the log, and each is larger than what it keeps of one."""
     count, last = (6, 12) if short else (30, 48)
-    async with _deployed(system, LIMITED, LIMITED, f"/{LIMITED}") as app:
+    async with system.deployed(LIMITED, LIMITED, file=STREAMER) as app:
         pids = await asyncio.to_thread(app.processes)
         (replica,) = await asyncio.to_thread(app.replicas, "app")
         (log,) = await asyncio.to_thread(app.replicas, LOG)
@@ -169,7 +167,7 @@ async def abandoned(system: System, short: bool) -> list[Row]:
     """Clients begin streams, and leave after the first event."""
     count = SMALL.max_unread_streams + (20 if short else 950)
     refused = 0
-    async with _deployed(system, LIMITED, LIMITED, f"/{LIMITED}") as app, app.client() as client:
+    async with system.deployed(LIMITED, LIMITED, file=STREAMER) as app, app.client() as client:
         over = asyncio.Event()
         asking = asyncio.create_task(open_loop(client.get, 20, 300, over))
         ids = [new_id() for _ in range(count)]
@@ -221,7 +219,7 @@ async def _begin_and_leave(app: System, id: str) -> bool:
 async def at_the_same_time(system: System, short: bool) -> list[Row]:
     """Many streams of tokens, from one replica to a log in another process."""
     count, last, period_s = (100, 20, 0.1) if short else (500, 200, 0.05)
-    async with _deployed(system, LIMITED, LIMITED, f"/{LIMITED}") as app:
+    async with system.deployed(LIMITED, LIMITED, file=STREAMER) as app:
         before = await asyncio.to_thread(app.processes)
         path = f"{app.prefix}/texts?last={last}&period_s={period_s}"
         readers = [Reader(app.address, path, last, Random(SEED), leaves=0.0) for _ in range(count)]
@@ -250,7 +248,7 @@ async def at_the_same_time(system: System, short: bool) -> list[Row]:
 async def _scenario(
     system: System, first: str, second: str, short: bool, *, log: System | None = None, redis: RedisServer | None = None
 ) -> list[Row]:
-    async with _deployed(system, APP, first, f"/{APP}") as app:
+    async with system.deployed(APP, first, file=STREAMER) as app:
         rows = await _disturbed(app, second, redis, short)
         rows += await _left_alone(app)
         return rows + await _many(app, log, redis, short)
@@ -266,7 +264,7 @@ async def _disturbed(app: System, second: str, redis: RedisServer | None, short:
     await seconds_until(lambda: min(len(reader.numbers) for reader in readers) >= 5, 60)
     (proxy, *_) = (await asyncio.to_thread(app.proxies)).values()
     os.kill(proxy, signal.SIGKILL)
-    updating = asyncio.create_task(_deploy(app, APP, second, f"/{APP}"))
+    updating = asyncio.create_task(app.deploy(APP, second, "--wait", file=STREAMER))
     if redis is not None:
         redis.kill()
         await asyncio.to_thread(redis.start)
@@ -295,7 +293,7 @@ async def _disturbed(app: System, second: str, redis: RedisServer | None, short:
             at_least=True,
             saw=f"{connections:,} connections",
         ),
-        Row("updates that failed", int(updated != 0), 0),
+        Row("updates that failed", int(updated.code != 0), 0),
     ]
 
 
@@ -365,23 +363,3 @@ async def _read_short(app: System, count: int) -> int:
         for _ in range(AT_ONCE):
             group.create_task(read_some())
     return failed
-
-
-async def _deploy(system: System, application: str, target: str, prefix: str) -> int:
-    """Return the exit status of `app-toolkit deploy --wait`."""
-    options = ("--app-dir", str(STREAMER.parent), "--name", application, "--route-prefix", prefix, "--wait")
-    said = await system.command("deploy", f"{STREAMER}:{target}", *options)
-    if said.code:
-        print(said.output)
-    return said.code
-
-
-@asynccontextmanager
-async def _deployed(system: System, application: str, target: str, prefix: str) -> AsyncIterator[System]:
-    """An application, until the end of the block."""
-    code = await _deploy(system, application, target, prefix)
-    assert code == 0, f"{target} was not deployed"
-    try:
-        yield system.beside(application)
-    finally:
-        await system.delete(application)

@@ -34,8 +34,10 @@ from benchmarks.chaos.client import (
     open_loop,
     read_slowly,
 )
+from benchmarks.chaos.conversations import conversations_are_struck
 from benchmarks.chaos.hostile import floods, impatient_clients, large_slow_uploads, no_descriptors, slow_uploads
 from benchmarks.chaos.ledger import Ledger, executed_twice, unended
+from benchmarks.chaos.operations import the_controller_dies_during_operations
 from benchmarks.chaos.probe import Probe, queued
 from benchmarks.chaos.recovery import the_controller_dies, the_controller_is_struck
 from benchmarks.chaos.report import Row
@@ -962,6 +964,26 @@ SCENARIOS: tuple[Scenario, ...] = (
         "ten POST requests per second. They send a GET up to three times if its connection is lost.",
         a_canary_release_is_struck,
         options=("--proxies-per-node", "2"),
+    ),
+    Scenario(
+        "B20",
+        "the controller is killed during operations",
+        "Clients scale, update, roll back, restart, freeze and unfreeze an application, start a revision with 10 % of "
+        "the requests, change the shares, promote the revision, and perform a canary release to its end. During each "
+        "operation, SIGKILL ends the controller: half of the times within 50 ms after the operation is sent, and "
+        "otherwise at a random time until its usual end. Meanwhile, clients send fifty GET requests and ten POST "
+        "requests per second.",
+        the_controller_dies_during_operations,
+    ),
+    Scenario(
+        "B21",
+        "processes are killed during conversations",
+        "Clients have 100 conversations of eight turns each with a model in replicas of its own: they ask, edit, ask "
+        "for another response, attach files, and approve or deny calls of a tool. Every 1.5 seconds, SIGKILL ends a "
+        "replica of the router, a replica of the model, the proxy, or the log of the streams. A client that lost a "
+        "response resumes it, reads the stored conversation, or sends its message again, in this order. Other clients "
+        "use up the budget of a second API key. Redis counts the budgets.",
+        conversations_are_struck,
     ),
     Scenario(
         "control (updates)",

@@ -17,13 +17,16 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from app_toolkit.client.commands import GetStatus
-from app_toolkit.client.remote import RemoteClient
+from app_toolkit.control.command import Command
+from app_toolkit.control.queries import GetStatus
+from app_toolkit.control.status import InstanceStatus
 from app_toolkit.engines.processes.client import ProcessClient
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.processes.services import SUPERVISOR, Child, ProcessServices
 from app_toolkit.engines.processes.wire import call
 from app_toolkit.host.orders import GetCallLoads, GetStatistics
+from app_toolkit.operate.instance import Instance
+from app_toolkit.operate.remote import RemoteClient
 from benchmarks.chaos.client import Client
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.contenders import Contender
@@ -117,6 +120,10 @@ class Processes(Protocol):
         """Return whether a process of this name exists, whether or not the controller knows it."""
         ...
 
+    def existing(self) -> list[str]:
+        """Return the IDs of all proxies and replicas whose processes exist."""
+        ...
+
 
 class Actors:
     """The processes on Ray. Ray reads environment variables when it is imported, so `launched` sets them first."""
@@ -147,6 +154,17 @@ class Actors:
             return True
         return False
 
+    def existing(self) -> list[str]:
+        import ray
+
+        from app_toolkit.engines.ray.actors import NAMESPACE
+        from app_toolkit.host.services import CONTROLLER
+
+        actors = ray.util.list_named_actors(all_namespaces=True)
+        return [
+            str(actor["name"]) for actor in actors if actor["namespace"] == NAMESPACE and actor["name"] != CONTROLLER
+        ]
+
 
 class Children:
     """The processes of the engine on processes of one machine: children of the supervisor."""
@@ -171,6 +189,9 @@ class Children:
 
     def exists(self, name: str) -> bool:
         return name in self._running()
+
+    def existing(self) -> list[str]:
+        return [name for name, child in self._running().items() if child.role != "template"]
 
     def _running(self) -> Mapping[str, Child]:
         running: Mapping[str, Child] = call(self._services.path_of(SUPERVISOR), "running", timeout_s=ANSWER_S)
@@ -199,11 +220,15 @@ class System:
     def client(self, patience_s: float = 10.0) -> Client:
         return Client(self.address, self.prefix, patience_s)
 
-    def replicas(self, ingress: str) -> dict[str, int]:
-        """Return the process IDs of this ingress's running replicas, by replica ID."""
-        replica_sets = {
-            str(replica_set["name"]).rpartition("/")[2]: replica_set for replica_set in self.status()["deployments"]
-        }
+    def replicas(self, ingress: str, revision: int | None = None) -> dict[str, int]:
+        """Return the process IDs of this ingress's running replicas, by replica ID.
+
+        `revision`: of this live revision; None: of the main one.
+        """
+        live = self.status()
+        if revision not in (None, live["revision"]):
+            live = next(each for each in live["traffic"] if each["revision"] == revision)
+        replica_sets = {str(replica_set["name"]).rpartition("/")[2]: replica_set for replica_set in live["deployments"]}
         return self._running(replica_sets[ingress])
 
     def proxies(self) -> dict[str, int]:
@@ -220,20 +245,26 @@ class System:
         """Return the process ID of the controller."""
         return self._processes.controller()
 
+    def existing(self) -> list[str]:
+        """Return the IDs of all proxies and replicas whose processes exist, also of those that the controller lost."""
+        return self._processes.existing()
+
     def living(self, ids: Collection[str]) -> list[str]:
         """Return the IDs for which a process exists, whether or not the controller knows it."""
         return [id for id in ids if self._processes.exists(id)]
 
-    async def deploy(self, application: str, version: str, *options: str) -> Said:
-        """Run `app-toolkit deploy` for one of the victim's apps. The application's name is also its route prefix."""
-        target = (f"{VICTIM}:{version}", "--app-dir", str(VICTIM.parent))
+    async def deploy(self, application: str, version: str, *options: str, file: Path = VICTIM) -> Said:
+        """Run `app-toolkit deploy` for an app of a victim's file. The application's name is also its route prefix."""
+        target = (f"{file}:{version}", "--app-dir", str(file.parent))
         named = ("--name", application, "--route-prefix", f"/{application}")
         return await self.command("deploy", *target, *named, *options)
 
     @asynccontextmanager
-    async def deployed(self, application: str, version: str, *options: str) -> AsyncIterator["System"]:
-        """Deploy one of the victim's apps, and delete it at the end of the block."""
-        said = await self.deploy(application, version, "--wait", *options)
+    async def deployed(
+        self, application: str, version: str, *options: str, file: Path = VICTIM
+    ) -> AsyncIterator["System"]:
+        """Deploy an app of a victim's file, and delete it at the end of the block."""
+        said = await self.deploy(application, version, "--wait", *options, file=file)
         assert said.code == 0, said.output
         try:
             yield self.beside(application)
@@ -298,13 +329,21 @@ class System:
         status = self._whole()
         return all(each["status"] == "healthy" for each in (self.status(), *status["proxies"]))
 
+    def perform(self, operation: Command[Any], timeout_s: float) -> None:
+        """Perform an operation, and wait for its effect. Raises as the methods of `Instance` do."""
+        Instance(self._client, timeout_s).perform(operation)
+
+    def instance(self) -> InstanceStatus:
+        """Return the status of the instance."""
+        return self._client.execute(GetStatus())
+
     def status(self) -> Mapping[str, Any]:
         """Return the status of the application."""
         return self._application_of(self._whole())
 
     def _whole(self) -> dict[str, Any]:
         """Return the status of the instance."""
-        return asdict(self._client.execute(GetStatus()))
+        return asdict(self.instance())
 
     def _application_of(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
         applications = status["applications"]

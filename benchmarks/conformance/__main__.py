@@ -7,6 +7,7 @@ python -m benchmarks.conformance ecosystem --write-docs
 python -m benchmarks.conformance ecosystem --only mcp_app socketio_app
 python -m benchmarks.conformance clients --write-docs
 python -m benchmarks.conformance clients --only openai_client --forms uvicorn
+python -m benchmarks.conformance clients --only open_webui_client
 """
 
 import argparse

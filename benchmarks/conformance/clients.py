@@ -47,10 +47,35 @@ class Client:
 CLIENTS = (
     Client("OpenAI SDK for Python", "openai_client.py", ("openai",)),
     Client("OpenAI SDK for Node", "openai_client.mjs", ("openai", "zod")),
+    Client("Anthropic SDK for Python", "anthropic_client.py", ("anthropic",)),
+    Client("Anthropic SDK for Node", "anthropic_client.mjs", ("@anthropic-ai/sdk",)),
+    Client("AI SDK, `@ai-sdk/anthropic`", "anthropic_provider.mjs", ("@ai-sdk/anthropic", "ai")),
+    Client("LiteLLM, provider `anthropic`", "litellm_client.py", ("litellm",)),
+    Client("AI SDK, `@ai-sdk/openai`", "openai_provider.mjs", ("@ai-sdk/openai", "ai")),
     Client("AI SDK, `@ai-sdk/openai-compatible`", "openai_compatible.mjs", ("@ai-sdk/openai-compatible", "ai")),
     Client("AI SDK 5, chats of `useChat`", "ai_sdk.mjs", ("ai@5",)),
     Client("AI SDK 6, chats of `useChat`", "ai_sdk.mjs", ("ai@6",)),
     Client("AI SDK 7, chats of `useChat`", "ai_sdk.mjs", ("ai@7",)),
+    Client(
+        "assistant-ui, `@assistant-ui/react-ai-sdk`",
+        "assistant_ui.mjs",
+        (
+            *("@assistant-ui/react-ai-sdk", "@assistant-ui/react", "@ai-sdk/react", "ai"),
+            *("react", "react-dom", "esbuild", "playwright-core"),
+        ),
+    ),
+    Client("Open WebUI in Chromium", "open_webui_client.py", ("open-webui", "playwright")),
+    Client("Ollama for Python", "ollama_client.py", ("ollama",)),
+    Client("Ollama for JavaScript", "ollama_client.mjs", ("ollama",)),
+    Client("`@ag-ui/client`", "ag_ui_client.mjs", ("@ag-ui/client",)),
+    Client(
+        "CopilotKit, `@copilotkit/react-core`",
+        "copilotkit.mjs",
+        (
+            *("@copilotkit/react-core", "@copilotkit/core", "@copilotkit/runtime", "@ag-ui/client", "zod"),
+            *("react", "react-dom", "esbuild", "playwright-core"),
+        ),
+    ),
     Client("LangChain", "langchain_client.py", ("langchain-openai",)),
     Client("OpenAI Agents SDK", "agents_client.py", ("openai-agents",)),
     Client("Pydantic AI", "pydantic_ai_client.py", ("pydantic-ai-slim[openai]",)),
@@ -64,6 +89,7 @@ APP = "{apps}/clients/chats.py:app"
 FORMS = {
     "uvicorn": "{python} -m uvicorn chats:app --app-dir {apps}/clients --port {port} --log-level warning",
     "dev": f"{TOOLKIT} dev {APP} --port {{port}} --no-reload",
+    "run": f"{TOOLKIT} run {APP} --port {{port}}",
     "run -n 2": f"{TOOLKIT} run {APP} --port {{port}} -n 2",
 }
 
@@ -131,8 +157,8 @@ def node_command(modules: Path, folder: Path, module: str) -> list[str]:
         folder: An empty folder. A module finds packages only below a folder that it is in, so it is copied there.
         module: Name of the file in `benchmarks/apps/clients`.
     """
-    for each in APPS.glob("*.mjs"):
-        shutil.copy(each, folder)
+    for source in (*APPS.glob("*.mjs"), *APPS.glob("*.jsx")):
+        shutil.copy(source, folder)
     (folder / "node_modules").symlink_to(modules)
     return ["node", str(folder / module)]
 

@@ -38,7 +38,7 @@ def _document(results: Mapping[str, Any]) -> Iterator[str]:
     yield (
         "```bash\npython -m benchmarks.conformance autobahn --write-docs     # needs a Python 2.7\n"
         "python -m benchmarks.conformance tutorial --write-docs\n"
-        "python -m benchmarks.conformance clients --write-docs      # needs Node and npm, too\n```"
+        "python -m benchmarks.conformance clients --write-docs      # needs Node, npm, Chromium and 9 GB of disk\n```"
     )
     yield (
         "In the first two suites, a proxy and one replica run without Ray on the side of app_toolkit. Both sides run "
@@ -104,11 +104,9 @@ def _verdicts(seen: list[list[list[Any]]]) -> str:
 def _tutorial(results: Mapping[str, Any]) -> Iterator[str]:
     yield "## HTTP: the tests of FastAPI's tutorial"
     yield (
-        f"From the source distribution of FastAPI {results['fastapi']}, on {results['date']}. The tests run unchanged. "
-        "Instead of `TestClient`, a client sends their requests over a socket and records each response: status, "
-        "headers and body, or messages and close code of a WebSocket. After the tests, a seeded generator sends "
-        "requests to every path in the OpenAPI document of each app: with valid and invalid values, with HEAD, OPTIONS "
-        "and methods that the path does not have, and with a missing or an additional slash."
+        f"From the source distribution of FastAPI {results['fastapi']}, on {results['date']}. Instead of `TestClient`, "
+        "a client sends the requests of the unchanged tests over a socket and records each response. Then a seeded "
+        "generator sends requests to every path in the OpenAPI document of each app, with valid and invalid values."
     )
     yield tutorial_table(results)
     yield (
@@ -138,16 +136,17 @@ def tutorial_table(results: Mapping[str, Any]) -> str:
 def _clients(results: Mapping[str, Any]) -> Iterator[str]:
     yield "## Chat clients"
     yield (
-        "The published clients, each in its own environment, against one app with `openai_router`, `ai_sdk_router`, "
-        "`websocket_router`, a resumable route and a WebSocket route. `run -n 2` is two replicas on Ray with a shared "
-        f"stream log. The table has the cases that pass, on {results['date']}."
+        "The published clients, each in its own environment, against one app with `openai_router`, `anthropic_router`, "
+        "`ag_ui_router`, `ollama_router`, `ai_sdk_router`, with and without stored conversations, "
+        "`websocket_router`, a chain with an MCP server, a resumable route and a WebSocket route. The app and the "
+        "commands have the default settings: `run -n 2` has two replicas of the ingress, which share a stream log and "
+        f"a SQLite file. The table has the cases that pass, on {results['date']}."
     )
     yield clients_table(results)
-    yield "The cases:"
-    yield "\n".join(f"- {title}: {'; '.join(cases)}" for title, cases in results["cases"].items())
     yield (
-        "In the cases of an abort, a stop or a cancel, the model must have stopped within 2 s. In those of a "
-        f"reconnect, a relay resets each connection after {CUT_AFTER:,} bytes, and every event must arrive once."
+        "`benchmarks/conformance/clients.py` lists the cases, such as streams, tools, errors, retries, aborts and "
+        f"reconnects. After an abort, the model must have stopped within 2 s. A relay resets the connections after "
+        f"{CUT_AFTER:,} bytes, and every event must arrive once."
     )
     if results["differences"]:
         yield "The cases that fail:"

@@ -15,8 +15,16 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from app_toolkit import Toolkit
-from app_toolkit.chat import SQLiteConversationStore, ai_sdk_router, conversations_router, openai_router
+from app_toolkit.chat import (
+    FileStore,
+    SQLConversationStore,
+    ai_sdk_router,
+    conversations_router,
+    files_router,
+    openai_router,
+)
 from chat.assistant import Assistant
+from chat.demo import demo
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -79,15 +87,23 @@ async def visitor(visitor: Annotated[str | None, Cookie()] = None) -> str:
 
 
 assistant = Assistant.bind(str(DOCS), embedder(), without=REPORTS, period_s=PERIOD_S)
-models = {"assistant": assistant}
-store = SQLiteConversationStore(database())
+models = {"assistant": assistant, "demo": demo}
+store = SQLConversationStore(database())
+files = FileStore(database().with_name("files"))
 
 app = Toolkit(
     title="Chat",
     summary="A chat page, and the same assistant for the clients of other chats.",
 )
-app.include_router(ai_sdk_router(models, conversations=store, user=visitor), prefix="/api/chat", tags=["chat"])
-app.include_router(conversations_router(store, user=visitor), prefix="/api/conversations", tags=["conversations"])
+app.include_router(
+    ai_sdk_router(models, version=6, conversations=store, files=files, user=visitor),  # since 6, it has approvals
+    prefix="/api/chat",
+    tags=["chat"],
+)
+app.include_router(
+    conversations_router(store, files=files, user=visitor), prefix="/api/conversations", tags=["conversations"]
+)
+app.include_router(files_router(files, user=visitor), prefix="/api/files", tags=["files"])
 app.include_router(openai_router(models), prefix="/v1", tags=["openai"])
 app.mount("/static", StaticFiles(directory=STATIC), name="static")
 

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app_toolkit import Deployment
-from app_toolkit.chat import ChatEvent, ChatRequest, FinishEvent, ReasoningEvent, TextEvent, UsageEvent
+from app_toolkit.chat import (
+    ChatEvent,
+    ChatRequest,
+    DocumentEvent,
+    FinishEvent,
+    ReasoningEvent,
+    TextEvent,
+    UsageEvent,
+)
 
 WORD = re.compile(r"[a-z0-9_@-]{2,}")
 PART = re.compile(r"\S+\s*|\s+")
@@ -82,6 +90,8 @@ class Assistant(Deployment, max_ongoing_requests=64, max_open_streams=0, resourc
             await asyncio.sleep(self._period_s)
             yield TextEvent(part)
             count += 1
+        for section in found:
+            yield DocumentEvent(section.title, "text/markdown", section.page)
         yield UsageEvent(len(question.split()), count)
         yield FinishEvent()
 
@@ -133,14 +143,15 @@ def fused(*rankings: Sequence[float]) -> list[float]:
 
 
 def answer(found: Sequence[Section]) -> str:
-    """Return the answer that quotes the first of these sections and names all of them."""
+    """Return the answer that quotes the first of these sections and names the pages of all of them."""
     if not found:
         return (
             "I found nothing about that in the documentation. Try **batching**, **autoscaling**, **resumable "
             "streams** or **what happens when a replica dies**."
         )
-    sources = "\n".join(f"- {section.title}, `{section.page}`" for section in found)
-    return f"### {found[0].title}\n\n{found[0].text}\n\n---\n\n**Sources**\n\n{sources}\n"
+    page, *others = dict.fromkeys(f"`{section.page}`" for section in found)
+    more = f" See also {', '.join(others)}." if others else ""
+    return f"### {found[0].title}\n\n{found[0].text}\n\nThis is from {page}.{more}\n"
 
 
 def words(text: str) -> Counter[str]:

@@ -131,11 +131,12 @@ def installable(remote: str) -> str:
     return "git+" + urlunsplit(parts._replace(netloc=host))
 
 
-def requirement(source: str) -> str:
-    """Return the dependency: a name, a URL, or the URL of a folder."""
+def requirement(source: str, extra: str = "") -> str:
+    """Return the dependency on app_toolkit with an extra: a name, a URL, or the URL of a folder."""
+    name = f"app-toolkit[{extra}]" if extra else "app-toolkit"
     if source == INDEX:
-        return "app-toolkit"
-    return "app-toolkit @ " + (source if "://" in source else Path(source).expanduser().absolute().as_uri())
+        return name
+    return f"{name} @ " + (source if "://" in source else Path(source).expanduser().absolute().as_uri())
 
 
 def local_folder(source: str) -> str:

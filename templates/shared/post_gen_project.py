@@ -12,7 +12,7 @@ static = Path("{{ cookiecutter.package_name }}", "static")
 shutil.copytree({{ page()|tojson }}, static, copy_function=shutil.copyfile)
 index = static / "index.html"
 page = index.read_text("utf-8").replace("Docs assistant", {{ cookiecutter.project_name|e|string|tojson }})
-index.write_text(page.replace("Ask about the documentation", "Write a message"), "utf-8")
+index.write_text(page, "utf-8")
 texts = (
     "// What the page says about this assistant.\n",
     'export const HEADING = "What would you like to know?";',
@@ -20,6 +20,12 @@ texts = (
     "export const SUGGESTIONS = []; // each is a title and a prompt",
 )
 (static / "texts.js").write_text("\n".join(texts) + "\n", "utf-8")
+{%- elif cookiecutter.get("frontend") == "react" %}
+
+built_in = Path({{ page()|tojson }})  # both pages have the same design
+Path("frontend", "public").mkdir()
+for name, copy in (("style.css", "src/page.css"), ("icon.svg", "src/icon.svg"), ("theme.js", "public/theme.js")):
+    shutil.copyfile(built_in / name, Path("frontend", copy))
 {%- endif %}
 
 for cache in list(Path().rglob("__pycache__")):  # pip compiles the modules of an installed template

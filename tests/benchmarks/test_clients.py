@@ -1,4 +1,4 @@
-"""The suite of chat clients: those that the tests have installed, the relay, and what is kept and shown."""
+"""The suite of chat clients: those that the tests have installed, and the relay."""
 
 import asyncio
 import importlib.util
@@ -6,18 +6,14 @@ import json
 import socket
 import sys
 import threading
-from typing import Any
 
 import pytest
 
 from app_toolkit.userapp.loading import load
-from benchmarks.conformance.clients import APPS, CLIENTS, NOT_SERVED, PASSED, differences, merged
+from benchmarks.conformance.clients import APPS, NOT_SERVED, PASSED
 from benchmarks.conformance.relay import cutting
-from benchmarks.conformance.report import clients_table, document
 from tests.chat.served import served
 from tests.patience import PATIENCE_S
-
-ONE, OTHER = (each.title for each in CLIENTS[:2])
 
 
 @pytest.mark.slow
@@ -67,37 +63,3 @@ def test_the_relay_resets_a_connection_after_the_bytes(after: int) -> None:
             thread.join(PATIENCE_S)
     assert received == [b"hello"]
     assert len(found) <= after
-
-
-def found(**cases: dict[str, dict[str, str]]) -> dict[str, Any]:
-    return {"versions": dict.fromkeys(cases, "1.0"), "cases": cases}
-
-
-def test_a_case_without_routes_is_no_difference_and_any_other_is() -> None:
-    cases = {ONE: {"a": {"dev": PASSED, "uvicorn": NOT_SERVED}, "b": {"dev": "Error: no"}}}
-    assert list(differences(cases)) == [{"where": f"{ONE}: b", "dev": "Error: no"}]
-
-
-def test_a_form_that_is_run_again_keeps_the_others() -> None:
-    before = found(
-        **{ONE: {"a": {"uvicorn": PASSED, "dev": "no"}, "gone": {"dev": PASSED}}, OTHER: {"c": {"dev": "no"}}}
-    )
-    after = merged(before, found(**{ONE: {"a": {"dev": PASSED}, "new": {"dev": PASSED}}}))
-    assert after["cases"] == {
-        ONE: {"a": {"uvicorn": PASSED, "dev": PASSED}, "new": {"dev": PASSED}},
-        OTHER: {"c": {"dev": "no"}},
-    }
-    assert [each["where"] for each in after["differences"]] == [f"{OTHER}: c"]
-
-
-def test_the_page_counts_the_cases_and_names_those_that_fail() -> None:
-    cases = {"a": {"dev": PASSED, "uvicorn": PASSED}, "b": {"dev": "Error: no"}, "c": {"uvicorn": NOT_SERVED}}
-    results = merged({}, found(**{ONE: cases, OTHER: {"d": {"dev": PASSED}}}))
-    assert clients_table(results).splitlines()[2:] == [
-        f"| {ONE} 1.0 | 1/1, 1 not served | 1/2 |",
-        f"| {OTHER} 1.0 |  | 1/1 |",
-    ]
-    page = document({"clients": {"date": "2026-11-23", **results}})
-    assert "## Chat clients" in page
-    assert f"- {ONE}: a; b; c\n- {OTHER}: d\n" in page
-    assert f"- {ONE}: b; Error: no" in page

@@ -1,4 +1,4 @@
-"""The comparison with plain uvicorn: frames in short, and the arithmetic of the long suites."""
+"""The comparison with plain uvicorn, frame by frame."""
 
 import socket
 from collections.abc import Iterator
@@ -7,11 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.conformance.autobahn import differences
 from benchmarks.conformance.echo import app
-from benchmarks.conformance.report import autobahn_table, document, tutorial_table
 from benchmarks.conformance.servers import behind_proxy, plain
-from benchmarks.conformance.tutorial import INTENDED, compare
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
@@ -118,42 +115,3 @@ def test_a_request_is_answered_as_by_plain_uvicorn(uvicorn_port: int, our_port: 
     expected, found = (httpx.get(f"http://127.0.0.1:{port}/openapi.json") for port in (uvicorn_port, our_port))
     assert expected.status_code == 200
     assert (found.status_code, found.content) == (expected.status_code, expected.content)
-
-
-def run(outcome: str = "passed", *answers: int) -> dict[str, Any]:
-    return {"apps": 1, "outcomes": {"test_a": outcome}, "exchanges": {"test_a": [["GET /", each] for each in answers]}}
-
-
-def test_an_answer_that_differs_is_a_difference() -> None:
-    found = compare(run("passed", 1, 2), run("passed", 1, 2), run("passed", 1, 3))
-    assert (found["compared"], found["unsteady"]) == (2, 0)
-    assert found["differences"] == [{"where": "test_a: GET /", "uvicorn": ["GET /", 2], "app_toolkit": ["GET /", 3]}]
-
-
-def test_difference_between_two_runs_of_uvicorn_is_ignored() -> None:
-    found = compare(run("passed", 1, 2), run("passed", 1, 9), run("passed", 1, 3))
-    assert (found["compared"], found["unsteady"], found["differences"]) == (1, 1, [])
-
-
-def test_a_verdict_that_uvicorn_never_got_is_a_difference() -> None:
-    ok, strict, failed = ["OK", "OK", 1000], ["NON-STRICT", "OK", 1000], ["FAILED", "OK", 1000]
-    verdicts = {
-        "1.1": {"uvicorn": [ok], "app_toolkit": [ok]},
-        "1.2": {"uvicorn": [strict, ok], "app_toolkit": [ok]},
-        "7.1": {"uvicorn": [ok], "app_toolkit": [ok, failed]},
-    }
-    assert differences(verdicts) == ["7.1"]
-    suite = {"suite": "s", "date": "d", "forms": ["uvicorn", "app_toolkit"], "cases": verdicts, "differences": ["7.1"]}
-    assert autobahn_table(suite).splitlines()[-1] == "| all | 3 | 2 OK, 1 NON-STRICT | 3 OK | 1 |"
-    assert "The verdict of 1.2, 7.1 depends on timing" in document({"autobahn": suite})
-
-
-def test_intended_difference_is_shown_with_its_reason() -> None:
-    where = next(iter(INTENDED))
-    test, _, request = where.rpartition(": ")
-    answers = [{"apps": 1, "outcomes": {}, "exchanges": {test: [[request, status]]}} for status in (1, 1, 2)]
-    found = {"fastapi": "0", "date": "d", **compare(*answers)}
-    assert found["differences"] == []
-    assert found["intended"] == INTENDED
-    assert "| different by design | 1 |" in tutorial_table(found)
-    assert INTENDED[where] in document({"tutorial": found})

@@ -13,8 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent
+from app_toolkit.wire.uvicorn_server import EventServer
 from tests.patience import PATIENCE_S, until
-from tests.serving import PromptServer
 
 SOON_S = 10.0
 """How long a server may take to notice that a client has gone or wants no more.
@@ -60,7 +60,7 @@ class PausedModel:
 async def served(app: FastAPI) -> AsyncIterator[str]:
     """The URL of the app."""
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
-    server = PromptServer(config)
+    server = EventServer(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         task = asyncio.create_task(server.serve(sockets=[listening]))
         await until(lambda: server.started)

@@ -6,7 +6,7 @@ const url = process.argv[2];
 const transport = new DefaultChatTransport({ api: `${url}/api/chat` });
 const seen = {};
 
-for (const model of ["text", "agent", "broken"]) {
+for (const model of ["text", "agent", "researcher", "broken"]) {
   const question = { id: "question", role: "user", parts: [{ type: "text", text: model }] };
   const options = { chatId: model, messages: [question], trigger: "submit-message", body: { model } };
   const stream = await transport.sendMessages(options);

@@ -11,12 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app_toolkit.chat import (
+    ApprovalRequest,
+    ChatError,
     ChatEvent,
     ChatMessage,
     ChatRequest,
+    DataEvent,
+    DocumentEvent,
     ErrorEvent,
+    FileEvent,
     FinishEvent,
     ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
     TextEvent,
     ToolCall,
     ToolCallEvent,
@@ -32,6 +39,7 @@ from tests.chat.model_events import EVENTS_AND_ERRORS, checked_events, for_opena
 pytestmark = pytest.mark.anyio
 
 FINISH = FinishEvent("stop")
+STOPPED = FinishEvent("stop", "STOP")
 
 
 class Odd:
@@ -52,6 +60,17 @@ class Odd:
         (ToolCallEvent("0", "c", "f"), "whose index is '0': it must be int"),  # type: ignore[arg-type]
         (ToolCallEvent(0, "c", "f", executed="yes"), "whose executed is 'yes': it must be bool or None"),  # type: ignore[arg-type]
         (UsageEvent(1.5, 2), "whose input_tokens is 1.5: it must be int"),  # type: ignore[arg-type]
+        (SourceEvent(""), "a SourceEvent whose url is empty"),
+        (DocumentEvent(""), "a DocumentEvent whose title is empty"),
+        (FileEvent("png", "https://a"), "whose media_type is 'png': write it as image/png"),
+        (FileEvent("image/png"), "a FileEvent with neither url nor data: it must have one of them"),
+        (FileEvent("image/png", "https://a", b"x"), "a FileEvent with both url and data"),
+        (DataEvent("a b", 1), "whose name is 'a b': it must have ASCII letters"),
+        (DataEvent("status", 1), "error and status are reserved"),
+        (ApprovalRequest("pay"), "whose call is 'pay': it must be ToolCall"),  # type: ignore[arg-type]
+        (ApprovalRequest(ToolCall("c", "", "{}")), "an ApprovalRequest whose call has no name"),
+        (ApprovalRequest(ToolCall("c", "pay", "{")), "whose arguments are '{': they must be a JSON document"),
+        (ApprovalRequest(ToolCall("c", "pay", None)), "its fields must be str"),  # type: ignore[arg-type]
         (FinishEvent("eos"), "whose reason is 'eos': it must be one of stop, length, tool_calls, content_filter"),  # type: ignore[arg-type]
     ],
 )
@@ -95,6 +114,51 @@ async def test_nothing_follows_an_error_and_the_model_is_closed() -> None:
     found = [event async for event in checked(model(), EventChecker("gpt"))]
     assert found == [TextEvent("a"), ErrorEvent("it broke")]
     assert closed
+
+
+async def test_sources_and_documents_have_ids_and_each_id_comes_once() -> None:
+    page, document = SourceEvent("https://a", "A", "s1"), DocumentEvent("Manual", id="s1")
+    first, unnamed, other, finish = await of_model([page, SourceEvent("https://b"), document, page, DocumentEvent("C")])
+    assert (first, finish) == (page, FINISH)
+    assert isinstance(unnamed, SourceEvent)
+    assert isinstance(other, DocumentEvent)
+    assert unnamed.id.startswith("source_")
+    assert unnamed.id != other.id
+
+
+async def test_a_call_that_needs_an_approval_has_an_id_and_is_no_call_for_the_client() -> None:
+    request = ApprovalRequest(ToolCall("c1", "pay", '{"a": 1}'))
+    first, second, other, finish = await of_model([request, request, ApprovalRequest(ToolCall("", "look", ""))])
+    assert (first, finish) == (request, FINISH)
+    for event, name in ((second, "pay"), (other, "look")):
+        assert isinstance(event, ApprovalRequest)
+        assert event.call.name == name
+        assert event.call.id.startswith("call_")
+    assert isinstance(other, ApprovalRequest)
+    assert other.call.arguments == "{}"
+    with pytest.raises(ValueError, match="a result of the tool call 'c1', which it has not yielded"):
+        await of_model([request, ToolResultEvent("c1", 1)])
+    again, _ = await of_model([request], known_calls=["c1"])
+    assert isinstance(again, ApprovalRequest)
+    assert again.call.id != "c1", "the answer to an earlier request is not the answer to this one"
+
+
+async def test_a_file_has_a_url() -> None:
+    made, linked, _ = await of_model([FileEvent("image/png", data=b"abc"), FileEvent("image/png", "https://a/b.png")])
+    assert made == FileEvent("image/png", "data:image/png;base64,YWJj")
+    assert linked == FileEvent("image/png", "https://a/b.png")
+
+
+async def test_what_a_protocol_does_not_express_is_left_out_and_divides_no_text() -> None:
+    pieces = [TextEvent("\ud83d"), SourceEvent("https://a"), FileEvent("image/png", data=b"a"), TextEvent("\ude00")]
+    assert await of_model(pieces, expressed=()) == [TextEvent("😀"), FINISH]
+    with pytest.raises(ValueError, match="a SourceEvent whose url is empty"):
+        await of_model([SourceEvent("")], expressed=())
+
+
+async def test_a_status_divides_no_text() -> None:
+    events = await of_model([TextEvent("\ud83d"), StatusEvent("Searching"), TextEvent("\ude00")])
+    assert events == [StatusEvent("Searching"), TextEvent("😀"), FINISH]
 
 
 CALL, RESULT = ToolCallEvent(0, "c1", "search", "{}"), ToolResultEvent("c1", 1)
@@ -395,12 +459,12 @@ WORDS = [TextEvent(word) for word in ("he", "llo ", "STO", "P wor", "ld")]
 
 async def test_the_usage_of_a_model_whose_text_ends_at_a_stop_string_is_counted() -> None:
     usage = UsageEvent(3, 5)
-    assert await stopped_at("STOP", *WORDS, usage) == [*WORDS[:2], usage, FINISH]
-    assert await stopped_at("STOP", usage, *WORDS) == [usage, *WORDS[:2], FINISH]
-    assert await stopped_at("STOP", *WORDS) == [*WORDS[:2], FINISH], "the model does not count"
-    assert await stopped_at("STOP", *WORDS, FinishEvent("length"), usage) == [*WORDS[:2], usage, FINISH]
-    assert (await stopped_at("STOP", CALL, RESULT, *WORDS))[-1] == FINISH
-    assert (await stopped_at("STOP", CALL, *WORDS))[-1] == FinishEvent("tool_calls")
+    assert await stopped_at("STOP", *WORDS, usage) == [*WORDS[:2], usage, STOPPED]
+    assert await stopped_at("STOP", usage, *WORDS) == [usage, *WORDS[:2], STOPPED]
+    assert await stopped_at("STOP", *WORDS) == [*WORDS[:2], STOPPED], "the model does not count"
+    assert await stopped_at("STOP", *WORDS, FinishEvent("length"), usage) == [*WORDS[:2], usage, STOPPED]
+    assert (await stopped_at("STOP", CALL, RESULT, *WORDS))[-1] == STOPPED
+    assert (await stopped_at("STOP", CALL, *WORDS))[-1] == FinishEvent("tool_calls", "STOP")
 
 
 async def test_a_model_that_goes_on_too_long_or_fails_after_a_stop_string_has_one_token_for_each_part(
@@ -409,8 +473,8 @@ async def test_a_model_that_goes_on_too_long_or_fails_after_a_stop_string_has_on
     monkeypatch.setattr(chat_events, "USAGE_S", 0.01)
     for end in ({"then": asyncio.Event()}, {}):
         events = WORDS if end else [*WORDS, ValueError("it broke")]
-        assert await stopped_at("STOP", *events, **end) == [*WORDS[:2], UsageEvent(0, 4), FINISH]
-        assert await stopped_at("STOP", UsageEvent(3, 1), *events, **end) == [UsageEvent(3, 1), *WORDS[:2], FINISH]
+        assert await stopped_at("STOP", *events, **end) == [*WORDS[:2], UsageEvent(0, 4), STOPPED]
+        assert await stopped_at("STOP", UsageEvent(3, 1), *events, **end) == [UsageEvent(3, 1), *WORDS[:2], STOPPED]
 
 
 async def test_a_model_goes_on_for_three_events_after_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,10 +482,10 @@ async def test_a_model_goes_on_for_three_events_after_a_stop_string(monkeypatch:
     usage, never = UsageEvent(3, 5), asyncio.Event()
     stop, more = TextEvent("a STOP"), [TextEvent("b")]
     async with asyncio.timeout(30):
-        assert await stopped_at("STOP", stop, *more * 2, usage, then=never) == [TextEvent("a "), usage, FINISH]
-        estimated = [TextEvent("a "), UsageEvent(0, 1), FINISH]
+        assert await stopped_at("STOP", stop, *more * 2, usage, then=never) == [TextEvent("a "), usage, STOPPED]
+        estimated = [TextEvent("a "), UsageEvent(0, 1), STOPPED]
         assert await stopped_at("STOP", stop, *more * 3, usage, then=never) == estimated
-        assert await stopped_at("STOP", stop, *more * 2) == [TextEvent("a "), FINISH], "the model does not count"
+        assert await stopped_at("STOP", stop, *more * 2) == [TextEvent("a "), STOPPED], "the model does not count"
 
 
 async def test_a_model_that_never_waits_is_closed_after_a_stop_string() -> None:
@@ -437,5 +501,21 @@ async def test_a_model_that_never_waits_is_closed_after_a_stop_string() -> None:
 
     usage, finish = [event async for event in until_stop(checked(model(), EventChecker("gpt")), ["STOP"])]
     assert isinstance(usage, UsageEvent)
-    assert finish == FINISH
+    assert finish == STOPPED
     assert closed
+
+
+async def test_usage_before_the_first_event_leaves_an_error_its_status() -> None:
+    async def failing() -> AsyncIterator[ChatEvent]:
+        yield UsageEvent(1, 0)
+        yield UsageEvent(2, 0)
+        raise ChatError("busy", status=503)
+
+    with pytest.raises(ChatError, match="busy"):
+        await anext(checked(failing(), EventChecker("gpt")))
+    assert await of_model([UsageEvent(1, 0), UsageEvent(2, 0), TextEvent("a")]) == [
+        UsageEvent(2, 0),
+        TextEvent("a"),
+        FINISH,
+    ]
+    assert await of_model([UsageEvent(1, 0)]) == [UsageEvent(1, 0), FINISH]

@@ -20,7 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 from app_toolkit import Toolkit
 from app_toolkit.chat import ai_sdk_router, api_keys, openai_router
 from app_toolkit.chat.echo import EchoModel
-from app_toolkit.chat.keys import parse_keys
+from app_toolkit.chat.key_files import parse_keys
 from app_toolkit.errors import ConfigError
 from app_toolkit.streaming import MemoryStreamLog, resumable
 from tests.chat.served import PausedModel, asking, in_process
@@ -322,8 +322,9 @@ async def test_no_key_is_shown_or_logged(caplog: pytest.LogCaptureFixture) -> No
     assert repr(keys) == "<2 API keys>"
 
 
-async def test_the_app_of_the_page_admits_its_key() -> None:
-    names = page("docs/chat.md").part("API keys").run()
+async def test_the_app_of_the_page_admits_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APP_TOOLKIT_DATA", str(tmp_path))
+    names = page("docs/chat-budgets.md").run()
     headers = bearer("replace-this-example-key")
     async with in_process(names["app"]) as http:
         assert (await http.get("/me")).status_code == 401
@@ -331,4 +332,7 @@ async def test_the_app_of_the_page_admits_its_key() -> None:
         response = await http.post("/v1/chat/completions", json=BODY, headers=headers)
         assert response.json()["choices"][0]["message"]["content"] == "HELLO "
         assert "HELLO" in (await http.post("/api/chat", json=UI, headers=headers)).text
+        root = bearer("replace-this-example-root")
+        assert (await http.post("/admin/keys", json={"name": "eve"}, headers=root)).status_code == 201
+        assert (await http.get("/admin/keys", headers=root)).json() == [{"name": "eve"}]
     assert api_keys(dict([names["entry"].split("=")])).running == {"ada": 0}

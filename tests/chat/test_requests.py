@@ -11,7 +11,7 @@ from app_toolkit import ConfigError
 from app_toolkit.chat import (
     ChatEvent,
     ChatRequest,
-    SQLiteConversationStore,
+    SQLConversationStore,
     TextEvent,
     ai_sdk_router,
     conversations_router,
@@ -53,7 +53,7 @@ async def lengths(texts: Any) -> list[list[float]]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    store = SQLiteConversationStore(":memory:")
+    store = SQLConversationStore(":memory:")
     options: dict[str, Any] = {"origins": ["https://chat.example.com"]}
     app = FastAPI()
     app.include_router(ai_sdk_router(shout, conversations=store, max_body_size=1_000, **options), prefix="/api/chat")
@@ -63,7 +63,7 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
     app.include_router(openai, prefix="/v1")
     async with asking(app) as http:
         yield http
-    store.close()
+    await store.close()
 
 
 async def test_foreign_page_cannot_change_anything_with_cookies(http: httpx.AsyncClient) -> None:

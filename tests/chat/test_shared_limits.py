@@ -15,9 +15,21 @@ from fastapi import Depends, FastAPI
 from starlette.testclient import TestClient
 
 from app_toolkit import ConfigError
-from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, api_keys, openai_router, shared_limits, websocket_router
+from app_toolkit.chat import (
+    ChatEvent,
+    ChatRequest,
+    Cost,
+    TextEvent,
+    UsageEvent,
+    api_keys,
+    openai_router,
+    shared_limits,
+    websocket_router,
+)
+from app_toolkit.chat.budgets import DAY_S, MAX_TOKENS
 from app_toolkit.chat.keys import ApiKeys
-from app_toolkit.core.rate_limits import RateLimits
+from app_toolkit.chat.rate_limits import KeyLimits
+from tests.chat.scripted import Scripted
 from tests.chat.served import PausedModel, asking
 from tests.patience import until, wait_until
 from tests.streaming.redis_server import RedisServer
@@ -103,7 +115,7 @@ async def test_request_over_the_limit_of_a_minute_releases_its_lease(server: Red
 
 async def test_request_that_is_cancelled_at_any_moment_leaves_no_lease(server: RedisServer, prefix: str) -> None:
     shared = shared_limits.SharedLimits(server.url, prefix)
-    limiter = shared_limits.SharedLimiter(shared, "ada", RateLimits(max_concurrent=100, max_per_minute=1_000))
+    limiter = shared_limits.SharedLimiter(shared, "ada", KeyLimits(max_concurrent=100, max_per_minute=1_000))
 
     async def request() -> None:
         permit = await limiter.acquire()
@@ -164,7 +176,9 @@ async def test_lease_of_a_request_that_runs_is_renewed(
                 pass
         model.released.set()
         assert (await running).status_code == 200
-        assert await client.zcard(f"{prefix}running:ada") == 0
+        async with asyncio.timeout(60):  # the lease ends after the client has received the response
+            while await client.zcard(f"{prefix}running:ada"):
+                pass
 
 
 def test_websocket_holds_a_lease_for_each_response(server: RedisServer, prefix: str) -> None:
@@ -205,6 +219,56 @@ async def test_requests_are_refused_while_redis_is_away_and_no_password_is_shown
         assert "secret-password" not in repr(keys) + refused.text
     assert "cannot be checked" in caplog.text
     assert "secret-password" not in caplog.text
+
+
+async def test_a_budget_is_shared_by_all_replicas_and_exceeded_only_by_requests_that_run(
+    server: RedisServer, prefix: str
+) -> None:
+    paused = PausedModel()
+
+    async def model(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+        async for event in paused.chat(request):
+            yield event
+        yield UsageEvent(7, 3)
+
+    async with replicas(server, prefix, model, max_tokens_per_day=10) as ((one, _), (other, _)):
+        running = [asyncio.create_task(ask(http)) for http in (one, other, one)]
+        await until(lambda: paused.running == 3)
+        paused.released.set()
+        assert {(await response).status_code for response in running} == {200}
+        for http in (one, other):
+            refused = await ask(http)
+            assert refused.status_code == 429
+            message = "the API key has used 30 tokens today (UTC), and its limit is 10"
+            assert refused.json()["error"]["message"] == message
+            assert 0 < int(refused.headers["retry-after"]) <= DAY_S
+        assert (await ask(one, BOB)).status_code == 200
+
+
+async def test_a_budget_survives_a_restart_and_begins_anew_on_the_next_day_of_the_server(
+    server: RedisServer, prefix: str
+) -> None:
+    client, day = redis.asyncio.Redis.from_url(server.url), f"{prefix}spent:ada"
+    model = Scripted([TextEvent("hi"), UsageEvent(7, 3)])
+    for spent_on, status in ((None, 200), (0, 429), (-1, 200), (1, 429)):
+        if spent_on is not None:
+            today = int((await client.time())[0]) // DAY_S
+            await client.hset(day, mapping={"day": today + spent_on, "tokens": 10, "nanos": 0})
+        async with replicas(server, prefix, model, count=1, max_tokens_per_day=10) as ((http, _),):
+            assert (await ask(http)).status_code == status
+    await client.aclose()
+
+
+async def test_absurd_numbers_use_up_a_budget_and_break_nothing(server: RedisServer, prefix: str) -> None:
+    client = redis.asyncio.Redis.from_url(server.url)
+    model, costs = Scripted([TextEvent("hi"), UsageEvent(10**30, 10**30)]), {"default": Cost(1e6, 1e6)}
+    limits = {"max_tokens_per_day": 10**18, "max_cost_per_day": 1e300, "costs": costs}
+    async with replicas(server, prefix, model, count=1, **limits) as ((http, _),):
+        for _ in range(12):
+            assert (await ask(http)).status_code == 200
+        assert int(await client.hget(f"{prefix}spent:ada", "tokens")) == 24 * MAX_TOKENS
+        assert int(await client.hget(f"{prefix}spent:ada", "nanos")) == 2**63 - 1
+    await client.aclose()
 
 
 @pytest.mark.parametrize("storage", ["redis://:secret@host:port", "memcached://:secret@host", "host:6379/secret"])

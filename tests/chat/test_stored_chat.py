@@ -1,6 +1,7 @@
 """Chats that the router for the AI SDK stores, and the routes that serve them, under uvicorn."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -16,7 +17,8 @@ from app_toolkit.chat import (
     ChatEvent,
     ChatRequest,
     ConversationLimits,
-    SQLiteConversationStore,
+    SQLConversationStore,
+    StoredMessage,
     TextEvent,
     ToolCallEvent,
     UsageEvent,
@@ -24,10 +26,9 @@ from app_toolkit.chat import (
     conversations_router,
 )
 from app_toolkit.chat.ai_sdk.stream import encode
-from app_toolkit.chat.conversations import Message
-from app_toolkit.core.stream_log import Append, Page, Renewal
 from app_toolkit.errors import ReplicaLost
 from app_toolkit.streaming import MemoryStreamLog, stream_router
+from app_toolkit.streaming.stream_log import Append, Page, Renewal
 from tests.chat.served import asking
 from tests.chat.ui_stream import checked
 from tests.docs.pages import page
@@ -68,13 +69,28 @@ class Steps:
                 yield TextEvent(f"{word} ")
 
 
-class SlowStore(SQLiteConversationStore):
+class SlowStore(SQLConversationStore):
     """A store that is slow, so that a response is still being stored when its client stops it."""
 
-    async def append(self, user: str, id: str, message: Message, *, create: bool = False) -> bool:
-        if not create:
+    async def write(self, user: str, id: str, message: StoredMessage, **options: bool) -> bool:
+        if message.role == "assistant":
             await asyncio.sleep(1.2)
-        return await super().append(user, id, message, create=create)
+        return await super().write(user, id, message, **options)
+
+
+class HeldStore(SQLConversationStore):
+    """A store that writes a response when it may."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.is_writing = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def write(self, user: str, id: str, message: StoredMessage, **options: bool) -> bool:
+        if message.role == "assistant":
+            self.is_writing.set()
+            await self.go.wait()
+        return await super().write(user, id, message, **options)
 
 
 class FailingLog(MemoryStreamLog):
@@ -102,7 +118,7 @@ class FailingLog(MemoryStreamLog):
 class Talk:
     """A client of one user."""
 
-    def __init__(self, http: httpx.AsyncClient, model: Steps, log: FailingLog, store: SQLiteConversationStore) -> None:
+    def __init__(self, http: httpx.AsyncClient, model: Steps, log: FailingLog, store: SQLConversationStore) -> None:
         self.http = http
         self.store = store
         self.model = model
@@ -121,6 +137,9 @@ class Talk:
     async def texts(self) -> list[str]:
         return [text_of(message) for message in await self.stored()]
 
+    async def change(self, **fields: Any) -> int:
+        return (await self.http.patch("/api/conversations/chat", json=fields)).status_code
+
 
 def said(id: str, text: str, role: str = "user") -> dict[str, Any]:
     return {"id": id, "role": role, "parts": [{"type": "text", "text": text}]}
@@ -135,15 +154,15 @@ async def user(x_user: Annotated[str, Header()] = "ada") -> str:
 
 
 @asynccontextmanager
-async def talking(store: SQLiteConversationStore | None = None, kind: type[FastAPI] = FastAPI) -> AsyncIterator[Talk]:
-    store, model, log, app = store or SQLiteConversationStore(":memory:"), Steps(), FailingLog(), kind()
+async def talking(store: SQLConversationStore | None = None, kind: type[FastAPI] = FastAPI) -> AsyncIterator[Talk]:
+    store, model, log, app = store or SQLConversationStore(":memory:"), Steps(), FailingLog(), kind()
     chats: Any = {"conversations": store, "user": user}
     app.include_router(ai_sdk_router(model, log=log, **chats), prefix="/api/chat")
     app.include_router(ai_sdk_router(model, resume=False, **chats), prefix="/plain")
     app.include_router(conversations_router(store, user=user), prefix="/api/conversations")
     async with asking(app) as http:
         yield Talk(http, model, log, store)
-    store.close()
+    await store.close()
 
 
 @pytest.mark.parametrize("kind", [FastAPI, Toolkit])
@@ -151,8 +170,10 @@ async def test_a_chat_is_stored_and_listed_renamed_and_deleted(kind: type[FastAP
     async with talking(kind=kind) as talk:
         parts = checked((await talk.send(said("u1", "hello world"))).text)
         question, answer = await talk.stored()
-        assert question == said("u1", "hello world")
+        assert {name: question[name] for name in ("id", "role", "parts")} == said("u1", "hello world")
         assert (answer["id"], answer["role"]) == (parts[0]["messageId"], "assistant")
+        assert (question["parent_id"], answer["parent_id"]) == (None, "u1")
+        assert (question["model"], answer["model"]) == (None, "default")
         assert answer["parts"] == [{"type": "step-start"}, {"type": "text", "text": "1 hello world ", "state": "done"}]
         (entry,) = (await talk.http.get("/api/conversations")).json()
         assert (entry["id"], entry["title"]) == ("chat", "hello world")
@@ -174,7 +195,9 @@ async def test_a_client_that_sends_the_last_message_gets_a_response_to_all() -> 
         assert [each.text for each in talk.model.requests[-1].messages] == ["first", "1 first ", "second"]
         assert await talk.texts() == ["first", "1 first ", "second", "3 second "]
         await talk.send(said("u1", "edited"))
-        assert await talk.texts() == ["edited", "1 edited "], "what followed the edited message is gone"
+        assert await talk.texts() == ["edited", "1 edited "], "the branch of the edited message"
+        await talk.send(said("u3", "third"))
+        assert await talk.texts() == ["edited", "1 edited ", "third", "3 third "]
 
 
 async def test_client_that_sends_all_messages_adds_the_last_one_to_the_stored_ones() -> None:
@@ -188,7 +211,7 @@ async def test_client_that_sends_all_messages_adds_the_last_one_to_the_stored_on
         await talk.send(said("u1", "first"), forged, said("u3", "third"))
         assert await talk.texts() == ["first", "1 first ", "third", "3 third "], "the client did not show the second"
         await talk.send(said("x1", "unknown"), said("u4", "fourth"))
-        assert (await talk.texts())[-3:] == ["3 third ", "fourth", "5 fourth "], "nothing known, nothing removed"
+        assert (await talk.texts())[-3:] == ["3 third ", "fourth", "5 fourth "], "nothing known: the active branch"
 
 
 async def test_response_is_repeated_and_a_question_is_edited_by_a_client_that_sends_all_messages() -> None:
@@ -201,6 +224,42 @@ async def test_response_is_repeated_and_a_question_is_edited_by_a_client_that_se
         body = {"id": "chat", "messages": [said("u1", "edited")], "trigger": "submit-message", "messageId": "u1"}
         await talk.http.post("/api/chat", json=body)
         assert await talk.texts() == ["edited", "1 edited "]
+
+
+async def test_an_edit_and_another_response_add_branches_and_a_client_can_go_back() -> None:
+    async with talking() as talk:
+        await talk.send(said("u1", "first"))
+        await talk.send(said("u2", "second"))
+        await talk.send(said("u2", "second"))
+        *_, answer = first = await talk.stored()
+        assert [text_of(each) for each in first] == ["first", "1 first ", "second", "3 second "]
+        assert len(answer["siblings"]) == 2
+        assert answer["siblings"][1] == answer["id"]
+        body = {"id": "chat", "message": said("u3", "edited"), "messageId": "u1"}
+        await talk.http.post("/api/chat", json=body)
+        question, _ = await talk.stored()
+        assert (question["id"], question["siblings"]) == ("u3", ["u1", "u3"])
+        assert await talk.change(active_id="u1") == 204
+        assert await talk.stored() == [{**first[0], "siblings": ["u1", "u3"]}, *first[1:]]
+        assert await talk.change(active_id=answer["siblings"][0]) == 204
+        await talk.send(said("u4", "third"))
+        assert (await talk.texts())[2:] == ["second", "3 second ", "third", "5 third "]
+        everything = (await talk.http.get("/api/conversations/chat?all=true")).json()
+        assert len(everything["messages"]) == 9
+        assert await talk.change(active_id="unknown") == 404
+
+
+async def test_a_user_can_rate_a_message_and_search_for_conversations() -> None:
+    async with talking() as talk:
+        await talk.send(said("u1", "hello"))
+        rating = {"message_id": "u1", "feedback": {"rating": "good", "comment": "as always"}}
+        assert await talk.change(rating=rating) == 204
+        assert [each["feedback"] for each in await talk.stored()] == [rating["feedback"], None]
+        assert await talk.change(rating={"message_id": "u1", "feedback": None}) == 204
+        assert [each["feedback"] for each in await talk.stored()] == [None, None]
+        assert await talk.change(rating=rating | {"message_id": "unknown"}) == 404
+        for search, count in (("HELL", 1), ("other", 0)):
+            assert len((await talk.http.get("/api/conversations", params={"search": search})).json()) == count
 
 
 async def test_client_cannot_store_messages_of_the_assistant_or_the_system() -> None:
@@ -255,8 +314,8 @@ async def test_usage_reaches_the_client_and_the_store() -> None:
         assert (await talk.stored())[1]["metadata"] == {"usage": usage}
 
 
-@pytest.mark.parametrize("store", [SQLiteConversationStore, SlowStore])
-async def test_a_response_that_was_stopped_is_stored_as_far_as_it_came(store: type[SQLiteConversationStore]) -> None:
+@pytest.mark.parametrize("store", [SQLConversationStore, SlowStore])
+async def test_a_response_that_was_stopped_is_stored_as_far_as_it_came(store: type[SQLConversationStore]) -> None:
     async with talking(store(":memory:")) as talk:
         sending = asyncio.create_task(talk.send(said("u1", "half /wait rest")))
         await until(lambda: bool(talk.model.requests))
@@ -264,6 +323,26 @@ async def test_a_response_that_was_stopped_is_stored_as_far_as_it_came(store: ty
         assert checked((await sending).text)[-1] == {"type": "abort"}
         _, answer = await talk.stored()
         assert (text_of(answer), answer["metadata"]) == ("1 half ", {"incomplete": True})
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/plain"])
+async def test_a_response_is_stored_before_its_client_reads_that_it_is_complete(path: str) -> None:
+    store, lines = HeldStore(":memory:"), list[str]()
+
+    async def read(talk: Talk) -> None:
+        async with talk.http.stream("POST", path, json={"id": "chat", "message": said("u1", "whole")}) as response:
+            async for line in response.aiter_lines():
+                lines.append(line)
+
+    async with talking(store) as talk:
+        reading = asyncio.create_task(read(talk))
+        await store.is_writing.wait()
+        await until(lambda: any('"text-end"' in line for line in lines))
+        assert not any('"finish"' in line for line in lines)
+        store.go.set()
+        await reading
+        assert await talk.texts() == ["whole", "1 whole "]
+    assert any('"finish"' in line for line in lines)
 
 
 async def test_a_response_whose_client_disconnects_is_stored_without_resume() -> None:
@@ -322,7 +401,8 @@ LOST = {"incomplete": True, "error": "The response was interrupted."}
 
 async def lose(talk: Talk, parts: Sequence[dict[str, Any]] = PARTS) -> None:
     """Leave what a process leaves that dies during a response: the question, and a lost stream."""
-    await talk.store.append("ada", "chat", said("u1", "question"), create=True)
+    question = StoredMessage("u1", "user", [{"type": "text", "text": "question"}])
+    await talk.store.write("ada", "chat", question, create=True)
     await talk.log.begin("s1", "a process", "text/event-stream", 'chat:["ada", "chat"]')
     await talk.log.append([Append("s1", "a process", 1, tuple(map(encode, parts)))])
     await talk.log.end("s1", "a process", "lost")
@@ -359,10 +439,11 @@ async def test_a_response_that_its_process_has_stored_is_not_stored_again_althou
     async with talking() as talk:
         await lose(talk)
         parts = [{"type": "step-start"}, {"type": "text", "text": text, "state": "done"}]
-        answer = {"id": "m1", "role": "assistant", "parts": parts} | ({"metadata": metadata} if metadata else {})
-        await talk.store.append("ada", "chat", answer)
+        answer = StoredMessage("m1", "assistant", parts, parent_id="u1", metadata=metadata or {})
+        await talk.store.write("ada", "chat", answer)
+        (_, before) = await talk.stored()
         assert (await talk.http.get("/api/chat/chat/stream")).status_code == 200
-        assert (await talk.stored())[1] == answer
+        assert (await talk.stored())[1] == before
 
 
 async def test_a_response_whose_process_died_before_its_first_event_is_answered_anew() -> None:
@@ -384,6 +465,24 @@ async def test_a_response_whose_log_dies_is_stored_with_an_error() -> None:
         _, answer = await talk.stored()
         assert answer["metadata"] == LOST
         assert text_of(answer).startswith("1 half ")
+
+
+async def test_a_response_that_another_process_has_stored_is_not_overwritten_by_one_whose_log_has_failed() -> None:
+    async with talking() as talk:
+        sending = asyncio.create_task(talk.send(said("u1", "half /wait rest /forever")))
+        await until(lambda: talk.log.appended == 5)  # the last of them is "half "
+        stream = await talk.log.find('chat:["ada", "chat"]')
+        assert stream is not None
+        async with aclosing(talk.log.follow(stream, 0)) as pages:
+            start = (await anext(pages)).events[0]
+        id = json.loads(start)["messageId"]
+        await talk.store.write(
+            "ada", "chat", StoredMessage(id, "assistant", [{"type": "text", "text": "whole"}], parent_id="u1")
+        )
+        talk.log.is_dead = True
+        talk.model.go.set()
+        await sending
+        assert await talk.texts() == ["half /wait rest /forever", "whole"]
 
 
 async def test_a_conversation_that_is_deleted_during_its_response_stays_deleted() -> None:
@@ -431,7 +530,7 @@ async def test_routers_without_users_find_no_chat_of_a_user_in_the_same_log() ->
 
 
 async def test_a_chat_that_cannot_be_stored_has_a_status_and_calls_no_model() -> None:
-    async with talking(SQLiteConversationStore(":memory:", ConversationLimits(max_bytes=100))) as talk:
+    async with talking(SQLConversationStore(":memory:", ConversationLimits(max_bytes=100))) as talk:
         refused = await talk.send(said("u1", "x" * 200))
         assert refused.status_code == 413
         assert refused.text.startswith("the conversation has ")
@@ -439,7 +538,7 @@ async def test_a_chat_that_cannot_be_stored_has_a_status_and_calls_no_model() ->
 
 
 async def test_a_response_that_cannot_be_stored_reaches_its_client(caplog: pytest.LogCaptureFixture) -> None:
-    async with talking(SQLiteConversationStore(":memory:", ConversationLimits(max_messages=1))) as talk:
+    async with talking(SQLConversationStore(":memory:", ConversationLimits(max_messages=1))) as talk:
         assert checked((await talk.send(said("u1", "hello"))).text)[-1] == {"type": "finish"}
         assert await talk.texts() == ["hello"]
     assert "was not stored: the conversation has 2 messages, and the limit is 1" in caplog.text
@@ -457,7 +556,7 @@ async def test_a_user_dependency_must_return_a_string() -> None:
         return None
 
     app = FastAPI()
-    app.include_router(conversations_router(SQLiteConversationStore(":memory:"), user=nobody), prefix="/chats")
+    app.include_router(conversations_router(SQLConversationStore(":memory:"), user=nobody), prefix="/chats")
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(base_url="http://test", transport=transport) as http:
         assert (await http.get("/chats")).status_code == 500

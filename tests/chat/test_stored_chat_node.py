@@ -16,15 +16,19 @@ from app_toolkit.chat import (
     ChatError,
     ChatEvent,
     ChatRequest,
+    DataEvent,
+    DocumentEvent,
+    FileEvent,
     ReasoningEvent,
-    SQLiteConversationStore,
+    SourceEvent,
+    SQLConversationStore,
+    StatusEvent,
     TextEvent,
-    ToolCallEvent,
-    ToolResultEvent,
     UsageEvent,
     ai_sdk_router,
     conversations_router,
 )
+from tests.chat.client_cases import agent
 from tests.chat.served import served
 from tests.patience import PATIENCE_S
 
@@ -40,13 +44,16 @@ async def text(request: ChatRequest) -> AsyncIterator[ChatEvent]:
     yield UsageEvent(3, 4)
 
 
-async def agent(request: ChatRequest) -> AsyncIterator[ChatEvent]:
-    yield TextEvent("I look.")
-    yield ToolCallEvent(0, "c1", "search", '{"query": "x"}')
-    yield ToolCallEvent(1, "c2", "search", "{}")
-    yield ToolResultEvent("c1", {"found": [1]})
-    yield ToolResultEvent("c2", "nothing", is_error=True)
-    yield TextEvent("I found one.")
+async def researcher(request: ChatRequest) -> AsyncIterator[ChatEvent]:
+    yield StatusEvent("Searching")
+    yield DataEvent("chart", [1], "c1")
+    yield TextEvent("Oslo")
+    yield SourceEvent("https://example.com", "Example", "s1")
+    yield DocumentEvent("Manual", "application/pdf", "manual.pdf", "s2")
+    yield TextEvent(" it is")
+    yield FileEvent("image/png", data=b"abc")
+    yield DataEvent("chart", [1, 2], "c1")
+    yield DataEvent("progress", 1, transient=True)
 
 
 async def broken(request: ChatRequest) -> AsyncIterator[ChatEvent]:
@@ -67,8 +74,8 @@ def plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def test_the_stored_messages_are_those_that_the_client_shows(tmp_path: Path) -> None:
-    store, app = SQLiteConversationStore(":memory:"), FastAPI()
-    models: Any = {"text": text, "agent": agent, "broken": broken}
+    store, app = SQLConversationStore(":memory:"), FastAPI()
+    models: Any = {"text": text, "agent": agent, "researcher": researcher, "broken": broken}
     app.include_router(ai_sdk_router(models, conversations=store), prefix="/api/chat")
     app.include_router(conversations_router(store), prefix="/api/conversations")
     shutil.copy(Path(__file__).with_name("stored_chat.mjs"), tmp_path)
@@ -80,12 +87,12 @@ async def test_the_stored_messages_are_those_that_the_client_shows(tmp_path: Pat
         out, errors = await process.communicate()
     assert process.returncode == 0, errors.decode()
     seen = json.loads(out)
-    assert list(seen) == ["text", "agent", "broken"]
-    for model in ("text", "agent"):
+    assert list(seen) == ["text", "agent", "researcher", "broken"]
+    for model in ("text", "agent", "researcher"):
         assert plain(seen[model]["shown"]) == plain(seen[model]["stored"])
     for kind in ("shown", "stored"):
         assert seen["text"][kind][1]["metadata"]["usage"]["totalTokens"] == 7
     *_, part = seen["broken"]["stored"]
     assert part["metadata"] == {"incomplete": True, "error": "The model has broken."}
     assert part["parts"][-1] == {"type": "text", "text": "Half a ", "state": "done"}
-    store.close()
+    await store.close()

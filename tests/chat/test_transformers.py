@@ -98,9 +98,10 @@ async def test_the_text_ends_with_an_end_token_of_the_model(folder: Path, tmp_pa
 async def test_the_text_ends_before_a_stop_string(model: Transformers) -> None:
     text, _ = alone("w3", 30)
     words = text.split()
-    found = await events(model, said("w3", max_tokens=30, stop=(f"{words[4]} {words[5]}", "never")))
+    stop = f"{words[4]} {words[5]}"
+    found = await events(model, said("w3", max_tokens=30, stop=(stop, "never")))
     assert text_of(found) == text[: text.index(f"{words[4]} {words[5]}")]
-    assert found[-2:] == [UsageEvent(3, 6), FinishEvent("stop")]
+    assert found[-2:] == [UsageEvent(3, 6), FinishEvent("stop", stop)]
     assert (await events(model, said("w3", max_tokens=4)))[-1] == FinishEvent("length")
 
 

@@ -18,6 +18,11 @@ KEYS: dict[str, tuple[str, str]] = {
     "tool-input-error": ("toolCallId toolName input errorText", "providerExecuted"),
     "tool-output-available": ("toolCallId output", "providerExecuted"),
     "tool-output-error": ("toolCallId errorText", "providerExecuted"),
+    "tool-approval-request": ("approvalId toolCallId", ""),
+    "tool-output-denied": ("toolCallId", ""),
+    "source-url": ("sourceId url", "title"),
+    "source-document": ("sourceId mediaType title", "filename"),
+    "file": ("url mediaType", ""),
     "error": ("errorText", ""),
     "abort": ("", ""),
     "data-error": ("data transient", ""),
@@ -25,6 +30,11 @@ KEYS: dict[str, tuple[str, str]] = {
     "finish": ("", "finishReason messageMetadata"),
 }
 """The keys that a part must have and may have, besides its type."""
+
+
+def is_data(kind: str) -> bool:
+    """Whether a part has data of the application."""
+    return kind.startswith("data-") and kind not in KEYS
 
 
 class Checker:
@@ -39,7 +49,8 @@ class Checker:
 
     def take(self, part: dict[str, Any]) -> None:
         kind = part["type"]
-        required, optional = (set(keys.split()) for keys in KEYS[kind])
+        keys = ("data", "id transient") if is_data(kind) else KEYS[kind]
+        required, optional = (set(names.split()) for names in keys)
         assert required <= part.keys() - {"type"} <= required | optional, part
         match kind:
             case "start":
@@ -66,6 +77,10 @@ class Checker:
                 self.open.remove(part["id"])
             case "data-error":
                 assert not self.open
+            case "source-url" | "source-document" | "file":
+                assert self.place == "step"
+            case _ if is_data(kind):
+                assert self.place == "step"
             case _:
                 self.take_tool(kind, part["toolCallId"])
         if kind.partition("-")[0] in ("text", "reasoning", "tool"):
@@ -79,6 +94,8 @@ class Checker:
             "tool-input-error": ("input", "failed"),
             "tool-output-available": ("available", "answered"),
             "tool-output-error": ("available", "answered"),
+            "tool-output-denied": ("available", "answered"),
+            "tool-approval-request": ("available", "asked"),
         }[kind]
         if kind == "tool-input-start" and id in self.repeatable:
             self.repeatable.remove(id)

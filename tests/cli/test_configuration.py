@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from app_toolkit import launch
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.run import RunOptions
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import Options, StartOptions
 from app_toolkit.config.project import RunDefaults, read_project
 from app_toolkit.config.settings import read_settings, start_options
-from app_toolkit.deployment import deployment
+from app_toolkit.declare.deployment import deployment
 from app_toolkit.engines.ray.engine import RayEngine
 from app_toolkit.engines.select import engine
 from app_toolkit.errors import ConfigError
+from app_toolkit.operate import launch
 from app_toolkit.running import deploy, run
-from tests.client.scripted import Unloaded
 from tests.docs.pages import page
+from tests.operate.scripted import Unloaded
 
 VARIABLES = ("PORT", "FORWARDED_ALLOW_IPS", *(f"APP_TOOLKIT_{name.upper()}" for name in Options.model_fields))
 
@@ -229,7 +229,8 @@ def test_commands_of_the_page_log_to_standard_output(
     project: Path, options_of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "shop.py").write_text((project / "main.py").read_text())
-    (image,), (unit,) = page("docs/logs.md").shown("dockerfile"), page("docs/logs.md").shown("ini")
+    logs = page("docs/observability.md").part("Logs")
+    (image,), (unit,) = logs.shown("dockerfile"), logs.shown("ini")
     service = ConfigParser(interpolation=None)
     service.read_string(unit)
     for command in (json.loads(image.removeprefix("CMD ")), service["Service"]["ExecStart"].split()):

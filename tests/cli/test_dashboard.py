@@ -7,21 +7,23 @@ from typing import Any
 import pytest
 
 from app_toolkit.cli import main as command_line
-from app_toolkit.client.commands import Command, GetStatus
-from app_toolkit.core.status import InstanceStatus
+from app_toolkit.control.command import Command
+from app_toolkit.control.queries import GetStatus
+from app_toolkit.control.status import InstanceStatus
+from app_toolkit.engines import select
 from app_toolkit.errors import ConfigError
-from tests.client.scripted import OneInstance
+from tests.operate.scripted import OneInstance
 
 STATUS = InstanceStatus(epoch=1, change=7, status="healthy", applications=(), proxies=(), leaving=())
 
 
 class Running(OneInstance):
     def __init__(self) -> None:
-        self.status = replace(STATUS, admin_url="http://127.0.0.1:8001")
+        self.shown = replace(STATUS, admin_url="http://127.0.0.1:8001")
 
     def execute(self, command: Command[Any]) -> Any:
         assert command == GetStatus()
-        return self.status
+        return self.shown
 
     def close(self) -> None: ...
 
@@ -29,7 +31,7 @@ class Running(OneInstance):
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Running:
     instance = Running()
-    monkeypatch.setattr(command_line, "engine", lambda *_, **__: instance)
+    monkeypatch.setattr(select, "engine", lambda *_, **__: instance)
     return instance
 
 
@@ -79,6 +81,6 @@ def test_no_browser_is_opened_if_none_is_wanted(
 def test_instance_without_an_admin_server_has_no_dashboard(
     instance: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    instance.status = STATUS
+    instance.shown = STATUS
     assert run() == ConfigError.exit_code
     assert "the instance has no dashboard: its admin server is off" in capsys.readouterr().err

@@ -14,45 +14,38 @@ from rich.console import Console
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.deploy import DeployOptions, deploy
+from app_toolkit.cli.operating import summary
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.commands import (
-    Abort,
-    AddCandidate,
-    BeginRelease,
-    Command,
-    Compare,
-    Delete,
-    Deploy,
-    GetEvents,
-    GetStatus,
-    PauseRelease,
-    Promote,
-    Rollback,
-    Scale,
-    SetSplit,
-    SetTraffic,
-)
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions, TrafficOptions
-from app_toolkit.core.applications import changed, compare, proxy_options
-from app_toolkit.core.canary import plan_release
-from app_toolkit.core.logs import LoggedRecord, LogPage, LogQuery
-from app_toolkit.core.status import (
+from app_toolkit.contract.mirror_counts import Difference, MirrorCounts
+from app_toolkit.control.application_specs import compare, proxy_options
+from app_toolkit.control.canary import BeginRelease, PauseRelease
+from app_toolkit.control.command import Command
+from app_toolkit.control.operations import AddCandidate, Delete, Deploy, Scale
+from app_toolkit.control.promotion import Abort, Promote
+from app_toolkit.control.queries import Compare, GetEvents, GetStatus
+from app_toolkit.control.restart import Restart
+from app_toolkit.control.rollback import Rollback
+from app_toolkit.control.status import (
     ApplicationStatus,
     CanaryStatus,
     ComparedStatus,
     InstanceStatus,
     Load,
     ReplicaSetStatus,
+    ReplicaStatus,
     SplitStatus,
     TrafficStatus,
 )
-from app_toolkit.core.traffic import Difference, MirrorCounts
+from app_toolkit.control.weights import SetSplit, SetTraffic
+from app_toolkit.engines import select
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.observability.event_log import EventPage, LoggedEvent
+from app_toolkit.observability.log_query import LoggedRecord, LogPage, LogQuery
 from app_toolkit.userapp.artifact import Unpacked
-from tests.client.scripted import FAILED, PROXY, STARTING, UP, OneInstance, Scripted, Unloaded
+from tests.operate.scripted import FAILED, PROXY, STARTING, UP, OneInstance, Scripted, Unloaded
 
 APP = """
 from fastapi import APIRouter
@@ -75,6 +68,7 @@ class Cluster(OneInstance):
         self.did: list[str] = []
         self.runs = False
         self.applications: dict[str, ApplicationSpec] = {}
+        self.beside: set[str] = set()
         self.http = HTTPOptions()
         self.code: dict[str, bytes] = {}
 
@@ -92,13 +86,11 @@ class Cluster(OneInstance):
 
     def execute(self, command: Command[Any]) -> Any:
         match command:
-            case Compare(specs, http, only):
-                return compare(
-                    specs, {name: (each, 7) for name, each in self.applications.items()}, self.http, http, only
-                )
-            case Deploy(spec, http, code, None, expected, initial, only):
+            case Compare(specs, http):
+                return compare(specs, self.applications, self.http, http)
+            case Deploy(spec, http, code, None, expected, initial):
                 self.did.append(f"deploy {spec.name}" + (f" after {expected}" if expected is not None else ""))
-                self.applications[spec.name] = changed(self.applications.get(spec.name), spec, only)
+                self.applications[spec.name] = spec
                 self.code.update(code)
                 assert initial is not None
                 assert spec.route_prefix is not None or not http.model_fields_set, "it cannot move proxies of others"
@@ -107,10 +99,14 @@ class Cluster(OneInstance):
             case AddCandidate(spec, code, share, tag, None, 2, mirror):
                 self.did.append(f"add {spec.name} with {share:g} {tag}, {mirror:g} mirrored")
                 self.code.update(code)
-                self.applications[f"{spec.name}@2"] = spec
+                self.beside.add(spec.name)
                 return 2
             case GetStatus(after):
-                up = tuple(ApplicationStatus(name, "healthy", "/", (UP,)) for name in self.applications)
+                other = TrafficStatus(2, 0.1, 0.1, deployments=(replace(UP, created=2),), created=2)
+                up = tuple(
+                    ApplicationStatus(name, "healthy", "/", (UP,), traffic=(MAIN, other) if name in self.beside else ())
+                    for name in self.applications
+                )
                 return InstanceStatus(1, after + 1, "healthy", up, (PROXY,), ())
             case _:
                 raise AssertionError(f"deploy has no need of {command}")
@@ -255,39 +251,10 @@ def test_include_has_no_effect_where_replicas_use_the_folder_of_the_app(
     assert said not in deployed(cluster, app)
 
 
-def test_part_is_deployed_alone_onto_the_revision_that_was_read(app: Path) -> None:
-    cluster = Cluster()
-    with pytest.raises(ConfigError, match="--only needs a running application, and there is no application 'shop'"):
-        deployed(cluster, app, only=["chat"])
-    deployed(cluster, app)
-    before, files = cluster.applications["shop"], set(cluster.code)
-    app.write_text(APP.replace("num_replicas=2", "num_replicas=3"))
-    shown = ["application shop at /shop", "  chat: will be restarted (num_replicas 2 -> 3, files changed: shop.py)"]
-    assert deployed(cluster, app, only=["chat"], dry_run=True) == shown
-    assert cluster.applications["shop"] == before
-    assert deployed(cluster, app, only=["chat"])[:2] == shown
-    assert cluster.did[-2:] == ["deploy shop after 7", "close"]
-    after = cluster.applications["shop"]
-    assert (after.deployment("app"), after.origin) == (before.deployment("app"), before.origin)
-    assert after.packed == set(cluster.code) > files
-
-    app.write_text("from app_toolkit import Toolkit\napp = Toolkit()\n")
-    assert deployed(cluster, app, only=["chat"], dry_run=True) == [
-        "application shop at /shop",
-        "  chat: will be removed",
-    ]
-    with pytest.raises(ConfigError, match=r"'shop' has no deployment 'writer', .* there are app, chat$"):
-        deployed(cluster, app, only=["writer"])
-    with pytest.raises(ConfigError, match="route prefix '/shop': a part of it cannot be deployed with '/'"):
-        deployed(cluster, app, only=["chat"], plan=PlanOptions(name="shop"))
-    with pytest.raises(ConfigError, match="there is no application 'shoe'"):
-        deployed(cluster, app, only=["chat"], plan=PlanOptions(name="shoe"))
-
-
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def run(instance: object, *arguments: str) -> int:
-        monkeypatch.setattr(command_line, "engine", lambda *_, **__: instance)
+        monkeypatch.setattr(select, "engine", lambda *_, **__: instance)
         with pytest.raises(SystemExit) as ended:
             command_line.main(arguments)
         assert isinstance(ended.value.code, int)
@@ -302,10 +269,26 @@ def test_an_application_is_deleted_by_its_name(command: Callable[..., int]) -> N
     assert instance.did == [Delete("shop"), "close"]
 
 
+def test_a_delete_that_is_refused_does_not_drain(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Refusing(Scripted):
+        def execute(self, command: Command[Any]) -> Any:
+            raise ConfigError("there is no application 'shop'")
+
+    assert command(Refusing(), "delete", "shop") == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "Error: there is no application 'shop'\n")
+
+
+def test_the_help_of_an_operation_ends_before_its_result() -> None:
+    assert summary(Promote) == "Make a live revision the main revision, which gets all requests."
+
+
 def test_a_deployment_is_deleted_by_its_name(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     instance = Scripted(status(UP))
     assert command(instance, "delete", "shop/chat") == 0
-    assert instance.did == [Delete("shop", "chat"), "close"]
+    assert instance.did == [Delete("shop/chat"), "close"]
     assert command(instance, "delete", "shop/") == 2
     assert capsys.readouterr().err == "Error: 'shop/' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
 
@@ -313,10 +296,20 @@ def test_a_deployment_is_deleted_by_its_name(command: Callable[..., int], capsys
 def test_a_deployment_is_scaled_by_its_name(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     instance = Scripted(status(STARTING), status(UP))
     assert command(instance, "scale", "shop/app", "1", "--wait") == 0
-    assert instance.did == [Scale("shop", "app", 1), "close"]
+    assert instance.did == [Scale("shop/app", 1), "close"]
     assert "app: healthy, 1 of 1 running" in capsys.readouterr().out
     assert command(instance, "scale", "shop", "1") == 2
     assert capsys.readouterr().err == "Error: 'shop' names no deployment: it should be APPLICATION/DEPLOYMENT\n"
+
+
+def test_a_restart_is_waited_for_unless_that_is_not_asked_for(command: Callable[..., int]) -> None:
+    instance = Scripted(status(STARTING), status(UP))
+    assert command(instance, "restart", "shop/app") == 0
+    assert next(instance.script, None) is None, "it was up"
+    assert instance.did == [Restart("shop/app", 3), "close"]
+    instance = Scripted(status(STARTING))
+    assert command(instance, "restart", "shop", "--no-wait") == 0
+    assert next(instance.script, None) is not None
 
 
 def test_events_are_shown_and_followed(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -414,8 +407,6 @@ def test_a_file_says_which_revisions_start_beside_the_running_ones(app: Path) ->
     cluster.did.clear()
     deployed(cluster, path, file=read_file(path))
     assert cluster.did == ["deploy shop", "add two with 0.25 preview, 0 mirrored", "close"]
-    with pytest.raises(ConfigError, match="--only updates the running revision, and the traffic of a new one is set"):
-        deployed(cluster, path, file=read_file(path), only=["app"])
     path.write_text(text + ", traffic: {percent: 101}}\n")
     with pytest.raises(ConfigError, match=r"app.yaml:3: applications.two.traffic.percent = 101: input should be"):
         read_file(path)
@@ -427,7 +418,7 @@ def live(*traffic: TrafficStatus) -> InstanceStatus:
     return replace(found, applications=(replace(shop, traffic=traffic, next_revision=4),))
 
 
-MAIN, NEW = TrafficStatus(1, 1.0, 0.9), TrafficStatus(3, 0.0, 0.1, "preview", is_ready=False)
+MAIN, NEW = TrafficStatus(1, 1.0, 0.9), TrafficStatus(3, 0.0, 0.1, "preview", is_ready=False, created=3)
 
 
 def test_the_shares_of_the_live_revisions_are_shown_and_set(
@@ -440,6 +431,16 @@ def test_the_shares_of_the_live_revisions_are_shown_and_set(
         "  revision=1  traffic=100 %  mirror=  tag=  state=ready",
         "  revision=3  traffic=0 %  mirror=  tag=preview  state=starts, then 10 %",
     ]
+    lacking = ReplicaStatus("shop.app-3-1", "starting", 1.0, "r", None, 0, "1 GPU", "0 GPU")
+    waiting = replace(UP, status="waiting_for_resources", replicas=(lacking,))
+    waits = "waits for resources: shop/app: one replica asks for 1 GPU; the instance has 0 GPU free"
+    for deployments, state in (
+        ((UP, waiting), waits),
+        ((UP, waiting, FAILED), "failed: shop/app: ValueError: no model"),
+    ):
+        assert command(Scripted(live(MAIN, replace(NEW, deployments=deployments))), "traffic", "shop") == 0
+        shown = f"  revision=3  traffic=0 %  mirror=  tag=preview  state={state}"
+        assert capsys.readouterr().out.splitlines()[1] == shown
     assert command(Scripted(status(UP)), "traffic", "shop") == 0
     assert capsys.readouterr().out == "  revision=1  traffic=100 %  mirror=  tag=  state=ready\n"
     assert command(Scripted(), "traffic", "shop", "3=1", "3=2") == 2
@@ -467,7 +468,7 @@ def test_mirrors_are_set_and_shown_with_their_counts(
 ) -> None:
     instance = Loaded(live(MAIN, replace(NEW, mirror=0.5, is_ready=True)))
     assert command(instance, "traffic", "shop", "--mirror", "3=50") == 0
-    assert instance.did == [SetTraffic("shop", {}, {3: 0.5}), "close"]
+    assert instance.did == [SetTraffic("shop", {}, {3: 50.0}), "close"]
     assert capsys.readouterr().out.splitlines() == [
         "  revision=1  traffic=100 %  mirror=  tag=  state=ready",
         "  revision=3  traffic=0 %  mirror=50 %  tag=preview  state=ready",
@@ -489,8 +490,8 @@ def test_a_canary_release_is_begun_shown_paused_and_resumed(
     instance = Scripted(found)
     options = ("--steps", "1,50", "--every", "1m", "--guard", "error_rate<1%", "--guard", "p95<1.2x")
     assert command(instance, "rollout", "shop", "3", *options, "--min-requests", "50") == 0
-    plan = plan_release([1, 50], 60, ["error_rate<1%", "p95<1.2x"], 50)
-    assert instance.did == [BeginRelease("shop", plan, 3), "close"]
+    release = BeginRelease("shop", 3, (1.0, 50.0), "1m", ["error_rate<1%", "p95<1.2x"], 50)
+    assert instance.did == [release, "close"]
     shown = [
         "  canary release of revision 3: step 2 of 2, 50 %, for 61 s; it waits",
         "    candidate: 1,200 requests, 3 errors, p50 12.4 ms, p95 50.0 ms, p99 1,500.0 ms",
@@ -536,7 +537,7 @@ def test_the_shares_of_a_split_are_shown_and_set(
     found = replace(found, applications=(replace(found.applications[0], splits=(shares,)),))
     instance = Scripted(found)
     assert command(instance, "traffic", "shop/writer", "writer-v1=7", "writer-v2=1") == 0
-    assert instance.did == [SetSplit("shop", "writer", {"writer-v1": 7.0, "writer-v2": 1.0}), "close"]
+    assert instance.did == [SetSplit("shop/writer", {"writer-v1": 7.0, "writer-v2": 1.0}), "close"]
     lines = [
         "  split=writer  member=writer-v1  traffic=87.5 %  mirror=",
         "  split=writer  member=writer-v2  traffic=12.5 %  mirror=",
@@ -564,7 +565,7 @@ def test_mirrors_of_a_split_are_set_and_shown_with_their_counts(
     shares = SplitStatus("writer", {"web": 1.0, "writer-v3": 0.0}, {"web": 0.5})
     instance = Loaded(replace(found, applications=(replace(found.applications[0], splits=(shares,)),)))
     assert command(instance, "traffic", "shop/writer", "web=1", "--mirror", "web=50", "--mirror", "writer-v3=0") == 0
-    assert instance.did == [SetSplit("shop", "writer", {"web": 1.0}, {"web": 0.5, "writer-v3": 0.0}), "close"]
+    assert instance.did == [SetSplit("shop/writer", {"web": 1.0}, {"web": 50.0, "writer-v3": 0.0}), "close"]
     assert capsys.readouterr().out.splitlines() == [
         "  split=writer  member=web  traffic=100 %  mirror=50 %",
         "  split=writer  member=writer-v3  traffic=0 %  mirror=",
@@ -624,7 +625,7 @@ def test_nothing_is_planned_if_no_cluster_responds(app: Path) -> None:
         deploy(options, Screen(), Unloaded())
 
 
-def test_named_deployments_belong_to_one_application_of_a_file(
+def test_one_application_of_a_file_is_deployed(
     app: Path, command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken: list[DeployOptions] = []
@@ -633,15 +634,13 @@ def test_named_deployments_belong_to_one_application_of_a_file(
     (app.parent / "app.yaml").write_text(
         "applications:\n  shop: {target: 'shop:app'}\n  b: {target: 'shop:app', route_prefix: /b}\n"
     )
-    assert command(None, "deploy", "app.yaml", "--only", "chat") == 2
-    assert "--only needs --application, because the file has several applications" in capsys.readouterr().err
-    assert command(None, "deploy", "app.yaml", "--only", "chat", "--only", "GET /", "--application", "b") == 0
-    ((options, file),) = [(each, each.file) for each in taken]
+    assert command(Scripted(), "deploy", "app.yaml", "--application", "b") == 0
+    (file,) = [each.file for each in taken]
     assert file is not None
-    assert (options.only, [*file.applications]) == (["chat", "GET /"], ["b"])
-    assert command(None, "deploy", "app.yaml", "--application", "c") == 2
+    assert [*file.applications] == ["b"]
+    assert command(Scripted(), "deploy", "app.yaml", "--application", "c") == 2
     assert "app.yaml has no application 'c', only shop, b" in capsys.readouterr().err
-    assert command(None, "deploy", "shop.py", "--application", "c") == 2
+    assert command(Scripted(), "deploy", "shop.py", "--application", "c") == 2
     assert "the target is one app, not an application file" in capsys.readouterr().err
 
 
@@ -668,7 +667,7 @@ def test_proxies_change_only_the_options_that_are_named_and_a_platforms_port_is_
     monkeypatch.delenv("APP_TOOLKIT_ADMIN")
     monkeypatch.setenv("PORT", "9001")
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
-    assert command(None, "deploy", "shop.py", *said) == 0
+    assert command(Scripted(), "deploy", "shop.py", *said) == 0
     assert [(each.named.model_dump(exclude_unset=True), each.timeout_s, each.address) for each in taken] == [
         (named, timeout_s, "auto")
     ]

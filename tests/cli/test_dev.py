@@ -142,6 +142,26 @@ def test_applications_with_different_options_of_the_process_are_refused(tmp_path
     assert said in done.stderr
 
 
+SHARED = """
+applications:
+  shop: {{target: 'main:app', deployments: {{app: {{max_ongoing_requests: 3}}}}}}
+  other: {{target: 'main:app', route_prefix: /other, deployments: {{app: {{{options}}}}}}}
+"""
+
+
+def test_one_app_of_two_applications_must_have_the_same_options_in_both(
+    dev: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "app.yaml").write_text(SHARED.format(options="num_replicas: 1"))
+    done = prepared.run(COMMAND, "dev", "--port", "0", "--no-reload", "app.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    said = "its applications 'shop' and 'other' give the same deployment 'app' different options"
+    assert said in done.stderr
+    (tmp_path / "app.yaml").write_text(SHARED.format(options="max_ongoing_requests: 3"))
+    url = dev("app.yaml", "--no-reload")
+    eventually(lambda: answers(f"{url}/other/") is not None)
+
+
 @pytest.mark.slow
 def test_a_changed_file_replaces_the_process(dev: Callable[..., str], tmp_path: Path) -> None:
     url = dev("main:app")

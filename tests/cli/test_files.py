@@ -14,11 +14,12 @@ from app_toolkit.cli import plan as cli_plan
 from app_toolkit.cli.plan import plan_application, plannings_of, results
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.commands import Command, Deploy
 from app_toolkit.config.files import read_file
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.core.status import ApplicationStatus, InstanceStatus
+from app_toolkit.control.command import Command
+from app_toolkit.control.operations import Deploy
+from app_toolkit.control.status import ApplicationStatus, InstanceStatus
 from app_toolkit.errors import TargetError
 
 from .conftest import ForkedPlanning

@@ -12,7 +12,7 @@ import pytest
 from app_toolkit.cli.reload import Reloading
 from app_toolkit.cli.screen import Screen
 from app_toolkit.config.settings import RUNTIME_DIR
-from app_toolkit.core.status import InstanceStatus
+from app_toolkit.control.status import InstanceStatus
 from tests.patience import PATIENCE_S, wait_until
 from tests.running import runs
 
@@ -39,7 +39,7 @@ def test_changes_are_served_and_mistakes_are_not(tmp_path: Path, monkeypatch: py
 
         def request() -> None:
             with httpx.Client(timeout=PATIENCE_S, trust_env=False) as http:
-                while not ended.is_set():
+                while not ended.wait(0.01):
                     try:
                         answers.add(http.get(url).raise_for_status().json())
                     except httpx.HTTPError as error:
@@ -54,6 +54,7 @@ def test_changes_are_served_and_mistakes_are_not(tmp_path: Path, monkeypatch: py
             file.write_text(APP.format(version=2))
             run.until_said("The change serves.")
             assert httpx.get(url, trust_env=False).json() == 2
+            wait_until(lambda: failures or 2 in answers)
         finally:
             ended.set()
             client.join()

@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app_toolkit import launch
 from app_toolkit.cli.run import RunOptions, run
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.commands import Command, Deploy, GetApplications, GetStatus
 from app_toolkit.config.models import ApplicationSpec, HTTPOptions
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.core.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
+from app_toolkit.control.command import Command
+from app_toolkit.control.operations import Deploy
+from app_toolkit.control.queries import GetApplications, GetStatus
+from app_toolkit.control.status import ApplicationStatus, InstanceStatus, ReplicaSetStatus, ReplicaStatus
 from app_toolkit.errors import ConfigError, PlacementError, StartupError, TargetError
-from tests.client.scripted import OneInstance
-from tests.controller.harness import application
+from app_toolkit.operate import launch
+from tests.control.harness import application
+from tests.operate.scripted import OneInstance
 
 APP = """
 from fastapi import APIRouter

@@ -11,13 +11,12 @@ from rich.console import Console
 
 from app_toolkit.cli import main as command_line
 from app_toolkit.cli.screen import Screen
-from app_toolkit.client.commands import Command, GetStatus
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.options import StartOptions
-from app_toolkit.core.logs import LoggedRecord, LogPage, LogQuery
-from app_toolkit.core.slow import SlowAttempt, SlowRequest
-from app_toolkit.core.stalls import Blocked
-from app_toolkit.core.status import (
+from app_toolkit.control.command import Command
+from app_toolkit.control.facts import Facts, Frozen
+from app_toolkit.control.queries import GetStatus
+from app_toolkit.control.status import (
     ApplicationStatus,
     InstanceStatus,
     Load,
@@ -25,9 +24,13 @@ from app_toolkit.core.status import (
     ReplicaStatus,
     ScalingStatus,
 )
+from app_toolkit.engines import select
 from app_toolkit.errors import ConfigError
-from tests.client.scripted import LISTENING, OneInstance
+from app_toolkit.observability.log_query import LoggedRecord, LogPage, LogQuery
+from app_toolkit.observability.slowest import SlowAttempt, SlowRequest
+from app_toolkit.observability.stalls import Blocked
 from tests.docs.pages import page
+from tests.operate.scripted import LISTENING, OneInstance
 
 WAITING = ReplicaStatus("shop.chat-1-2", "starting", 1.0, "r", None, 0, "1 GPU", "0 of 1 GPU")
 PROXY = ReplicaSetStatus("proxy@3f20", "healthy", 1, "r", {"running": 1}, (), 0, None)
@@ -71,7 +74,7 @@ class Running(OneInstance):
 
     def __init__(self) -> None:
         self.did: list[object] = []
-        self.status = STATUS
+        self.shown = STATUS
         self.loads: dict[str, Load] = LOAD
         self.slow_requests: list[SlowRequest] = []
         self.warnings: list[LoggedRecord] = []
@@ -82,7 +85,7 @@ class Running(OneInstance):
 
     def execute(self, command: Command[Any]) -> Any:
         assert command == GetStatus()
-        return self.status
+        return self.shown
 
     def load(self) -> dict[str, Load]:
         return self.loads
@@ -113,7 +116,7 @@ class Nothing(OneInstance):
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Running:
     running = Running()
-    monkeypatch.setattr(command_line, "engine", lambda *_, **__: running)
+    monkeypatch.setattr(select, "engine", lambda *_, **__: running)
     return running
 
 
@@ -223,7 +226,7 @@ def test_status_names_the_options_of_the_start_that_differ_from_the_defaults(
     running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {**HTTPOptions(port=80).model_dump(), **StartOptions(resources={"NPU": 2}).model_dump()}
-    running.status = replace(STATUS, options=options)
+    running.shown = replace(STATUS, options=options)
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[-1] == "started with resources = {'NPU': 2.0}"
     assert command("status", "--json") == 0
@@ -236,7 +239,7 @@ def test_an_application_that_was_rolled_back_says_why_and_which_revision_serves(
     group = ReplicaSetStatus("shop/app", "healthy", 1, "r", {"running": 1}, (), 3, None)
     error = "shop/app: Traceback (most recent call last):\n  line 3\nRuntimeError: no weights"
     back = ApplicationStatus("shop", "rolled_back", "/shop", (group,), 3, error, 2)
-    running.status = replace(STATUS, applications=(back,))
+    running.shown = replace(STATUS, applications=(back,))
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[:5] == [
         "application shop at /shop, revision 3",
@@ -255,21 +258,21 @@ def test_page_shows_the_reason_of_a_target(running: Running, capsys: pytest.Capt
         ReplicaSetStatus(f"shop/{name}", "healthy", each.needed, "r", {"running": each.needed}, (), 0, None, each)
         for name, each in follow.items()
     ]
-    running.status = replace(STATUS, applications=(ApplicationStatus("shop", "healthy", "/", tuple(groups)),))
+    running.shown = replace(STATUS, applications=(ApplicationStatus("shop", "healthy", "/", tuple(groups)),))
     running.loads = {"shop/shop": Load(0, 0, 6, 0), "shop/writer": Load(0, 0, 0, 0)}
     assert command("status") == 0
     assert f"$ app-toolkit status\n{capsys.readouterr().out}" == shown
 
 
 def test_page_shows_where_requests_wait(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    (shown,) = page("docs/queues.md").shown("console")
+    (shown,) = page("docs/requests.md").shown("console")
     groups = [
         ReplicaSetStatus(f"default/{name}", "healthy", replicas, "r", {"running": replicas}, (), 0, None)
         for name, replicas in (("app", 1), ("writer", 2))
     ]
     proxies = replace(PROXY, replicas=(LISTENING,))
     application = ApplicationStatus("default", "healthy", "/", tuple(groups), 1)
-    running.status = replace(STATUS, applications=(application,), proxies=(proxies,))
+    running.shown = replace(STATUS, applications=(application,), proxies=(proxies,))
     full = {f"default.writer-1-{number}": "16 of 16 max_ongoing_requests" for number in (1, 2)}
     running.loads = {"default/app": Load(0, 0, 12, 0), "default/writer": Load(0, 5, 32, 8, reached=full)}
     assert command("status") == 0
@@ -281,7 +284,7 @@ def test_verbose_status_shows_each_replica(running: Running, capsys: pytest.Capt
     (shop,) = STATUS.applications
     app, chat = shop.deployments
     shop = replace(shop, deployments=(replace(app, replicas=(serving,)), chat))
-    running.status = replace(STATUS, applications=(shop,))
+    running.shown = replace(STATUS, applications=(shop,))
     running.loads = {**LOAD, "shop/app": replace(LOAD["shop/app"], replicas={"shop.app-1-1": 100})}
     assert command("status", "--replicas") == 0
     said = capsys.readouterr().out.splitlines()
@@ -300,7 +303,7 @@ def test_a_replica_that_does_not_answer_health_checks_is_marked(
     )
     (shop,) = STATUS.applications
     group = ReplicaSetStatus("shop/app", "unhealthy", 1, "r", {"running": 1}, (silent,), 0, None)
-    running.status = replace(STATUS, applications=(replace(shop, deployments=(group,)),))
+    running.shown = replace(STATUS, applications=(replace(shop, deployments=(group,)),))
     running.loads = {}
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
@@ -313,7 +316,7 @@ def test_a_replica_that_does_not_answer_health_checks_is_marked(
 
 
 def test_status_has_a_line_for_the_proxies_of_each_node(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    running.status = replace(STATUS, proxies=tuple(replace(PROXY, name=f"proxy@{letter * 56}") for letter in "ab"))
+    running.shown = replace(STATUS, proxies=tuple(replace(PROXY, name=f"proxy@{letter * 56}") for letter in "ab"))
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[1:3] == [
         "  proxy@aaaaaaaa: healthy, 1 of 1 running",
@@ -337,7 +340,7 @@ def test_shutdown_drains_and_lets_go(running: Running) -> None:
 def test_status_says_that_nothing_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command_line, "engine", lambda *_, **__: Nothing())
+    monkeypatch.setattr(select, "engine", lambda *_, **__: Nothing())
     assert command(name) == 2
     assert capsys.readouterr().err == "Error: no instance runs here\n"
 
@@ -345,13 +348,21 @@ def test_status_says_that_nothing_runs(
 def test_status_shows_the_url_with_the_revision(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
     serving = ReplicaStatus("proxy@abc-1-1", "running", 61.6, "r", "tls:127.0.0.1:8443", 0, None, None, node="3f" * 28)
     proxies = ReplicaSetStatus("proxy@abc", "healthy", 1, "r", {"running": 1}, (serving,), 0, None)
-    running.status = replace(STATUS, proxies=(proxies,))
+    running.shown = replace(STATUS, proxies=(proxies,))
     assert command("status") == 0
     assert capsys.readouterr().out.splitlines()[0] == "application shop at https://127.0.0.1:8443/shop, revision 1"
 
 
+def test_status_says_why_an_application_is_frozen(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    (shop,) = STATUS.applications
+    frozen = Frozen("the sale ends on Monday", datetime(2026, 11, 28, 9, 30).timestamp())
+    running.shown = replace(STATUS, applications=(replace(shop, facts=Facts(frozen)),))
+    assert command("status") == 0
+    assert "  frozen since 2026-11-28 09:30: the sale ends on Monday\n" in capsys.readouterr().out
+
+
 def test_status_says_why_there_is_no_dashboard(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    running.status = replace(STATUS, admin_failure="the admin server cannot listen on port 8001")
+    running.shown = replace(STATUS, admin_failure="the admin server cannot listen on port 8001")
     assert command("status") == 0
     assert "no dashboard: the admin server cannot listen on port 8001\n" in capsys.readouterr().out
 

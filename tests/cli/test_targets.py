@@ -15,7 +15,7 @@ from app_toolkit.cli.plan import plan_here
 from app_toolkit.cli.target import Target
 from app_toolkit.config.options import PlanOptions
 from app_toolkit.config.settings import set_served
-from app_toolkit.engines.applications import Applications
+from app_toolkit.engines.one_process.applications import Applications
 from app_toolkit.errors import ConfigError
 from tests import prepared
 from tests.e2e.targets import KINDS, file

@@ -3,7 +3,6 @@
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +12,14 @@ import pytest
 
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.settings import RUNTIME_DIR
+from app_toolkit.control.operations import Deploy
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.processes.sessions import running
 from app_toolkit.errors import ConfigError
+from tests import prepared
+from tests.control.harness import application
 from tests.patience import PATIENCE_S
+from tests.prepared import COMMAND
 
 APP = """
 import os
@@ -62,14 +65,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
     (tmp_path / "failing.py").write_text(FAILING)
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "app_toolkit.cli", *arguments],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE_S,
-        )
+        return prepared.run(COMMAND, *arguments, cwd=tmp_path, stderr=subprocess.STDOUT)
 
     yield run
     if running("auto"):
@@ -117,26 +113,25 @@ def test_an_app_that_does_not_start_is_reported_and_leaves_nothing(command: Comm
     assert not running("auto")
 
 
-def test_of_two_commands_that_both_find_no_instance_one_is_refused(
+def test_while_one_command_starts_an_instance_another_one_starts_none_and_deploys_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUNTIME_DIR, str(tmp_path))
     one, other, http = ProcessEngine(), ProcessEngine(), HTTPOptions(port=0)
     one.check_background()
     other.check_background()
-    with closing(one.start_in_background(http)), pytest.raises(ConfigError, match="an instance runs already"):
-        other.start_in_background(http)
+    with closing(one.start_in_background(http)):
+        with pytest.raises(ConfigError, match="an instance runs already"):
+            other.start_in_background(http)
+        with other.connect("auto") as client, pytest.raises(ConfigError, match="is starting, and ends if its own app"):
+            client.execute(Deploy(application()))
 
 
 def test_an_interrupted_start_leaves_nothing(command: Command, tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
-    with subprocess.Popen(
-        [sys.executable, "-m", "app_toolkit.cli", "up", "hanging.py", "--port", "0"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        text=True,
+    with prepared.Program(
+        COMMAND, "up", "hanging.py", "--port", "0", cwd=tmp_path, stderr=subprocess.STDOUT
     ) as starting:
-        assert starting.stdout is not None
         assert "starting" in starting.stdout.readline()
         starting.send_signal(signal.SIGINT)
         assert starting.wait(PATIENCE_S) == 130

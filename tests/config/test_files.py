@@ -97,8 +97,7 @@ applications:
         "'max_ongoing_requests'?",
         "app.yaml:7: applications.shop.deployments.chat.num_replicas = '2': it should be a number",
         "app.yaml:9: applications.shop.deployments.writer.resources has no option 'num_cpu'; did you mean 'num_cpus'?",
-        "app.yaml:10: applications.shop.deployments.writer has no option 'placement_group_strategy'; app_toolkit has "
-        "no placement groups: one replica is one actor; use 'resources' and 'max_replicas_per_node'",
+        "app.yaml:10: applications.shop.deployments.writer has no option 'placement_group_strategy'",
         "app.yaml:11: applications.shop.deployments.writer has no option 'batch.embed.size'",
         "app.yaml:11: applications.shop.deployments.writer.batch.embed.max_batch_size = 0: input should be greater "
         "than or equal to 1",
@@ -145,7 +144,7 @@ def test_an_application_may_have_a_logging_configuration() -> None:
     text = "applications:\n  shop:\n    target: shop:app\n    logging_config: {{version: 1, root: {{level: {}}}}}\n"
     config = read(text.format("DEBUG")).applications["shop"].options.logging_config
     assert config == {"version": 1, "root": {"level": "DEBUG"}}
-    (written,) = page("docs/logs.md").shown("yaml")
+    (written,) = page("docs/observability.md").part("Logs").shown("yaml")
     assert read(written).applications["shop"].options.logging_config == config
     (mistake,) = mistakes(text.format("LOUD"))
     assert mistake.startswith("app.yaml:4: applications.shop.logging_config: root has the level 'LOUD', and the levels")
@@ -160,7 +159,7 @@ applications:
       version: 1
       formatters: {short: {style: $, format: "{levelname} $message"}}
 """
-    config = read(text.replace('"{', '"$${')).applications["shop"].logging_config
+    config = read(text.replace('"{', '"$${')).applications["shop"].config.logging_config
     assert config is not None
     assert config["formatters"] == {"short": {"style": "$", "format": "${levelname} $message"}}
     (mistake,) = mistakes(text.replace('"{', '"${'))

@@ -71,6 +71,6 @@ def test_a_mistake_is_one_sentence_with_its_place(config: dict[str, Any], said: 
 
 def test_the_configuration_of_the_page_is_taken() -> None:
     scope: dict[str, Any] = {}
-    (code,) = [text for text in page("docs/logs.md").shown("python") if "logging_config" in text]
+    (code,) = [text for text in page("docs/observability.md").part("Logs").shown("python") if "logging_config" in text]
     exec(code, scope)
     assert isinstance(scope["app"], Toolkit)

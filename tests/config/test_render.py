@@ -14,8 +14,8 @@ from app_toolkit.config.files import ConfigFile, applied, parse
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.config.options import InstanceOptions
 from app_toolkit.config.render import render
+from app_toolkit.declare.planning import plan
 from app_toolkit.errors import ConfigError, OverrideError
-from app_toolkit.planning import plan
 
 FOLDER = Path("/srv/shop")
 

@@ -26,43 +26,22 @@ from app_toolkit.cli.new import choose, read_answers, templates
 
 from .pages import ROOT, Command, Page
 
-THEIRS = {
-    *(
-        "createdb",
-        "export",
-        "git",
-        "gunicorn",
-        "initdb",
-        "mypy",
-        "npm",
-        "pg_ctl",
-        "printf",
-        "ray",
-        "ruff",
-        "ssh",
-        "umask",
-        "venv",
-    ),
-}
+THEIRS = {"export", "gunicorn", "mypy", "npm", "printf", "ray", "ruff", "ssh", "umask", "venv"}
 """Programs of others, whose options are not held to anything here."""
 
 SPOKEN = re.compile(r"(app-toolkit|fastapi|pytest|uvicorn(?! --)|python\S* -m|cd \S+ &&) \S")
 """Without an app, `uvicorn --workers 2` names a way to serve and is no command."""
 
-AWAY = "git clone"
-"""What comes below it on a page runs in somebody else's repository: its files are not looked for."""
 
-
-def typed(page: Page) -> list[tuple[str, bool]]:
-    """What of the page is typed into a shell; and whether that is in another repository."""
-    lines, away = [], False
+def typed(page: Page) -> list[str]:
+    """What of the page is typed into a shell."""
+    lines = []
     for block in page.blocks:
         if block.language == "bash":
-            away = away or block.text.startswith(AWAY)
-            lines.append((block.text, away))
+            lines.append(block.text)
         elif block.language == "console":  # where the answer is shown with it, its own test asks
-            lines += [(line[2:], away) for line in block.text.splitlines() if re.match(r"\$ (?!curl )", line)]
-    return lines + [(span, False) for span in page.spoken if SPOKEN.match(span)]
+            lines += [line[2:] for line in block.text.splitlines() if re.match(r"\$ (?!curl )", line)]
+    return lines + [span for span in page.spoken if SPOKEN.match(span)]
 
 
 class Taken(Exception):
@@ -76,6 +55,15 @@ class Nobody:
         raise Taken
 
     def close(self) -> None: ...
+
+
+class Nowhere:
+    """An engine on which nothing runs."""
+
+    def check(self, address: str) -> None: ...
+
+    def connect(self, address: str) -> Nobody:
+        return Nobody()
 
 
 @contextmanager
@@ -97,7 +85,7 @@ def only_taken(folder: Path) -> Iterator[None]:
         patched.setattr(command_line, "end_background", lambda *_: None)
         patched.setattr("app_toolkit.cli.dev.dev", lambda *_, **__: None)
         patched.setattr(command_line, "create_project", take_answers)
-        patched.setattr(command_line, "connect", lambda _: Nobody())
+        patched.setattr(command_line, "reach", lambda *_: (Nowhere(), None))
         patched.setattr(sys, "path", list(sys.path))
         patched.setenv("APP_TOOLKIT_RUNTIME_DIR", str(folder))  # other tests may run an instance
         patched.setenv("WRITER_TOKEN", "of the file in docs/cli.md")
@@ -115,28 +103,20 @@ def take_answers(name: str | None, words: Sequence[str], folder: Path, *, ask: b
     return folder
 
 
-def take(command: Command, away: bool = False) -> None:
+def take(command: Command) -> None:
     """Raises where the program would not take it, or a file that is named is not there."""
-    if not away:
-        assert not command.words[0].startswith(".venv/bin/") or (Path(sys.executable).parent / command.program).exists()
-        slashed = command.words[0] == "app-toolkit" and command.words[1] in (
-            "scale",
-            "delete",
-            "traffic",
-            "events",
-            "logs",
-            "slow",
-        )  # the names there
-        words = [] if slashed else command.arguments
-        for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(words), re.MULTILINE):
-            assert Path(command.folder, path).exists(), f"there is no {path}"
+    assert not command.words[0].startswith(".venv/bin/") or (Path(sys.executable).parent / command.program).exists()
+    # What follows these has a slash and is no path.
+    names = {"scale", "restart", "delete", "traffic", "events", "logs", "slow"}
+    words = [] if command.words[0] == "app-toolkit" and command.words[1] in names else command.arguments
+    for path in re.findall(r"(?:^|=)([\w.-]+(?:/[\w.-]+)+)$", "\n".join(words), re.MULTILINE):
+        assert Path(command.folder, path).exists(), f"there is no {path}"
     if takes := PROGRAMS.get(command.program):
-        if not (away and command.program in {"pip", "pytest"}):
-            takes(command)
+        takes(command)
     elif command.is_module and command.program not in THEIRS:
         _module(command)
     else:
-        assert away or command.program in THEIRS, f"nobody knows the program {command.program}"
+        assert command.program in THEIRS, f"nobody knows the program {command.program}"
 
 
 def _app_toolkit(command: Command) -> None:

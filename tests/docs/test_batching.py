@@ -5,10 +5,10 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
+from app_toolkit.calls.batching import AHEAD
 from app_toolkit.config.files import read_file
-from app_toolkit.core.batch import BatchSettings
-from app_toolkit.planning import plan
-from app_toolkit.replica.objects.batching import AHEAD
+from app_toolkit.declare.planning import plan
+from app_toolkit.userapp.batch import BatchSettings
 
 from .pages import Page, page
 

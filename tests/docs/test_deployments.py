@@ -11,11 +11,10 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
-from app_toolkit.config.models import CallOptions, ClassConfig
-from app_toolkit.deployment import DeploymentKeywords
-from app_toolkit.planning import find
+from app_toolkit.config.models import CallOptions
+from app_toolkit.declare.planning import find
+from tests.exchange.deployments import served_elsewhere
 from tests.patience import PATIENCE_S
-from tests.router.deployments import served_elsewhere
 
 from .pages import Page, page
 
@@ -60,10 +59,5 @@ def test_no_example_is_left_out() -> None:
     assert defined == tested
 
 
-def test_the_page_lists_every_option_with_its_default() -> None:
-    listed = rows(DEPLOYMENTS, "Options")
-    assert listed.keys() == DeploymentKeywords.__annotations__.keys()
-    for option in listed.keys() - {"name", "resources"}:
-        shown = listed[option].strip('"')
-        assert shown == str(ClassConfig.model_fields[option].default), option
+def test_the_page_lists_every_option_of_a_call() -> None:
     assert rows(HANDLES, "`options`: change how calls are made").keys() == CallOptions.model_fields.keys()

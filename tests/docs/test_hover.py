@@ -1,15 +1,14 @@
 """Editors show each option of the user-facing API with its unit and default: as the model of the option says it."""
 
 import ast
-import inspect
 from importlib import import_module
-from inspect import getdoc, getsource
+from inspect import getsource
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-import app_toolkit
+from app_toolkit.calls import handle
 from app_toolkit.config.fields import description
 from app_toolkit.config.models import (
     AutoscalingConfig,
@@ -19,9 +18,8 @@ from app_toolkit.config.models import (
     ClassResources,
     RayOptions,
 )
-from app_toolkit.router import handle
 
-deployment = import_module("app_toolkit.deployment")  # the package has a function of this name
+deployment = import_module("app_toolkit.declare.deployment")  # the package has a function of this name
 
 KEYWORDS: list[tuple[ModuleType, str, Any]] = [
     (deployment, "ResourceKeywords", ClassResources),
@@ -61,12 +59,3 @@ def test_a_keyword_has_the_text_and_the_default_of_its_option(module: ModuleType
     for option, text in texts.items():
         field = model.model_fields[option]
         assert text == OTHERWISE.get(option, f"{description(model, option)}. Default: {field.default}"), option
-
-
-@pytest.mark.parametrize("name", app_toolkit.__all__)
-def test_each_public_name_has_a_docstring_and_names_its_parameters(name: str) -> None:
-    found = getattr(app_toolkit, name)
-    if name not in ("ToolkitError", "ConfigError", "BatchError"):
-        assert getdoc(found), f"{name} has no docstring"
-    if inspect.isfunction(found) and found.__module__ != "app_toolkit.running":
-        assert "said" not in inspect.signature(found).parameters

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app_toolkit.engines.local import IN_PROCESS
+from app_toolkit.engines.one_process.calls import IN_PROCESS
 from tests.cluster import Cluster, Served
 from tests.patience import PATIENCE_S
 from tests.streaming.redis_server import RedisServer

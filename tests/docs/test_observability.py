@@ -4,8 +4,8 @@ import inspect
 import re
 from typing import get_args
 
-from app_toolkit.core import replica_state
-from app_toolkit.core.reconcile import Action
+from app_toolkit.control import replica_state
+from app_toolkit.control.reconcile import Action
 
 from .pages import ROOT, page
 
@@ -15,8 +15,9 @@ PAGE = page("docs/observability.md").part("Who restarted a replica?")
 def test_the_page_explains_events_that_there_are() -> None:
     there = {each.__name__ for each in get_args(Action)}
     there |= {name for name, each in vars(replica_state).items() if inspect.isclass(each)}
-    for module in (ROOT / "app_toolkit" / "controller").glob("*.py"):
-        there |= set(re.findall(r'_?event_log\.append\([^"]*(?:"")?[^"]*"([A-Z]\w+)"', module.read_text("utf-8")))
+    logged = r'(?:(?:event_log\.append|ChangeEvent)\([^"]*(?:"")?[^"]*|yield )"([A-Z]\w+)"'
+    for module in (ROOT / "app_toolkit" / "control").glob("*.py"):
+        there |= set(re.findall(logged, module.read_text("utf-8")))
     rows = [line for line in PAGE.text.splitlines() if line.startswith("| `")]
     explained = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row.split("|")[1])}
     assert explained > {"Applied", "Scaled", "Exited", "Kill"}

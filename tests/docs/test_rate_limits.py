@@ -3,9 +3,8 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from app_toolkit.dispatch.filters.rate_counters import MOST_COUNTERS, SOCKET_TIMEOUT_S
-from app_toolkit.dispatch.filters.rate_limit import LOG_INTERVAL_S, PAUSE_S, TIMEOUT_S
-from app_toolkit.observability.metrics import RATE_LIMITED
+from app_toolkit.exchange.filters.rate_counters import MOST_COUNTERS, SOCKET_TIMEOUT_S
+from app_toolkit.exchange.filters.rate_limit import LOG_INTERVAL_S, PAUSE_S, RATE_LIMITED, TIMEOUT_S
 
 from .pages import page
 

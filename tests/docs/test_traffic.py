@@ -7,8 +7,8 @@ from starlette.testclient import TestClient
 
 from app_toolkit import DeploymentConfig, Toolkit
 from app_toolkit.config.files import read_file
-from app_toolkit.engines.one_process import in_one_process
-from app_toolkit.planning import plan
+from app_toolkit.declare.planning import plan
+from app_toolkit.engines.one_process.engine import in_one_process
 
 from .pages import page
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 
-from app_toolkit import errors as tree
 from app_toolkit.errors import RequestError
 from app_toolkit.observability.records import CLIENT_GONE, CUT, OK
 
@@ -34,10 +33,3 @@ def test_every_other_outcome_is_on_the_page() -> None:
 def test_one_error_is_one_outcome() -> None:
     reasons = [error.reason for error in errors()]
     assert len(set(reasons)) == len(reasons)
-
-
-def test_every_error_is_in_the_drawing_of_the_tree() -> None:
-    drawing = tree.__doc__ or ""
-    for error in errors():
-        if error is not RequestError:
-            assert re.search(rf"^ +{error.__name__} +{error.status}\b", drawing, re.MULTILINE), error

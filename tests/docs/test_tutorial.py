@@ -17,13 +17,13 @@ from rich.console import Console
 
 from app_toolkit.cli.screen import Screen
 from app_toolkit.cli.target import load, resolve
-from app_toolkit.planning import plan
+from app_toolkit.declare.planning import plan
 from tests.cluster import Cluster
 from tests.running import Start
 
 from .pages import Page, page
 
-STEPS = [page(f"docs/tutorial/{step}.md") for step in ("app", "ingress", "deployment", "streaming")]
+STEPS = page("docs/tutorial/shop.md").modules
 LAST = STEPS[-1]
 SHOWN = ("Dashboard", "Serving", "Documentation", "Press")
 """The lines of `run` that the README shows begin in this way. The others say how the replicas start."""
@@ -118,6 +118,6 @@ def test_the_shop_answers_on_processes_as_the_tutorial_shows(folder: Path, proce
     (folder / "shop.py").write_text(LAST.code)
     served = processes.deploy("shop:app", folder)
     with served.client() as client:
-        for command, answer in asked(page("docs/tutorial/deploy.md")):
+        for command, answer in asked(LAST):
             assert ask(client, command) == answer
     served.delete()

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app_toolkit.cli.target import load, resolve
-from app_toolkit.planning import shared_logs
+from app_toolkit.declare.planning import shared_logs
 from tests.chat.served import served
 from tests.cluster import Cluster
 from tests.patience import PATIENCE_S

@@ -1,10 +1,8 @@
 """What `tests/test_deployed.py` deploys from Python, and an app that never starts."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI, Request
 
@@ -22,15 +20,6 @@ async def hello(request: Request) -> str:
 
 async def bye(request: Request) -> str:
     return "bye"
-
-
-class Slow(Deployment, resources={"num_cpus": 0.1}):
-    def __init__(self, go: str) -> None:
-        while not Path(go).exists():
-            time.sleep(0.05)
-
-    async def ready(self) -> bool:
-        return True
 
 
 @asynccontextmanager

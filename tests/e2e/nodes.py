@@ -14,11 +14,12 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from app_toolkit.client.commands import Delete, Deploy, GetStatus
 from app_toolkit.config.models import DeploymentConfig, HTTPOptions, IngressSpec, ResourceOptions
+from app_toolkit.control.operations import Delete, Deploy
+from app_toolkit.control.queries import GetStatus
+from app_toolkit.declare.planning import plan
 from app_toolkit.engines.ray.actors import NAMESPACE
 from app_toolkit.engines.ray.starting import start_instance
-from app_toolkit.planning import plan
 from app_toolkit.userapp.loading import load
 
 FOLDER = str(Path(__file__).parent)

@@ -9,7 +9,7 @@ import numpy as np
 from fastapi import Depends
 
 from app_toolkit import Deployment, Toolkit, remote
-from app_toolkit.transport.calls import OUT_OF_BAND_BYTES
+from app_toolkit.wire.calls import OUT_OF_BAND_BYTES
 from tests.engines.contract.ground import Ground
 
 LARGE = OUT_OF_BAND_BYTES

@@ -17,9 +17,9 @@ FOLLOWS = AutoscalingConfig(
     min_replicas=0,
     max_replicas=MOST,
     target_ongoing_requests=2,
-    look_back_period_s=1,
-    upscale_delay_s=0.5,
-    downscale_delay_s=1,
+    look_back_period_s=0.5,
+    upscale_delay_s=0.25,
+    downscale_delay_s=0.5,
 )
 
 

@@ -8,8 +8,10 @@ from contextlib import suppress
 import httpx
 import pytest
 
+from app_toolkit.control.operations import AddCandidate
+from app_toolkit.control.promotion import Promote
+from app_toolkit.declare.planning import plan, shared_logs
 from app_toolkit.errors import ConfigError
-from app_toolkit.planning import plan, shared_logs
 from app_toolkit.userapp.loading import load
 from tests.cluster import E2E, Cluster, Served
 from tests.patience import PATIENCE_S, until
@@ -69,14 +71,14 @@ async def words(http: httpx.AsyncClient, found: list[str]) -> list[str]:
     return found
 
 
-async def test_streams_are_resumed_at_every_replica_and_after_an_update(chats: Served) -> None:
+async def test_streams_are_resumed_at_every_replica_and_after_an_update_and_a_promotion(chats: Served) -> None:
     cluster = chats.cluster
     (log,) = shared_logs([chats.spec])
     await asyncio.to_thread(cluster.apply, log)
     async with client(chats) as http:
         sending = asyncio.create_task(sent(http, "100000", "long"))
         await begun(http)
-        found: list[list[str]] = [[] for _ in range(11)]
+        found: list[list[str]] = [[] for _ in range(12)]
         reading = [asyncio.create_task(words(http, each)) for each in found[:10]]
         await until(lambda: all(found[:10]))
         again = plan(
@@ -88,6 +90,16 @@ async def test_streams_are_resumed_at_every_replica_and_after_an_update(chats: S
             pass
         reading.append(asyncio.create_task(words(http, found[10])))
         await until(lambda: len(found[10]) > 10)
+        number = await asyncio.to_thread(
+            cluster.client.execute, AddCandidate(chats.spec, tag="next", owner=cluster.client.owner)
+        )
+        ready = lambda now: any(each["revision"] == number and each["is_ready"] for each in now["traffic"])  # noqa: E731
+        await asyncio.to_thread(chats.wait, ready)
+        await asyncio.to_thread(cluster.client.execute, Promote(chats.spec.name))
+        while (await http.get("/openapi.json")).json()["info"]["title"] != "one":
+            pass
+        reading.append(asyncio.create_task(words(http, found[11])))
+        await until(lambda: len(found[11]) > 10)
         assert (await http.post("/api/chat/long/stop")).json() == {"success": True, "stopped": True}
         (first, *others) = await asyncio.gather(*reading)
         assert first == [str(number) for number in range(len(first))]

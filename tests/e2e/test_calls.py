@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app_toolkit.core.status import Load
+from app_toolkit.control.status import Load
 from tests.cluster import Cluster, Served
 from tests.engines.chain import app as chain
 from tests.engines.contract.ground import Ground

@@ -32,8 +32,10 @@ class Rig(System):
         self._served: dict[str, Served] = {}
 
     @asynccontextmanager
-    async def deployed(self, application: str, version: str, *options: str) -> AsyncIterator[System]:
-        assert not options
+    async def deployed(
+        self, application: str, version: str, *options: str, file: Path = VICTIM
+    ) -> AsyncIterator[System]:
+        assert (options, file) == ((), VICTIM)
         if application not in self._served:
 
             def deploy() -> Served:

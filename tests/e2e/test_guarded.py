@@ -86,13 +86,11 @@ def test_command_line_without_ray_deploys_and_operates(admin_url: str, url: str,
     config = operate("config")
     assert "${KEY}" in config
     assert "s3cret" not in get(f"{admin_url}/api/applications", **BEARER).text
-    kept = httpx.put(f"{admin_url}/api/config", content=config, headers=BEARER | {"content-type": "application/yaml"})
-    assert kept.json() == {}
-    assert "echo: unchanged" in operate("deploy", "app.yaml", "--only", "echo", "--wait")
+    assert "echo: unchanged" in operate("deploy", "app.yaml", "--wait")
     assert get(f"{url}/other/").json() == "s3cret-key"
     operate("scale", "other/echo", "2", "--wait")
     assert "other/echo: 2 of 2" in operate("status") or "2 of 2 running" in operate("status")
-    operate("rollback", "other", "--wait")
+    operate("restart", "other")
     assert "the environment is" in operate("logs", "default", "-n", "100")
     assert "other" in operate("events", "other")
     operate("delete", "other")

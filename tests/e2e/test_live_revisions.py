@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.client.commands import Abort, AddCandidate, BeginRelease, Promote, SetTraffic
-from app_toolkit.core.canary import plan_release
-from app_toolkit.core.traffic import MirrorCounts
+from app_toolkit.contract.mirror_counts import MirrorCounts
+from app_toolkit.control.canary import BeginRelease
+from app_toolkit.control.operations import AddCandidate
+from app_toolkit.control.promotion import Abort, Promote
+from app_toolkit.control.queries import GetStatus
+from app_toolkit.control.weights import SetTraffic
 from tests.cluster import Cluster, Served
+
+PAUSE_S = 0.01
+"""Seconds between two requests of a client, so that the clients do not take all processors."""
 
 
 @pytest.fixture
@@ -44,6 +50,57 @@ def versions(served: Served) -> Iterator[str]:
             yield ingress
 
 
+def test_a_promotion_starts_no_process_and_fails_no_request_or_call(processes: Cluster, served: Served) -> None:
+    """Two clients send requests, and two more let another application call the class."""
+    number, caller = add(served, 0.1), processes.deploy("versions:caller")
+    before = pids(processes, served.spec.name, number)
+    seen, called, failed, over = Counter[str](), Counter[str](), [], threading.Event()
+
+    def ask(path: str, counts: Counter[str], at: Served) -> None:
+        try:
+            with at.client() as client:
+                while not over.wait(PAUSE_S):
+                    got = client.get(path)
+                    assert got.status_code == 200, got.text
+                    counts["".join(set(got.json())) if isinstance(got.json(), list) else got.json()] += 1
+        except Exception as error:
+            failed.append(error)
+
+    asks = [("/both", seen, served), (f"/ask/{served.spec.name}", called, caller)] * 2
+    clients = [threading.Thread(target=ask, args=each) for each in asks]
+    for each in clients:
+        each.start()
+    try:
+        served.wait(lambda _: (seen["one"] > 20 and called["one"] > 20) or bool(failed))
+        assert called.keys() == {"one"}, "it is the main revision"
+        assert processes.client.execute(Promote(served.spec.name)) == number
+        served.wait(lambda _: called["two"] > 20 or bool(failed))
+        served.wait(lambda now: not now["traffic"] or bool(failed))  # requests may wait for the other one until then
+    finally:
+        over.set()
+        for each in clients:
+            each.join()
+    caller.delete()
+    assert not failed, failed
+    assert seen.keys() == called.keys() == {"one", "two"}
+    assert set(islice(versions(served), 20)) == {"two"}
+    assert pids(processes, served.spec.name, number) == before
+
+
+def pids(processes: Cluster, application: str, revision: int) -> set[int]:
+    """Return the process IDs of the replicas of a live revision."""
+    status = processes.client.execute(GetStatus()).application(application)
+    live = None if status is None else status.live(revision)
+    assert live is not None
+    return {processes.pid(replica.id) for deployment in live.deployments for replica in deployment.replicas}
+
+
+def test_an_aborted_revision_gets_no_more_requests(processes: Cluster, served: Served) -> None:
+    add(served, 0.5)
+    processes.client.execute(Abort(served.spec.name))
+    served.wait(lambda _: set(islice(versions(served), 20)) == {"one"})
+
+
 def test_no_request_fails_or_uses_two_revisions_while_weights_change(processes: Cluster, served: Served) -> None:
     number = add(served, 0.5)
     seen, failed, over = Counter[str](), [], threading.Event()
@@ -52,7 +109,7 @@ def test_no_request_fails_or_uses_two_revisions_while_weights_change(processes: 
         try:
             for version in versions(served):
                 seen[version] += 1
-                if over.is_set():
+                if over.wait(PAUSE_S):
                     return
         except Exception as error:
             failed.append(error)
@@ -64,32 +121,21 @@ def test_no_request_fails_or_uses_two_revisions_while_weights_change(processes: 
         processes.client.execute(SetTraffic(served.spec.name, {1: 1 + step % 3, number: 1 + step % 2}))
         before = seen.total()
         served.wait(lambda _, before=before: seen.total() > before + 5 or bool(failed))
-    os.kill(processes.controller_pid(), signal.SIGKILL)
-    main = processes.client.execute(Promote(served.spec.name))
-    served.wait(lambda now: now["serving_revision"] == main and all(each["is_removed"] for each in now["traffic"][1:]))
     over.set()
     for each in clients:
         each.join()
     assert not failed, failed
     assert min(seen["one"], seen["two"]) > 20, seen
-    assert set(islice(versions(served), 20)) == {"two"}
-
-
-def test_an_aborted_revision_gets_no_more_requests(processes: Cluster, served: Served) -> None:
-    add(served, 0.5)
-    processes.client.execute(Abort(served.spec.name))
-    served.wait(lambda _: set(islice(versions(served), 20)) == {"one"})
 
 
 @pytest.mark.slow
 def test_a_mirror_gets_copies_and_no_client_notices_its_death(processes: Cluster, served: Served) -> None:
-    ingress = f"{served.spec.name}@{add(served, 0.0, mirror=1.0)}/app"
+    number = add(served, 0.0, mirror=1.0)
+    ingress = f"{served.spec.name}@{number}/app"
     served.wait(lambda _: set(islice(versions(served), 10)) == {"one"} and mirrored(processes, ingress).compared > 20)
     assert mirrored(processes, ingress).different_body == mirrored(processes, ingress).compared
-    application = next(each for each in processes.status()["applications"] if each["name"] in ingress.split("/"))
-    for deployment in application["deployments"]:
-        for replica in deployment["replicas"]:
-            os.kill(processes.pid(replica["id"]), signal.SIGKILL)
+    for pid in pids(processes, served.spec.name, number):
+        os.kill(pid, signal.SIGKILL)
     before = mirrored(processes, ingress)
     assert set(islice(versions(served), 50)) == {"one"}
     served.wait(lambda _: set(islice(versions(served), 10)) == {"one"} and mirrored(processes, ingress) != before)
@@ -105,13 +151,13 @@ def test_a_canary_release_returns_or_is_promoted(processes: Cluster, served: Ser
 
     def ask() -> None:
         with served.client() as client:
-            while not over.is_set():
+            while not over.wait(PAUSE_S):
                 statuses[client.get("/both").status_code] += 1
 
     def release(version: str, *steps: float) -> Mapping[str, Any]:
         number = add(served, 0.0, version)
-        plan = plan_release(steps, "1s", ["error_rate<1%", "p95<30s"], min_requests=50)
-        processes.client.execute(BeginRelease(served.spec.name, plan, number))
+        begin = BeginRelease(served.spec.name, number, steps, "1s", ["error_rate<1%", "p95<30s"], min_requests=50)
+        processes.client.execute(begin)
         found: Mapping[str, Any] = served.wait(lambda now: now["canary"]["outcome"] is not None)["canary"]
         assert found["revision"] == number
         return found

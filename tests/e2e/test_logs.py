@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.core.logs import LogPage, LogQuery
+from app_toolkit.config.models import ApplicationConfig
 from app_toolkit.observability.log_formats import MOST_BYTES, shown
+from app_toolkit.observability.log_query import LogPage, LogQuery
 from tests.cluster import Cluster, Served
 from tests.e2e.logged import CONFIG
 from tests.patience import wait_until
@@ -87,7 +88,7 @@ def test_processes_apply_the_logging_configuration_of_their_application_before_t
 ) -> None:
     config = copy.deepcopy(CONFIG)
     config["handlers"]["file"]["filename"] = str(tmp_path / "shop.log")
-    served = processes.deploy("logged:app", logging_config=config)
+    served = processes.deploy("logged:app", config=ApplicationConfig(logging_config=config))
     with served.client() as http:
         assert http.post("/echo", content="tea", headers={"x-request-id": REQUEST}).status_code == 200
     lines = (tmp_path / "shop.log").read_text().splitlines()

@@ -17,9 +17,9 @@ import httpx
 import psutil
 import pytest
 
-from app_toolkit.transport import hop
+from app_toolkit.wire import hop
+from tests.groups import ROOT
 from tests.patience import PATIENCE_S, wait_until
-from tests.running import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import ray
 
-from app_toolkit.controller.controller import GAP_S
+from app_toolkit.control.controller import GAP_S
 from app_toolkit.engines.ray import actors
 from app_toolkit.engines.ray import client as ray_client
 from app_toolkit.engines.ray.client import RayClient
@@ -62,7 +62,7 @@ def test_a_controller_that_wakes_up_finds_its_epoch_taken_and_leaves_everything_
         with stopped(first) as since:
             # Ray would bring it back by the same name where its node is lost; this one has none.
             second = ControllerActor.options(namespace=actors.NAMESPACE).remote()
-            another = Cluster(RayClient(second, joined=False), cluster.pid)
+            another = Cluster(RayClient(second), cluster.pid)
             wait_until(lambda: is_well(another.status()))
             assert another.status()["epoch"] == epoch + 1
             before = processes(another.status())

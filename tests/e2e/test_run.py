@@ -19,12 +19,13 @@ from anyio.from_thread import start_blocking_portal
 from websockets import ConnectionClosed
 from websockets.asyncio.client import connect
 
-from app_toolkit.core.logs import LoggedRecord
+from app_toolkit.observability.log_query import LoggedRecord
 from tests.cluster import Cluster
 from tests.e2e.targets import KINDS, file
+from tests.edge.certificates import certificate
+from tests.groups import ROOT
 from tests.patience import PATIENCE_S, wait_until
-from tests.proxy.certificates import certificate
-from tests.running import ROOT, Run, Start, runs
+from tests.running import Run, Start, runs
 
 HERE = Path(__file__).parent
 SPREAD = HERE / "spread.py"

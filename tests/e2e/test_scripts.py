@@ -15,14 +15,15 @@ from fastapi.responses import StreamingResponse
 
 import app_toolkit
 from app_toolkit import ConfigError, Deployment, deployment, remote
+from app_toolkit.calls import handle
 from app_toolkit.config.options import Options, RunKeywords
-from app_toolkit.engines.local import IN_PROCESS
-from app_toolkit.router import handle
+from app_toolkit.engines.one_process.calls import IN_PROCESS
 from tests.cluster import Cluster, Served
 from tests.docs.pages import page
 from tests.engines.chain import app as chain
+from tests.groups import ROOT
 from tests.patience import PATIENCE_S
-from tests.running import ROOT, serve_until_interrupted
+from tests.running import serve_until_interrupted
 
 pytestmark = pytest.mark.anyio
 
@@ -253,6 +254,26 @@ def test_classes_of_a_notebook_go_along_and_one_started_later_finds_them(cluster
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert "notebook" not in applications(cluster), "it went with its process"
+
+
+CONNECTIONS = """
+import sys
+import ray
+import app_toolkit
+first, second = app_toolkit.connect(sys.argv[1]), app_toolkit.connect(sys.argv[1])
+first.close()
+first.close()
+print(second.status().status)
+second.close()
+print(ray.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_the_last_connection_to_a_ray_cluster_that_is_closed_disconnects_the_process(cluster: Cluster) -> None:
+    command = [sys.executable, "-c", CONNECTIONS, cluster.address()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.stdout.split() == [cluster.status()["status"], "False"], done.stdout + done.stderr
 
 
 @pytest.mark.slow

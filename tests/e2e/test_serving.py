@@ -1,5 +1,6 @@
 """An app on Ray: proxy, router and replicas, and its requests if one of these dies."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,16 +8,20 @@ import stat
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import ray
 
+from app_toolkit.config.models import HTTPOptions
 from app_toolkit.config.settings import runtime_folder
+from app_toolkit.declare.planning import plan
+from app_toolkit.engines.ray.actors import RayServices
 from app_toolkit.errors import ConfigError
 from app_toolkit.host import orders
-from app_toolkit.planning import plan
+from app_toolkit.observability.snapshots import Snapshots
 from app_toolkit.userapp.loading import load
 from tests.cluster import E2E, Cluster, Served
 from tests.patience import PATIENCE_S, wait_until
@@ -60,7 +65,7 @@ def test_killing_a_replica_under_load_loses_nothing_and_it_is_replaced(victim: S
 
     def load() -> None:
         with victim.client() as client:
-            while not stop.is_set():
+            while not stop.wait(0.01):
                 try:
                     outcomes[client.get("/sleep/0.01").status_code] += 1
                 except httpx.HTTPError as error:
@@ -85,9 +90,29 @@ def test_killing_a_replica_under_load_loses_nothing_and_it_is_replaced(victim: S
     victim.wait(lambda now: now["status"] == "healthy")
 
 
-def test_a_controller_that_is_killed_comes_back_and_restarts_nothing(victim: Served) -> None:
+@pytest.fixture
+def admin_url(victim: Served) -> Iterator[str]:
+    """The URL of the admin server, which runs during the test."""
+    victim.cluster.update(victim.spec, HTTPOptions(admin=True, admin_port=0))
+    wait_until(lambda: victim.cluster.status()["admin_url"])
+    yield victim.cluster.status()["admin_url"]
+    victim.cluster.update(victim.spec, HTTPOptions(admin=False))
+    wait_until(lambda: victim.cluster.status()["admin_url"] is None)
+
+
+def takes_metrics() -> bool:
+    """Return whether the admin server gets the metrics of another process."""
+    snapshot = Snapshots("proxy", "", []).next(0.0)
+    assert snapshot is not None
+    return asyncio.run(RayServices().push_metrics("a process", snapshot))
+
+
+def test_a_controller_that_is_killed_comes_back_with_its_admin_server_and_restarts_nothing(
+    victim: Served, admin_url: str
+) -> None:
     before = pids(victim), pids(victim, "/other/pid")
     epoch = victim.cluster.status()["epoch"]
+    wait_until(takes_metrics)
     with victim.client() as client:  # the next controller does not know at once where proxies listen
         os.kill(victim.cluster.controller_pid(), signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_S
@@ -96,6 +121,8 @@ def test_a_controller_that_is_killed_comes_back_and_restarts_nothing(victim: Ser
             assert time.monotonic() < deadline
     victim.wait(lambda now: now["status"] == "healthy")
     assert (pids(victim), pids(victim, "/other/pid")) == before
+    wait_until(lambda: victim.cluster.status()["admin_url"] == admin_url)
+    wait_until(takes_metrics)
     # It looks after them as before.
     os.kill(gone := next(iter(before[0])), signal.SIGKILL)
     wait_until(lambda: len(now := pids(victim)) == 3 and gone not in now)

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.groups import ROOT
 from tests.patience import PATIENCE_S
-from tests.running import ROOT
 
 IDLE = """
 import os, signal, sys, socket

@@ -1,4 +1,4 @@
-"""The contract of all engines for deployments with autoscaling."""
+"""Deployments with autoscaling in one process and in several. What Ray does for them is in `test_contract.py`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +13,7 @@ from tests.engines.contract.visit import Visit, visiting
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module", params=["embedded", "processes", "ray"])
+@pytest.fixture(scope="module", params=["embedded", "processes"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     yield from serving(request, following)
 

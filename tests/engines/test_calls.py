@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app_toolkit.deployment import Bound
+from app_toolkit.declare.deployment import Bound
 from tests.engines.chain import app as chain
 from tests.engines.contract.ground import Ground, eventually
 from tests.engines.contract.served import Load, Served, serving

@@ -15,9 +15,8 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from app_toolkit.core.reconcile import Action, Drain, Kill, Probe, Reconfigure, Stop
-from app_toolkit.core.replica_state import Drained, Event, Exited, Found, ProbePassed, Reconfigured, Started
-from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.control.reconcile import Action, Drain, Kill, Probe, Reconfigure, Stop
+from app_toolkit.control.replica_state import Drained, Event, Exited, Found, ProbePassed, Reconfigured, Started
 from app_toolkit.engines.processes.store import SQLiteStore
 from app_toolkit.engines.ray.store import RayStore
 from app_toolkit.errors import Conflict
@@ -31,6 +30,7 @@ from tests.engines.contract.launched import FAILING, LIVE, WORKING, Bench, start
 from tests.engines.contract.served import Load, Served, serving
 from tests.engines.contract.visit import Visit, visiting
 from tests.engines.supervised import supervised
+from tests.memory import MemoryStore
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -536,10 +536,12 @@ async def test_a_reconfigured_process_is_found_with_its_new_options(
     assert await first.hears(Reconfigured) == Reconfigured(A, changed)
     second = controller(2)
     assert await second.finds() == [A]
-    assert [found.live for found in second.heard(Found)] == [changed]
+    assert [found.reloadable for found in second.heard(Found)] == [changed]
     await first.performs(Reconfigure(A, LIVE, 5.0))
     assert await second.finds() == [A]
-    assert [found.live for found in second.heard(Found)][-1] == changed, "the order came from one that was replaced"
+    assert [found.reloadable for found in second.heard(Found)][-1] == changed, (
+        "the order came from one that was replaced"
+    )
     assert bench.starts() == 1
 
 

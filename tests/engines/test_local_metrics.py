@@ -12,8 +12,8 @@ from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.testclient import TestClient
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit, batch
-from app_toolkit.engines.local import IN_PROCESS
-from app_toolkit.observability.metrics import BY_NAME
+from app_toolkit.engines.one_process.calls import IN_PROCESS
+from app_toolkit.operate.metrics import METRICS
 
 CALLS = "app_toolkit_calls_total"
 
@@ -76,6 +76,6 @@ def test_names_and_labels_are_those_of_the_table(client: TestClient) -> None:
     families = [each for each in REGISTRY.collect() if each.name.startswith("app_toolkit_")]
     assert len(families) > 10
     for family in families:
-        metric = BY_NAME[family.name + "_total" * (family.type == "counter")]
+        metric = METRICS[family.name + "_total" * (family.type == "counter")]
         assert (family.type, family.documentation) == (metric.kind, metric.help)
         assert all({*sample.labels} - {"le"} == {*metric.labels} for sample in family.samples)

@@ -14,11 +14,11 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import Deployment, DeploymentConfig, Toolkit
-from app_toolkit.engines.local import IN_PROCESS
-from app_toolkit.engines.one_process import OneProcess, in_one_process
+from app_toolkit.declare.toolkit import route_table
+from app_toolkit.engines.one_process.calls import IN_PROCESS
+from app_toolkit.engines.one_process.engine import OneProcess, in_one_process
 from app_toolkit.errors import QueueFull
 from app_toolkit.observability.records import Record
-from app_toolkit.toolkit import route_table
 from app_toolkit.types import Scope
 from tests.patience import until
 

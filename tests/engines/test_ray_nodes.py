@@ -5,13 +5,14 @@ import asyncio
 import pytest
 from pydantic import JsonValue
 
-from app_toolkit.config.models import HTTPOptions
-from app_toolkit.core.reconcile import Start
-from app_toolkit.core.replica_state import Exited
+from app_toolkit.config.models import DeploymentConfig, HTTPOptions
+from app_toolkit.contract.replica_spec import ProxySpec, ReplicaSpec
+from app_toolkit.control.reconcile import Start
+from app_toolkit.control.replica_state import Exited
 from app_toolkit.engines.ray.launcher import RayProcesses
 from app_toolkit.host.launcher import ProcessLauncher
 from app_toolkit.host.store import new_secret
-from app_toolkit.interfaces import ProxySpec, ReloadableOptions, ReplicaSpec, Resources
+from app_toolkit.interfaces import ReloadableOptions, Resources
 from app_toolkit.types import NodeId, ReplicaId
 from tests.cluster import Cluster
 from tests.patience import PATIENCE_S
@@ -51,7 +52,7 @@ async def test_a_replica_whose_runtime_env_cannot_be_created_exits_with_the_reas
     events: asyncio.Queue[object] = asyncio.Queue()
     launcher.listen(events.put_nowait, epoch=1)
     replica = ReplicaSpec(
-        ReplicaId("refused-1-1"), "shop", "refused", "v1", "shop:app", ".", "", ReloadableOptions(1), 1.0
+        ReplicaId("refused-1-1"), "shop", DeploymentConfig(name="refused"), "shop:app", ".", "", ReloadableOptions(1)
     )
     try:
         launcher.perform(Start(replica, Resources(0.1, engine_options={"runtime_env": environment}), "refused", "v1"))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app_toolkit.core.logs import LoggedRecord
 from app_toolkit.engines.ray.output import LOG_FOLDER, MOST_BYTES, POLL_S, Output
 from app_toolkit.observability.log_folder import LogFolder
 from app_toolkit.observability.log_formats import shown
+from app_toolkit.observability.log_query import LoggedRecord
 from tests.patience import PATIENCE_S, wait_until
 
 

@@ -31,7 +31,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         with TestClient(app) as client:
             client.get("/")
             yield client
-        sys.modules["chat.app"].store.close()
+            assert client.portal is not None
+            client.portal.call(sys.modules["chat.app"].store.close)
 
 
 def test_the_page_and_its_modules_come_from_the_app_alone(client: TestClient) -> None:

@@ -228,6 +228,7 @@ def test_a_draft_belongs_to_its_conversation(visitor: Visitor) -> None:
     expect(page.locator("#prompt")).to_have_value("draft of alpha")
     page.reload()
     expect(page.locator("#prompt")).to_have_value("draft of alpha")
+    expect(page.locator(".assistant")).to_have_count(1)
     page.keyboard.press("Enter")
     complete(page)
     page.get_by_role("button", name="New conversation").click()

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from app_toolkit.planning import plan
+from app_toolkit.declare.planning import plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,17 +9,19 @@ from tests import prepared
 REPLICA = """
 import os, sys, threading, time
 from pathlib import Path
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.contract.identity import ReplicaSetKey
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
-from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
+from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.types import ReplicaId
 from tests.host.test_process import LoneServices
 
 services = LoneServices()
 services.folder = RuntimeFolder("session", Path(sys.argv[1]))
 id = ReplicaId("shop.shop-1-1")
-spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", ReloadableOptions(10), 1.0)
+spec = ReplicaSpec(id, "shop", DeploymentConfig(name="shop"), "served:app", sys.argv[1], "", ReloadableOptions(10))
 replica = ReplicaProcess(id, services)
 
 def obey():

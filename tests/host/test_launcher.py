@@ -6,15 +6,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app_toolkit.core.identity import ReplicaSetKey
-from app_toolkit.core.reconcile import Kill, Probe, Start, Stop
-from app_toolkit.core.replica_state import Exited, Found, ProbeFailed, Started, Unplaceable
+from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.contract.identity import ReplicaSetKey
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.control.reconcile import Kill, Probe, Start, Stop
+from app_toolkit.control.replica_state import Exited, Found, ProbeFailed, Started, Unplaceable
 from app_toolkit.errors import Unresponsive
 from app_toolkit.host import launcher as module
 from app_toolkit.host import orders
 from app_toolkit.host.launcher import Ending, Process, ProcessLauncher, Unreachable
 from app_toolkit.host.orders import Order
-from app_toolkit.interfaces import Location, ReloadableOptions, ReplicaSpec, Resources
+from app_toolkit.interfaces import Location, ReloadableOptions, Resources
 from app_toolkit.types import Address, NodeId, ReplicaId
 from tests.patience import PATIENCE_S
 
@@ -25,7 +27,7 @@ R = TypeVar("R")
 ID = ReplicaId("shop.web-1-1")
 LOCATION = Location(Address("unix:/web"), NodeId("n"))
 WEB = ReplicaSetKey("shop", "web")
-SPEC = ReplicaSpec(ID, "shop", "web", "v1", "shop:app", ".", "", ReloadableOptions(1), 1.0)
+SPEC = ReplicaSpec(ID, "shop", DeploymentConfig(name="web"), "shop:app", ".", "", ReloadableOptions(1))
 START = Start(SPEC, Resources(), WEB, "v1")
 
 

@@ -13,16 +13,16 @@ from typing import Any, cast
 
 import pytest
 
-from app_toolkit.core.identity import ProxySetKey
-from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.contract.identity import ProxySetKey
+from app_toolkit.contract.replica_spec import ProxySpec
 from app_toolkit.errors import StaleEpoch
 from app_toolkit.host import process
 from app_toolkit.host.orders import CheckEpoch, Describe, Start, serve
 from app_toolkit.host.process import ProxyProcess
 from app_toolkit.host.services import Services
-from app_toolkit.interfaces import ProxySpec
 from app_toolkit.types import NodeId, ReplicaId
 from tests import prepared
+from tests.memory import MemoryStore
 from tests.security.other_user import needs_root
 
 
@@ -93,10 +93,12 @@ def test_a_process_ends_if_a_later_controller_has_replaced_the_one_that_ordered_
 REPLICA = """
 import json, os, sys
 from pathlib import Path
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.contract.identity import ReplicaSetKey
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
-from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
+from app_toolkit.config.models import ApplicationConfig, DeploymentConfig
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.types import ReplicaId
 from tests.host.test_process import LoneServices
 
@@ -104,8 +106,9 @@ services = LoneServices()
 services.folder = RuntimeFolder("session", Path(sys.argv[1]))
 live = ReloadableOptions(10)
 id = ReplicaId("shop.shop-1-1")
-more = json.loads(sys.argv[2])
-spec = ReplicaSpec(id, "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0, **more)
+options = ApplicationConfig(**json.loads(sys.argv[2]))
+deployment = DeploymentConfig(name="shop")
+spec = ReplicaSpec(id, "shop", deployment, "served:app", sys.argv[1], "", live, application_config=options)
 replica = ReplicaProcess(id, services)
 location = replica.start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret")
 """
@@ -115,7 +118,7 @@ from app_toolkit.host.orders import Describe, Drain, GetStatistics, Probe, Recon
 serve(replica, Probe(30, epoch=1))
 phases = [serve(replica, Describe(epoch=1)).phase_name]
 serve(replica, Reconfigure(ReloadableOptions(20), 30, epoch=2))
-slots = serve(replica, Describe(epoch=2)).live.max_ongoing_requests
+slots = serve(replica, Describe(epoch=2)).reloadable.max_ongoing_requests
 ongoing = serve(replica, GetStatistics()).ongoing
 serve(replica, Drain(5, epoch=2))
 phases.append(serve(replica, Describe(epoch=2)).phase_name)
@@ -150,12 +153,14 @@ FORKS = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.contract.identity import ReplicaSetKey
 from app_toolkit.host.orders import GetStatistics, Start, Stop, serve
-from app_toolkit.host.preparation import prepare, preparation_key
+from app_toolkit.host.preparation import Preparation, prepare
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
-from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
+from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.types import ReplicaId
 from tests.host.test_process import LoneServices
 
@@ -163,14 +168,15 @@ services = LoneServices()
 services.log_folder = Path(sys.argv[1], "logs")
 services.folder = RuntimeFolder("session", Path(sys.argv[1]))
 live = ReloadableOptions(10)
-template = ReplicaSpec(ReplicaId("template-1"), "shop", "shop", "v1", "served:app", sys.argv[1], "", live, 1.0)
+config = DeploymentConfig(name="shop")
+template = ReplicaSpec(ReplicaId("template-1"), "shop", config, "served:app", sys.argv[1], "", live)
 prepared = prepare(template, services, imports=True)
 for number in (1, 2):
     child = os.fork()
     if child == 0:
         id = ReplicaId(f"shop.shop-1-{number}")
-        spec = replace(template, id=id, live=ReloadableOptions(number))
-        assert preparation_key(spec) == preparation_key(template) != preparation_key(replace(spec, code="x"))
+        spec = replace(template, id=id, reloadable=ReloadableOptions(number))
+        assert Preparation.of(spec) == Preparation.of(template) != Preparation.of(replace(spec, code="x"))
         replica = ReplicaProcess(id, services, prepared)
         serve(replica, Start(spec, ReplicaSetKey("shop", "shop"), "v1", b"secret", epoch=1))
         print("serves", serve(replica, GetStatistics()).ongoing, flush=True)
@@ -202,10 +208,12 @@ def test_forks_of_a_prepared_process_import_nothing_and_have_logs_of_their_own(t
 KEEPS = """
 import asyncio, json, os, sys
 from pathlib import Path
-from app_toolkit.core.identity import ReplicaSetKey
+from app_toolkit.contract.identity import ReplicaSetKey
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
-from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec, code_key
+from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.interfaces import ReloadableOptions, code_key
 from app_toolkit.types import ReplicaId
 from app_toolkit.userapp.artifact import pack, select
 from tests.host.test_process import LoneServices
@@ -219,7 +227,7 @@ live = ReloadableOptions(10)
 id = ReplicaId("shop.shop-1-1")
 files = {"artifact": artifact.hash, "working_dir": working_dir} if is_deployed else {"working_dir": folder}
 spec = ReplicaSpec(
-    id, application, "shop", "v1", "served:app", "." if is_deployed else folder, "", live, 1.0, **files
+    id, application, DeploymentConfig(name="shop"), "served:app", "." if is_deployed else folder, "", live, **files
 )
 replica = ReplicaProcess(id, services)
 try:
@@ -279,7 +287,7 @@ def test_data_stays_when_the_code_of_an_application_is_replaced(starts: Callable
     one, other = f"CODE = 1{COUNTS}", f"CODE = 2{COUNTS}"
     place = str(tmp_path / "home" / "app_toolkit" / "applications")
     assert starts(one) == [[1], place]
-    assert starts(other, "shop@7") == [[1, 2], place], "a live revision beside the main one"
+    assert starts(other) == [[1, 2], place]
     assert starts(one, "another") == [[1], place]
     assert stat.S_IMODE((tmp_path / "home" / "app_toolkit" / "applications" / "shop").stat().st_mode) == 0o700
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from app_toolkit.controller.state_store import application_key
-from app_toolkit.core.identity import ApplicationKey
-from app_toolkit.engines.memory import MemoryStore
+from app_toolkit.control.state_store import application_key
 from app_toolkit.errors import CorruptValue
 from app_toolkit.host.encryption import Encryption
 from app_toolkit.host.store import create_secret, is_left_over
+from tests.memory import MemoryStore
 
 pytestmark = pytest.mark.anyio
 
@@ -47,5 +46,5 @@ async def test_values_without_an_application_are_left_over_if_they_cannot_be_rea
     assert not await is_left_over(store)
     store.encryption = Encryption("a new token")
     assert await is_left_over(store)
-    await store.compare_and_set(application_key(ApplicationKey("shop")), None, b"{}")
+    await store.compare_and_set(application_key("shop"), None, b"{}")
     assert not await is_left_over(store)

@@ -1,6 +1,6 @@
 import pytest
 
-from app_toolkit.core.canary import Requests, bucket_of
+from app_toolkit.contract.compared import Requests, bucket_of
 from app_toolkit.observability.counts import LATENCY_S, ComparedRequests, Counters
 from app_toolkit.observability.records import Record
 from tests.keys import app

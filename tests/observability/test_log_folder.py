@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.core.logs import LogQuery, NodeLogs
 from app_toolkit.errors import InsecurePath
 from app_toolkit.observability import log_folder
 from app_toolkit.observability.log_folder import LogFolder
+from app_toolkit.observability.log_query import LogQuery, NodeLogs
 
 ALL = LogQuery()
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app_toolkit.core.logs import LoggedRecord
 from app_toolkit.observability.log_formats import (
     MOST_BYTES,
     JsonFormatter,
@@ -22,6 +21,7 @@ from app_toolkit.observability.log_formats import (
     indented,
     shown,
 )
+from app_toolkit.observability.log_query import LoggedRecord
 from tests.docs.pages import page
 
 FORGED = "tea\r\n2026-05-04 09:30:00.123 INFO shop [1]: paid\x1b[2K\x00\x9b\u2028\u202e"
@@ -133,7 +133,8 @@ def test_a_record_of_a_file_is_shown_with_its_replica() -> None:
         for each, logger, message in (("123", "shop.chat", "12 tokens"), ("124", "stdout", "what it prints"))
     ]
     time = r"2026-05-0\d \d\d:\d\d"  # of this machine
-    assert re.sub(time, "", "\n".join(lines)) == re.sub(time, "", page("docs/logs.md").shown("text")[0].rstrip())
+    example = page("docs/observability.md").part("Logs").shown("text")[0].rstrip()
+    assert re.sub(time, "", "\n".join(lines)) == re.sub(time, "", example)
 
 
 @given(texts, texts, texts)

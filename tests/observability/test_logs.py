@@ -30,7 +30,7 @@ from app_toolkit.observability.logs import (
 from app_toolkit.types import ReplicaId
 from tests.docs.pages import page
 
-PAGE = page("docs/logs.md")
+PAGE = page("docs/observability.md").part("Logs")
 TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
 logger = logging.getLogger("shop")
 
@@ -65,7 +65,7 @@ def in_request() -> Context:
     context = Context()
     context.run(REQUEST_ID.set, "5f1c-2a")
     context.run(TRACE.set, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 a=1")
-    context.run(REPLICA.set, ReplicaContext("shop@13", "chat", ReplicaId("shop@13.chat-1-1")))
+    context.run(REPLICA.set, ReplicaContext("shop", "chat", ReplicaId("shop@13.chat-1-1"), 13))
     return context
 
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app_toolkit.core.canary import Requests
-from app_toolkit.core.reports import Compared, Loads, Lost
+from app_toolkit.contract.compared import Requests
+from app_toolkit.contract.loads import Compared, Loads, Lost
 from app_toolkit.observability import reports as module
 from app_toolkit.observability.reports import Report, Reports
 from tests.keys import app, key
@@ -66,7 +66,7 @@ async def test_the_requests_of_compared_revisions_are_reported_when_they_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOAD_CHECK_S", 0.01)
-    monkeypatch.setattr("app_toolkit.core.reports.LEAST_S", 0.0)
+    monkeypatch.setattr("app_toolkit.contract.loads.LEAST_S", 0.0)
     counts = Requests()
     reported: asyncio.Queue[Compared] = asyncio.Queue()
     answers = [True, False, True]

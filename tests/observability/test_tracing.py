@@ -12,10 +12,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from app_toolkit.core.trace import formatted, parsed, trace_of
 from app_toolkit.observability import tracing
 from app_toolkit.observability.context import ReplicaContext
 from app_toolkit.observability.records import FailedAttempt, Record
+from app_toolkit.observability.trace_context import formatted, parsed, trace_of
 from app_toolkit.observability.tracing import ReplicaSpan, Tracing, batch_span, create_tracing, current_span, with_trace
 from app_toolkit.types import ReplicaId
 
@@ -28,7 +28,7 @@ class Spans:
 
     def __init__(self) -> None:
         self._kept = InMemorySpanExporter()
-        self.tracing: Tracing = create_tracing(ReplicaContext("shop@13", "web", ReplicaId("shop@13.web-1-1")))
+        self.tracing: Tracing = create_tracing(ReplicaContext("shop", "web", ReplicaId("shop@13.web-1-1"), 13))
         self.tracing.provider.add_span_processor(SimpleSpanProcessor(self._kept))
 
     def add(self, **fields: object) -> None:

@@ -8,8 +8,8 @@ import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info, Summary
 
-from app_toolkit.observability.metrics import DROPPED_SERIES, Sample
-from app_toolkit.observability.snapshots import Snapshots, UserFamily
+from app_toolkit.observability.metrics import Sample
+from app_toolkit.observability.snapshots import DROPPED_SERIES, Snapshots, UserFamily
 from app_toolkit.observability.user_metrics import UserRegistry
 
 

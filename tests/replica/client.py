@@ -20,11 +20,13 @@ from websockets.frames import Frame
 from websockets.http11 import Response
 from websockets.uri import parse_uri
 
-from app_toolkit.interfaces import ReloadableOptions, ReplicaSpec
-from app_toolkit.replica.server import ReplicaServer
-from app_toolkit.transport import hop
-from app_toolkit.transport.preface import RESPONSE, first_line, read_response
+from app_toolkit.config.models import ApplicationConfig, ClassConfig, DeploymentConfig
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.host.replica_server import ReplicaServer
+from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.types import Address, OnDisconnect, ReplicaId
+from app_toolkit.wire import hop
+from app_toolkit.wire.preface import RESPONSE, first_line, read_response
 from tests.patience import PATIENCE_S
 
 SECRET = b"0123456789abcdef"
@@ -251,16 +253,12 @@ class Serve:
         return ReplicaSpec(
             id=ReplicaId("shop/chat-1-1"),
             application="shop",
-            deployment="chat",
-            template_hash="r1",
+            config=(ClassConfig if kind == "class" else DeploymentConfig)(name="chat", on_disconnect=on_disconnect),
             target=f"{module}:{attribute}",
             app_dir=str(folder),
             root_path=root_path,
-            live=ReloadableOptions(max_ongoing_requests, max_open_websockets, max_open_streams, user_config),
-            graceful_shutdown_timeout_s=5.0,
-            on_disconnect=on_disconnect,
-            kind=kind,
-            loop=loop,
+            reloadable=ReloadableOptions(max_ongoing_requests, max_open_websockets, max_open_streams, user_config),
+            application_config=ApplicationConfig(loop=loop),
         )
 
     def __call__(

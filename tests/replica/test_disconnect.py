@@ -18,12 +18,12 @@ from starlette.responses import StreamingResponse
 from websockets.frames import Frame, Opcode
 
 from app_toolkit import ConfigError, on_disconnect
-from app_toolkit.core.disconnect import stops
+from app_toolkit.calls.http import http_app
 from app_toolkit.observability.context import deadline
 from app_toolkit.replica.admission import live_sets
+from app_toolkit.replica.admission.after_disconnect import stops
 from app_toolkit.replica.admission.client import KEPT, ClientMessages
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
-from app_toolkit.replica.objects.http import http_app
 from app_toolkit.types import Message, OnDisconnect, Receive, Scope, Send
 from tests.patience import PATIENCE_S, until
 

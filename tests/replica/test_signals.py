@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import pytest
 
-from app_toolkit.interfaces import ReplicaSpec
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.host.replica_server import ReplicaServer
 from app_toolkit.replica import signals as module
-from app_toolkit.replica.server import ReplicaServer
 from app_toolkit.replica.signals import Signals
 from app_toolkit.types import Address
 from tests.patience import PATIENCE_S, until

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from app_toolkit.calls.remote import RemoteDataPlane
 from app_toolkit.errors import QueueTimeout, ReplicaGone
 from app_toolkit.interfaces import Call, Snapshot, Version
-from app_toolkit.router.remote import RemoteDataPlane
-from app_toolkit.transport.calls import encode_value
-from app_toolkit.transport.pool import Pool, PooledConnection
 from app_toolkit.types import Address
+from app_toolkit.wire.calls import encode_value
+from app_toolkit.wire.pool import Pool, PooledConnection
 from tests import published
 from tests.keys import key
 from tests.patience import PATIENCE_S

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from app_toolkit.replica.http.reach import ask
-from app_toolkit.transport.preface import first_line
 from app_toolkit.types import Address
+from app_toolkit.wire.preface import first_line
 from tests.patience import PATIENCE_S
 from tests.replica.client import SECRET, Serve, field
 from tests.security.hostile import Trap, calls_in_vain, trapped, turned_away
@@ -26,8 +26,8 @@ pytestmark = [
 ]
 
 SOURCE = """
-    from app_toolkit.replica.objects.calls import Calls
-    from app_toolkit.replica.objects.hosted_object import Instance
+    from app_toolkit.calls.served_calls import Calls
+    from app_toolkit.calls.hosted_object import Instance
 
     class Model:
         async def double(self, number):
@@ -175,7 +175,7 @@ def test_process_of_another_user_accepts_only_root_and_itself() -> None:
             input()
             say(judge(listener.accept()[0]))
     """
-    imports = "from app_toolkit.transport.sockets import check_peer\n"
+    imports = "from app_toolkit.wire.sockets import check_peer\n"
     with shared_folder() as folder, other_user(program, folder, imports=imports) as other:
         assert other.says() == "listens"
         assert other.says() == "accepted"

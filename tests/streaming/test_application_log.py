@@ -14,11 +14,11 @@ from fastapi.responses import StreamingResponse
 
 from app_toolkit import ConfigError, DeploymentConfig, Toolkit
 from app_toolkit.chat import ChatEvent, ChatRequest, TextEvent, ai_sdk_router, openai_router, websocket_router
-from app_toolkit.config.models import AutoscalingConfig
+from app_toolkit.config.models import ApplicationConfig, AutoscalingConfig
 from app_toolkit.config.options import PlanOptions
-from app_toolkit.engines.one_process import in_one_process
+from app_toolkit.declare.planning import plan, shared_logs, stream_log_warnings
+from app_toolkit.engines.one_process.engine import in_one_process
 from app_toolkit.observability.context import REPLICA, ReplicaContext
-from app_toolkit.planning import plan, shared_logs, stream_log_warnings
 from app_toolkit.streaming import (
     MemoryStreamLog,
     SharedStreamLog,
@@ -45,8 +45,9 @@ def chat(log: Any = None, config: DeploymentConfig | None = None, **options: Any
     return app
 
 
-def planned(app: FastAPI, **options: Any) -> Any:
-    return plan(app, target="shop:app", app_dir="/", **options)
+def planned(app: FastAPI, stream_log: str | None = None, **options: Any) -> Any:
+    config = ApplicationConfig() if stream_log is None else ApplicationConfig(stream_log=stream_log)
+    return plan(app, target="shop:app", app_dir="/", config=config, **options)
 
 
 TWO = DeploymentConfig(name="app", num_replicas=2)
@@ -273,20 +274,20 @@ def test_the_stream_of_a_mirrored_request_takes_no_place_in_a_shared_log() -> No
 async def test_applications_with_one_shared_log_have_keys_of_their_own_and_their_revisions_share_them() -> None:
     log = SharedStreamLog()
 
-    async def of(application: str, key: str, *, begun: bool = False) -> str | None:
-        REPLICA.set(ReplicaContext(application, "app", ReplicaId(f"{application}.app-1")))
+    async def of(application: str, key: str, revision: int, *, begun: bool = False) -> str | None:
+        REPLICA.set(ReplicaContext(application, "app", ReplicaId(f"{application}.app-1"), revision))
         if begun:
             await log.begin(application, "owner", "text/plain", key)
         return await log.find(key)
 
-    async def found(application: str, *, begun: bool = False) -> str | None:
-        return await asyncio.create_task(of(application, "chat:one", begun=begun))
+    async def found(application: str, revision: int = 1, *, begun: bool = False) -> str | None:
+        return await asyncio.create_task(of(application, "chat:one", revision, begun=begun))
 
     try:
         assert await found("shop", begun=True) == "shop"
         assert await found("other") is None
         assert await found("other", begun=True) == "other"
-        assert await found("shop@13") == "shop"
+        assert await found("shop", 13) == "shop"
         assert await log.media_type("shop") == "text/plain"
     finally:
         await log.remove("shop")

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from app_toolkit.core import outbox
-from app_toolkit.core.stream_log import EVENT_BYTES, Append, Renewal, StreamLimits
-from app_toolkit.streaming import MemoryStreamLog, generation, writer
+from app_toolkit.streaming import MemoryStreamLog, generation, outbox, writer
 from app_toolkit.streaming.generation import Generation
+from app_toolkit.streaming.stream_log import EVENT_BYTES, Append, Renewal, StreamLimits
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 from sse_starlette import EventSourceResponse as SSEStarletteResponse
 
 from app_toolkit import ConfigError, DeploymentConfig, Toolkit
-from app_toolkit.core.stream_log import Append, Outcome, cost
 from app_toolkit.errors import NoReplica, StreamLogFull
 from app_toolkit.streaming import (
     LostStream,
@@ -28,6 +27,7 @@ from app_toolkit.streaming import (
     resumable,
     stream_router,
 )
+from app_toolkit.streaming.stream_log import Append, Outcome, cost
 from tests.chat.served import asking
 from tests.patience import PATIENCE_S, until
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from app_toolkit.core.stream_log import Append, Renewal
 from app_toolkit.streaming import MemoryStreamLog, writer
 from app_toolkit.streaming.generation import Generation
+from app_toolkit.streaming.stream_log import Append, Renewal
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio

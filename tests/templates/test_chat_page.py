@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app_toolkit.planning import plan, shared_logs
+from app_toolkit.declare.planning import plan, shared_logs
 from app_toolkit.userapp.loading import load
 from tests.cluster import Cluster
 from tests.examples.test_chat_page import LONG, Visitor, answer, begun, browser, dev, expect

@@ -91,7 +91,8 @@ def test_the_wheel_creates_a_project_that_installs_builds_and_serves(tmp_path: P
     (project,) = (path for path in tmp_path.iterdir() if (path / "pyproject.toml").is_file())
     dependencies = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     (wheel,) = command.parents[2].glob("*.whl")
-    assert dependencies[0] == f"app-toolkit @ {wheel.as_uri()}"
+    extra = "[conversations]" if kind.template == "chat" else ""
+    assert dependencies[0] == f"app-toolkit{extra} @ {wheel.as_uri()}"
 
     (block,) = Page("README.md", (project / "README.md").read_text("utf-8")).shown("bash")
     run(project, "bash", "-euo", "pipefail", "-c", block.splitlines()[0])

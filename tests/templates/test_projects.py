@@ -85,7 +85,7 @@ def test_a_chat_has_the_front_end_that_was_chosen(tmp_path: Path) -> None:
     assert "ocumentation" not in own
     assert not (page / "frontend").exists()
     assert not (react / "my_chat/static").exists()
-    assert "useChat" in (react / "frontend/src/Chat.tsx").read_text("utf-8")
+    assert "useChat" in (react / "frontend/src/runtime.ts").read_text("utf-8")
 
 
 @each_kind
@@ -95,7 +95,7 @@ def test_the_readme_starts_with_two_commands_and_every_command_is_taken(tmp_path
     (block,) = readme.shown("bash")
     assert len(block.splitlines()) == 2
     with only_taken(project):
-        for shell, _ in typed(readme):
+        for shell in typed(readme):
             for command in commands(shell):
                 take(command)
     for name in re.findall(r"^\| `([\w./]+)` \|", readme.text.partition("| file |")[2], re.MULTILINE):
@@ -114,7 +114,7 @@ def test_the_image_has_stages_and_its_user_is_not_root(tmp_path: Path, kind: Kin
     assert ("frontend" in stages) == (kind.answers.get("frontend") == "react")
     last = dockerfile.rpartition("\nFROM ")[2]
     assert re.findall(r"^USER (.*)$", last, re.MULTILINE) == ["app"]
-    (recommended,) = page("docs/logs.md").shown("dockerfile")
+    (recommended,) = page("docs/observability.md").part("Logs").shown("dockerfile")
     said = json.loads(last.rpartition("CMD ")[2])
     assert said == [each for each in json.loads(recommended.removeprefix("CMD ")) if each != "shop.py"]
 

@@ -6,13 +6,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, Tool, ToolCall
-from app_toolkit.errors import ChatError
+from app_toolkit import ChatError
+from app_toolkit.chat.protocol import DENIED, Attachment, ChatMessage, ChatRequest, Tool, ToolCall
 
 RESULT_FIELDS = ("state", "output", "errorText", "approval")
-"""The fields of a tool call that a client may set."""
-
-DENIED = "The call of the tool was denied."
+"""The fields of a tool call that a client may set, if the model has not asked for an approval of the call."""
 
 
 class UIMessage(BaseModel):
@@ -60,13 +58,14 @@ class UIChat(BaseModel):
         """Return what a model gets."""
         messages = [] if self.system is None else [ChatMessage("system", self.system)]
         for message in self.conversation:
-            messages += _messages(message)
+            messages += chat_messages(message)
         extra = {"id": self.id, "trigger": self.trigger, "messageId": self.message_id, **(self.model_extra or {})}
         return ChatRequest(
             tuple(messages),
             model=model,
             tools=tuple(_tools(self.tools)),
             extra={name: value for name, value in extra.items() if value is not None},
+            approved_calls=tuple(answered_calls(self.continued, approved=True)),
         )
 
 
@@ -81,7 +80,7 @@ def read_chat(body: bytes) -> UIChat:
     if not chat.conversation:
         raise ChatError("the request is not a chat: it has no messages")
     last = chat.conversation[-1]
-    if not last.parts or (last.role != "assistant" and not any(_messages(last))):
+    if not last.parts or (last.role != "assistant" and not any(chat_messages(last))):
         raise ChatError(
             "the request is not a chat: its last message has no part with a text or a file; send parts, as the AI SDK "
             'does from version 5 on: {"parts": [{"type": "text", "text": "hello"}]}'
@@ -89,46 +88,64 @@ def read_chat(body: bytes) -> UIChat:
     return chat
 
 
-def accepted(chat: UIChat, stored: Sequence[UIMessage]) -> list[UIMessage]:
-    """Return the messages of a stored chat after a request.
-
-    A client adds one message of the user, which is the last one that it sends, or the results of tools that the last
-    message of the model calls. The messages before are the stored ones. A message with the id of a stored one takes its
-    place, and those after it are removed. If the client sends several messages, so are those after the last one that
-    it knows.
+def with_results(message: UIMessage, sent: UIMessage) -> UIMessage:
+    """Return a message of the assistant with what a client adds, which is nothing but results and approvals of tools.
 
     Raises:
-        ChatError: The last message is neither of the user, nor a stored one of the assistant.
+        ChatError: 409, the client answers a request for an approval that has another answer already.
     """
-    *before, last = chat.conversation
-    numbers = {message.id: number for number, message in enumerate(stored)}
-    number = numbers.get(last.id)
-    if last.role == "assistant":
-        if number is None or stored[number].role != "assistant":
-            raise ChatError(
-                f"the conversation has no message {last.id!r} of the assistant that can be continued",
-                status=409,
-                code="message_unknown",
-            )
-        return [*stored[:number], with_results(stored[number], last)]
-    if last.role != "user":
-        raise ChatError(f"a client cannot store a message of the role {last.role}")
-    known = [numbers[message.id] for message in before if message.id in numbers]
-    if number is None:
-        number = max(known) + 1 if known else len(stored)
-    return [*stored[:number], last]
-
-
-def with_results(message: UIMessage, sent: UIMessage) -> UIMessage:
-    """Return a message of the assistant with the results of tools that a client has run, and nothing else of it."""
-    results = {part.get("toolCallId"): part for part in sent.parts if _result(part) is not None}
-    parts = []
-    for part in message.parts:
-        result = results.get(part.get("toolCallId"))
-        if result is not None and _tool_name(part) is not None and _result(part) is None:
-            part = part | {name: result[name] for name in RESULT_FIELDS if name in result}
-        parts.append(part)
+    calls = {part.get("toolCallId"): part for part in sent.parts if _tool_name(part) is not None}
+    parts = [
+        _with_result(part, calls[part.get("toolCallId")])
+        if _tool_name(part) is not None and part.get("toolCallId") in calls
+        else part
+        for part in message.parts
+    ]
     return message.model_copy(update={"parts": parts})
+
+
+def _with_result(part: dict[str, Any], sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored call of a tool with its result or approval, as a client has sent it."""
+    if "approval" not in part:
+        if _result(part) is None and _result(sent) is not None:
+            return part | {name: sent[name] for name in RESULT_FIELDS if name in sent}
+        return part
+    approval, answer = _approval(part), _approval(sent)
+    if sent.get("state") != "approval-responded" or answer.get("id") != approval.get("id"):
+        return part
+    if part.get("state") == "approval-requested":
+        if not isinstance(answer.get("approved"), bool):
+            return part
+        fields = {name: answer[name] for name in ("approved", "reason") if answer.get(name) is not None}
+        return part | {"state": "approval-responded", "approval": {**approval, **fields}}
+    is_repeated = part.get("state") in ("approval-responded", "output-denied")
+    if not is_repeated or answer.get("approved") != approval.get("approved"):
+        raise ChatError(
+            f"the call of the tool {_tool_name(part)!r} has been answered already: load the conversation again",
+            status=409,
+            code="approval_answered",
+        )
+    return part
+
+
+def answers_again(message: UIMessage, sent: UIMessage) -> bool:
+    """Return whether a client answers a request for an approval in a stored message that has an answer already."""
+    answered = {part.get("toolCallId") for part in message.parts if "approved" in _approval(part)}
+    return any(part.get("state") == "approval-responded" and part.get("toolCallId") in answered for part in sent.parts)
+
+
+def has_answer(message: UIMessage | None) -> bool:
+    """Return whether a message has a call that the user has approved or denied, and whose result is not in it."""
+    return any(any(answered_calls(message, approved=approved)) for approved in (True, False))
+
+
+def answered_calls(message: UIMessage | None, *, approved: bool) -> Iterator[ToolCall]:
+    """Yield the calls of a message that the user has approved or denied, and whose result is not in it."""
+    for part in [] if message is None else message.parts:
+        name = _tool_name(part)
+        is_answered = part.get("state") == "approval-responded" and _approval(part).get("approved") is approved
+        if name is not None and is_answered:
+            yield ToolCall(str(part.get("toolCallId")), name, _arguments(part))
 
 
 def open_calls(message: UIMessage | None) -> Iterator[str]:
@@ -138,7 +155,7 @@ def open_calls(message: UIMessage | None) -> Iterator[str]:
             yield str(part.get("toolCallId"))
 
 
-def _messages(message: UIMessage) -> Iterator[ChatMessage]:
+def chat_messages(message: UIMessage) -> Iterator[ChatMessage]:
     """Yield the messages of a model that a UI message stands for: for each step, one and the results of its tools."""
     steps: list[list[dict[str, Any]]] = [[]]
     for part in message.parts:
@@ -154,7 +171,8 @@ def _messages(message: UIMessage) -> Iterator[ChatMessage]:
             if result is not None and message.role == "assistant":
                 call = ToolCall(str(part.get("toolCallId")), _tool_name(part) or "", _arguments(part))
                 calls.append(call)
-                results.append(ChatMessage("tool", result, tool_call_id=call.id))
+                has_failed = part.get("state") == "output-error"
+                results.append(ChatMessage("tool", result, tool_call_id=call.id, is_error=has_failed))
         text, reasoning = (
             "\n".join(str(part["text"]) for part in step if part.get("type") == kind and part.get("text"))
             for kind in ("text", "reasoning")
@@ -183,8 +201,7 @@ def _result(part: Mapping[str, Any]) -> str | None:
     """Return the result of a tool call as text; None: the part is another one, or the call has no result."""
     if _tool_name(part) is None:
         return None
-    approval = part.get("approval")
-    approval = approval if isinstance(approval, Mapping) else {}
+    approval = _approval(part)
     match part.get("state"):
         case "output-available":
             output = part.get("output")
@@ -196,6 +213,12 @@ def _result(part: Mapping[str, Any]) -> str | None:
         case "approval-responded" if approval.get("approved") is False:
             return str(approval.get("reason") or DENIED)
     return None
+
+
+def _approval(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a call of a tool says about its approval."""
+    approval = part.get("approval")
+    return approval if isinstance(approval, Mapping) else {}
 
 
 def _arguments(part: Mapping[str, Any]) -> str:

@@ -75,6 +75,14 @@ class MessageRecord:
                 self._change_call(part, state="output-available", output=part["output"])
             case "tool-output-error":
                 self._change_call(part, state="output-error", errorText=part["errorText"])
+            case "tool-approval-request":
+                self._change_call(part, state="approval-requested", approval={"id": part["approvalId"]})
+            case "tool-output-denied":
+                self._change_call(part, state="output-denied")
+            case "source-url" | "source-document" | "file":
+                self._new(dict(part))
+            case kind if kind.startswith("data-") and not part.get("transient"):
+                self._add_data(part)
             case "finish":
                 self._finished = True
                 self._metadata = part.get("messageMetadata")
@@ -98,6 +106,14 @@ class MessageRecord:
         elif self._metadata is not None:
             message["metadata"] = dict(self._metadata)
         return message
+
+    def _add_data(self, part: Mapping[str, Any]) -> None:
+        """Add data, or replace those of the same type and id."""
+        for earlier in self._parts if "id" in part else ():
+            if (earlier["type"], earlier.get("id")) == (part["type"], part["id"]):
+                earlier["data"] = part["data"]
+                return
+        self._new(dict(part))
 
     def _change_call(self, part: Mapping[str, Any], **fields: Any) -> None:
         executed = {"providerExecuted": True} if part.get("providerExecuted") else {}

@@ -5,7 +5,18 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -16,34 +27,52 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from app_toolkit.chat.ai_sdk.messages import UIChat, open_calls, read_chat
-from app_toolkit.chat.ai_sdk.record import MessageRecord, ends_of_texts
-from app_toolkit.chat.ai_sdk.stream import MessageParts, Part, encode
-from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
-from app_toolkit.chat.conversations import ConversationStore
-from app_toolkit.chat.protocol import INTERRUPTED, ChatEvent, ErrorEvent, TextEvent, closing
-from app_toolkit.chat.requests import MAX_BODY_SIZE, CheckedRoute, RequestChecks, checked
-from app_toolkit.chat.stored_chat import StoredChat, stored_parameter
-from app_toolkit.core.rate_limits import without_permit
-from app_toolkit.core.stream_log import Outcome, Page
-from app_toolkit.deployment import Bound
-from app_toolkit.errors import (
-    NOT_TAKEN,
+from app_toolkit import (
+    Bound,
     ChatError,
     ConfigError,
+    NoReplica,
+    QueueFull,
+    QueueTimeout,
     ReplicaLost,
     RequestError,
     StreamActive,
     StreamUnknown,
+    on_disconnect,
 )
-from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.streaming.generation import Generation, tied_stream
-from app_toolkit.streaming.log import StreamLog
-from app_toolkit.streaming.resumable import ERRORS, STREAM_ID, LostStream, OpenStream, StreamOptions, log_parameter
+from app_toolkit.chat.ai_sdk.logged import REQUEST, LoggedResponse, request_event
+from app_toolkit.chat.ai_sdk.messages import UIChat, answered_calls, has_answer, open_calls, read_chat
+from app_toolkit.chat.ai_sdk.record import MessageRecord, ends_of_texts
+from app_toolkit.chat.ai_sdk.stream import MessageParts, Part, encode, expressed
+from app_toolkit.chat.catalog import Catalog, catalog_parameter
+from app_toolkit.chat.chain import Source
+from app_toolkit.chat.continued import PartialResponse
+from app_toolkit.chat.conversations import ConversationStore
+from app_toolkit.chat.files import FileStore
+from app_toolkit.chat.protocol import INTERRUPTED, ChatEvent, ErrorEvent, OptionalEvent, TextEvent, closing
+from app_toolkit.chat.requests import MAX_BODY_SIZE, CheckedRoute, RequestChecks, checked
+from app_toolkit.chat.stored_chat import StoredChat, stored_parameter
+from app_toolkit.streaming import (
+    STREAM_ERRORS,
+    Generation,
+    LostStream,
+    OpenStream,
+    Outcome,
+    Page,
+    StreamLog,
+    StreamOptions,
+    log_parameter,
+    tied_stream,
+    without_permit,
+)
 
 logger = logging.getLogger("app_toolkit.chat")
 
 Call = Callable[[UIChat], AsyncIterator[ChatEvent]]
+
+Continued = Callable[
+    [StoredChat, LoggedResponse, Callable[[], Generation | None]], Awaitable[AsyncGenerator[bytes, None] | None]
+]
 
 HEADERS = {
     "content-type": "text/event-stream",
@@ -71,6 +100,9 @@ OPEN, KEEP_ALIVE, DONE = b": stream-open\n\n", b": keep-alive\n\n", b"data: [DON
 
 FAILED = "An error occurred."
 
+STREAM_ID = "x-stream-id"
+"""The response header that names the stream, as of `resumable`."""
+
 BUSY = "The server is busy. Try again in a moment."
 
 ENDINGS: Mapping[Outcome | None, Part] = {
@@ -81,7 +113,7 @@ ENDINGS: Mapping[Outcome | None, Part] = {
 }
 """The last part of a stream that did not end by itself."""
 
-LOST: Part = {"type": "data-error", "data": ERRORS["lost"], "transient": True}
+LOST: Part = {"type": "data-error", "data": STREAM_ERRORS["lost"], "transient": True}
 """The part before the error of a stream whose process has died. Programs find the reason in it; `onData` gets it."""
 
 EVICTED: Part = {"type": "error", "errorText": "The response is too long to be read again from its start."}
@@ -121,6 +153,7 @@ def ai_sdk_router(
     linger_s: float = 60.0,
     max_duration_s: float = 3_600.0,
     conversations: ConversationStore | None = None,
+    files: FileStore | None = None,
     user: Callable[..., Any] | None = None,
     origins: Sequence[str] = (),
     max_body_size: int = MAX_BODY_SIZE,
@@ -144,12 +177,15 @@ def ai_sdk_router(
         log: Where the events are kept, as of `resumable`. Default: that of the application.
         resume: True: a disconnect does not stop the model, and a client can come back. A new message stops the
             response that is active in its chat. False: a disconnect stops the model. Default: True.
-        version: The oldest version of the AI SDK of the clients. From 6 on, the last part has `finishReason`.
+        version: The oldest version of the AI SDK of the clients. From 6 on, the last part has `finishReason`, and the
+            model can ask for approvals.
             Default: 5.
         linger_s: Seconds without a client after which a model is stopped. Default: 60.
         max_duration_s: Seconds after which a model is stopped. Default: 3600.
         conversations: Where the messages of each chat are stored, and the earlier ones are read if a client sends only
             the last one. `conversations_router` serves them. Default: nowhere.
+        files: Where files are stored. Messages may name those of the user by their addresses, which `files_router`
+            serves; files within messages are moved there before a conversation is stored. Default: nowhere.
         user: A dependency that returns the id of the user, a string. The chats of two users are separate, even if they
             have the same id. An empty id is refused with 403. Default: all clients are one user.
         origins: Origins whose pages may send requests with cookies, such as `https://chat.example.com`, in addition to
@@ -167,8 +203,8 @@ def ai_sdk_router(
     options = StreamOptions(log, None, linger_s, max_duration_s, FIRST_EVENT_S, 0, None)
     checks = RequestChecks.of("ai_sdk_router", origins, max_body_size)
     router = APIRouter(route_class=checked(PlainTextRoute, checks))
-    catalog = catalog_parameter(models)
-    stored = stored_parameter(conversations, user)
+    catalog = catalog_parameter(models, files, user)
+    stored = stored_parameter(conversations, files, user)
     _add_text(router, catalog, options)
     if resume:
         _add_resumable(router, catalog, stored, version, options)
@@ -193,7 +229,9 @@ def _add_text(router: APIRouter, models: Any, options: StreamOptions) -> None:
 def _add_plain(router: APIRouter, models: Any, chats: Any, version: int, options: StreamOptions) -> None:
     async def opened(request: Request, catalog: models, user_chats: chats) -> AsyncIterator[OpenStream]:
         chat = read_chat(await request.body())
-        response = MessageResponse(chat, _call(chat, catalog), user_chats.find(chat.id), version)
+        response = MessageResponse(
+            chat, _call(chat, catalog, expressed(version)), user_chats.find(chat.id, _model(chat, catalog)), version
+        )
         async with _tied(request, response, options) as stream:
             yield stream
 
@@ -208,18 +246,37 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
 
     async def begun(request: Request, catalog: models, user_chats: chats, log: parameter) -> AsyncIterator[OpenStream]:
         chat = read_chat(await request.body())
-        response = MessageResponse(chat, _call(chat, catalog), user_chats.find(chat.id), version)
-        async with _kept(request, response, log, user_chats.key(chat.id), options) as stream:
+        response = MessageResponse(
+            chat, _call(chat, catalog, expressed(version)), user_chats.find(chat.id, _model(chat, catalog)), version
+        )
+        key = user_chats.key(chat.id)
+        if catalog.can_continue(chat.model):
+            response.model = _model(chat, catalog)
+        if (
+            chat.continued is not None
+            and key is not None
+            and response.stored is not None
+            and await _active(log, key) is not None
+            and await response.stored.repeats_answer(chat)
+        ):  # for example in a second tab: the tool must not be stopped while it runs
+            raise ChatError(
+                "the call of the tool has been answered already, and the response is being generated: load the "
+                "conversation again",
+                status=409,
+                code="approval_answered",
+            )
+        async with _kept(request, response, log, key, options) as stream:
             yield stream
 
     async def existing(
-        chat: str, request: Request, user_chats: chats, log: parameter
+        chat: str, request: Request, catalog: models, user_chats: chats, log: parameter
     ) -> AsyncIterator[OpenStream | None]:
         active = await _active(log, user_chats.key(chat), or_lost=True)
         if active is None:
             yield None
             return
-        async with _resumed(request, log, active, user_chats.find(chat), options) as stream:
+        continued = partial(_continued, catalog=catalog, version=version)
+        async with _resumed(request, log, active, user_chats.find(chat), options, continued) as stream:
             yield stream
 
     @router.post("", response_class=Response, openapi_extra=BODY)
@@ -278,6 +335,12 @@ class MessageResponse:
         """The generation of a response that outlives its client; None: a disconnect is a stop."""
         self.stored = stored
         """Where the response is stored; None: nowhere."""
+        self.model: str | None = None
+        """The name of the model, if another process can continue the response; None: it cannot."""
+        self.answers_request = stored is not None and has_answer(chat.continued)
+        """Whether the client answers a request for an approval. An active response may be the one that runs the call
+        for another client, and must not be stopped.
+        """
         self._chat = chat
         self._call = call
         continued = chat.continued
@@ -294,15 +357,42 @@ class MessageResponse:
             return
         chat = await self.stored.begin(self._chat)
         continued = chat.continued
+        request = None
+        if self.model is not None and continued is None and self.stored.question_id is not None:
+            request = request_event(chat, self.model, self.stored.question_id)
         record = MessageRecord(continued.parts if continued else ())
+        async with aclosing(self._recorded(chat, record)) as events:
+            async for event in events:
+                if request is not None:  # not earlier: an error before the first part has a status
+                    yield request
+                    request = None
+                yield event
+
+    async def rest(self, translator: MessageParts, parts: Iterable[Part]) -> AsyncGenerator[bytes, None]:
+        """Yield the parts that follow those which a process has logged that has died, and store the response."""
+        self.committed, self._parts, record = True, translator, MessageRecord()
+        for part in parts:
+            record.add(part)
+        async with aclosing(self._recorded(self._chat, record)) as events:
+            async for event in events:
+                yield event
+
+    async def _recorded(self, chat: UIChat, record: MessageRecord) -> AsyncGenerator[bytes, None]:
+        assert self.stored is not None, "the response has a place where it is stored"
+        is_stored = is_lost = False
         try:
             async with aclosing(self._translated(chat, record)) as events:
                 async for event in events:
+                    if record.has_ended:  # a client that reads the last part finds the response in the store
+                        is_stored = True
+                        await self.stored.end(record)
                     yield event
         finally:
             if self.generation is not None and not (record.has_ended or self.generation.was_stopped):
+                is_lost = True
                 record.add(ENDINGS["lost"])  # its log has failed, or its process ends
-            await self.stored.end(record)
+            if not is_stored:
+                await self.stored.end(record, is_lost=is_lost)
 
     async def _translated(self, chat: UIChat, record: MessageRecord | None) -> AsyncGenerator[bytes, None]:
         def encoded(parts: list[Part]) -> Iterator[bytes]:
@@ -313,6 +403,7 @@ class MessageResponse:
                 yield event
 
         began = False
+        self._parts.deny(call.id for call in answered_calls(chat.continued, approved=False))
         try:
             async with closing(self._call(chat)) as events:
                 async for event in events:
@@ -351,13 +442,18 @@ class TextResponse:
                     yield event.text.encode()
 
 
-def _call(chat: UIChat, catalog: Catalog) -> Call:
+def _call(chat: UIChat, catalog: Catalog, events: Collection[type[OptionalEvent]] = ()) -> Call:
     """Return a function that calls the model of a chat. Raises `ChatError` if there is no such model.
 
     The model is not called before its response has begun, which can fail, or wait for the end of another one.
     """
-    model, name = catalog.find(chat.model), chat.model or catalog.names[0]
+    model, name = catalog.find(chat.model, events), _model(chat, catalog)
     return lambda chat: model(chat.request(name), known_calls=open_calls(chat.continued))
+
+
+def _model(chat: UIChat, catalog: Catalog) -> str:
+    """Return the name of the model of a chat."""
+    return chat.model or catalog.names[0]
 
 
 def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
@@ -373,7 +469,7 @@ def _status(error: Exception) -> tuple[int, Mapping[str, str] | None]:
 
 def _message(error: Exception) -> str:
     """Return what a user may read of an exception. What is hidden is logged."""
-    if isinstance(error, (ReplicaLost, *NOT_TAKEN)):
+    if isinstance(error, (ReplicaLost, NoReplica, QueueFull, QueueTimeout)):
         logger.warning("a response was interrupted, or did not begin: %s", error)
     return _text(error)
 
@@ -383,8 +479,8 @@ def _text(error: Exception) -> str:
     if isinstance(error, StarletteHTTPException):
         return error.detail if isinstance(error.detail, str) else json.dumps(error.detail)
     if isinstance(error, RequestValidationError):
-        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-    if isinstance(error, (ReplicaLost, *NOT_TAKEN)):  # its text names a deployment
+        return "; ".join(f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg']}" for mistake in error.errors())
+    if isinstance(error, (ReplicaLost, NoReplica, QueueFull, QueueTimeout)):  # its text names a deployment
         return INTERRUPTED if isinstance(error, ReplicaLost) else BUSY
     return str(error) if isinstance(error, ChatError | RequestError) else FAILED
 
@@ -409,7 +505,7 @@ async def _kept(
         if chat is not None and response.stored is not None:
             await _recover(request, log, chat, response.stored, options)
 
-    await _begin(generation, log, chat, recover)
+    await _begin(generation, log, chat, recover, stops=not response.answers_request)
     await generation.first_event(options.first_event_s)
     response.committed = True
     stream = OpenStream(request, log, generation.id, 0, HEADERS["content-type"], options)
@@ -433,11 +529,18 @@ async def _tied(
 
 
 async def _begin(
-    generation: Generation, log: StreamLog, chat: str | None, recover: Callable[[], Coroutine[Any, Any, None]]
+    generation: Generation,
+    log: StreamLog,
+    chat: str | None,
+    recover: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    stops: bool,
 ) -> None:
     """Begin a generation. Raises `ChatError` 409 if the active response of the chat does not end.
 
-    `recover` is called before each attempt.
+    Parameters:
+        recover: It is called before each attempt.
+        stops: Whether the active response is stopped. Otherwise, it has `STOP_S` to end.
     """
     try:
         async with asyncio.timeout(STOP_S):
@@ -449,7 +552,7 @@ async def _begin(
                 except StreamActive:
                     active = None if chat is None else await _active(log, chat)
                     if active is not None:
-                        await _stop(log, active)
+                        await (_stop if stops else _outcome)(log, active)
     except TimeoutError:
         raise ChatError("the last response of this chat has not ended yet", status=409, code="chat_active") from None
 
@@ -465,23 +568,80 @@ async def _active(log: StreamLog, chat: str, *, or_lost: bool = False) -> str | 
 
 
 def _resumed(
-    request: Request, log: StreamLog, stream: str, stored: StoredChat | None, options: StreamOptions
+    request: Request,
+    log: StreamLog,
+    stream: str,
+    stored: StoredChat | None,
+    options: StreamOptions,
+    continued: Continued | None = None,
 ) -> OpenStream:
-    """Return a response that one request follows. If its process has died, what the log has is stored."""
+    """Return a response that one request follows. If its process has died, it is continued, or stored as it is.
+
+    `continued`: returns the rest of a response; None: the response is not continued. Default: none is.
+    """
     if stored is None:
         return OpenStream(request, log, stream, 0, HEADERS["content-type"], options)
-    recovering = replace(options, resume=partial(_interrupted, stored))
-    found = OpenStream(request, log, stream, 0, HEADERS["content-type"], recovering)
-    found.encoder = bytes
-    return found
+
+    async def rest(lost: LostStream) -> AsyncGenerator[bytes, None]:
+        logged = LoggedResponse.of(lost.events)
+        parts = None if continued is None else await continued(stored, logged, lambda: opened.generation)
+        async with aclosing(_interrupted(stored, logged) if parts is None else parts) as events:
+            async for event in events:
+                yield event
+
+    opened = OpenStream(request, log, stream, 0, HEADERS["content-type"], replace(options, resume=rest))
+    opened.encoder = bytes
+    return opened
 
 
-async def _interrupted(stored: StoredChat, lost: LostStream) -> AsyncGenerator[bytes, None]:
+async def _continued(
+    stored: StoredChat,
+    logged: LoggedResponse,
+    generation: Callable[[], Generation | None],
+    *,
+    catalog: Catalog,
+    version: int,
+) -> AsyncGenerator[bytes, None] | None:
+    """Return the rest of a response whose process has died; None: it cannot be continued.
+
+    `generation`: returns the generation of the rest.
+    """
+    if logged.chat is None or logged.chat.model not in catalog.names or not catalog.can_continue(logged.chat.model):
+        return None
+    replayed = logged.replayed(version)
+    if replayed is None:
+        return None
+    translator, events = replayed
+    try:
+        chat = await stored.begin_again(logged.chat, logged.question_id, logged.parts[0]["messageId"])
+    except Exception:  # of a store of the user's own
+        logger.exception("a response was not continued")
+        return None
+    if chat is None:
+        return None
+    begun = PartialResponse(chat.request(_model(chat, catalog)))
+    for event in events:
+        begun.add(event)
+    model = catalog.find(chat.model, expressed(version))
+
+    async def call(_: UIChat) -> AsyncGenerator[ChatEvent, None]:
+        for result in begun.interrupted():
+            yield result
+        async with closing(model(begun.request)) as rest:
+            async for event in rest:
+                yield event
+
+    response = MessageResponse(chat, call, stored, version)
+    response.generation = generation()
+    logger.info("a response is continued after the death of its process")
+    return response.rest(translator, logged.parts)
+
+
+async def _interrupted(stored: StoredChat, logged: LoggedResponse) -> AsyncGenerator[bytes, None]:
     """Store what the log has of a response whose process has died, and yield its last parts."""
-    parts: list[Part] = [json.loads(event) for event in lost.events]
-    has_ended = bool(parts) and parts[-1]["type"] in LAST_PARTS
-    last = [] if has_ended else [*ends_of_texts(parts), LOST, ENDINGS["lost"]]
-    await stored.recover([*parts, *last])
+    has_ended = bool(logged.parts) and logged.parts[-1]["type"] in LAST_PARTS
+    last = [] if has_ended else [*ends_of_texts(logged.parts), LOST, ENDINGS["lost"]]
+    await stored.recover([*logged.parts, *last], logged.question_id)
     for part in last:
         yield encode(part)
 
@@ -494,24 +654,30 @@ async def _recover(request: Request, log: StreamLog, chat: str, stored: StoredCh
             return
     except StreamUnknown:
         return
-    found = _resumed(request, log, stream, stored, options)
-    async with aclosing(found.pages()) as pages:
+    opened = _resumed(request, log, stream, stored, options)
+    async with aclosing(opened.pages()) as pages:
         async for page in pages:
             if page.evicted:
                 break
-    if found.generation is not None:
-        await found.generation.ended()
+    if opened.generation is not None:
+        await opened.generation.ended()
 
 
 async def _stop(log: StreamLog, stream: str) -> bool:
     """Stop a stream, and wait for its end. Return False if it has ended by itself."""
     with suppress(StreamUnknown):
         await log.stop(stream)
+    return await _outcome(log, stream) == "stopped"
+
+
+async def _outcome(log: StreamLog, stream: str) -> Outcome | None:
+    """Wait for the end of a stream. None: the log does not know it any more."""
+    with suppress(StreamUnknown):
         async with aclosing(log.follow(stream, NEWEST)) as pages:
             async for page in pages:
                 if page.outcome is not None:
-                    return page.outcome == "stopped"
-    return False
+                    return page.outcome
+    return None
 
 
 def _named_stream(body: bytes) -> str | None:
@@ -545,7 +711,9 @@ async def _frames(stream: OpenStream) -> AsyncGenerator[bytes, None]:
                 continue
             frames = []
             for event in () if page.evicted else page.events:
-                data = event.partition(b"\n")[2]
+                kind, _, data = event.partition(b"\n")
+                if kind == REQUEST.encode():
+                    continue
                 frames.append(b"data: " + data + b"\n\n")
                 if b'-delta"' not in data[:32]:
                     part = json.loads(data)

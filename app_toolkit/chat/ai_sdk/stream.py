@@ -5,19 +5,27 @@ versions of the AI SDK from 5 on know.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Never
 
 from fastapi.encoders import jsonable_encoder
 
 from app_toolkit.chat.protocol import (
+    ApprovalRequest,
     ChatEvent,
+    DataEvent,
+    DocumentEvent,
     ErrorEvent,
+    FileEvent,
     FinishEvent,
     FinishReason,
+    OptionalEvent,
     ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
     TextEvent,
+    ToolCall,
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
@@ -25,12 +33,18 @@ from app_toolkit.chat.protocol import (
 
 Part = dict[str, Any]
 
+EXPRESSED: frozenset[type[OptionalEvent]] = frozenset({SourceEvent, DocumentEvent, FileEvent, DataEvent, StatusEvent})
+"""The types of events that become parts in every version of the AI SDK."""
+
 FINISH_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool-calls",
     "content_filter": "content-filter",
 }
+
+APPROVALS_SINCE = 6
+"""The version of the AI SDK from which on every release knows approvals of tools."""
 
 FINISH_REASON_SINCE = 6
 """The version of the AI SDK from which on every release knows `finishReason`."""
@@ -92,9 +106,15 @@ class MessageParts:
         self._texts = 0
         self._calls: dict[int, PartialCall] = {}
         """The calls of this step by their index."""
+        self._denied: tuple[str, ...] = ()
         self._unanswered: set[str] = set()
         self._has_results = False
         self._usage: UsageEvent | None = None
+
+    def deny(self, calls: Iterable[str]) -> None:
+        """Tell the client first that these calls of the message that is continued are not run. They are ids."""
+        if self._version >= APPROVALS_SINCE:
+            self._denied = tuple(calls)
 
     def translate(self, event: ChatEvent) -> list[Part]:
         """Return the parts of the next event, which `EventChecker` has checked."""
@@ -113,6 +133,12 @@ class MessageParts:
                 return self.fail(message)
             case FinishEvent(reason):
                 return self._finish(reason)
+            case SourceEvent() | DocumentEvent() | StatusEvent() | DataEvent(transient=True):
+                return [*self._start(), optional_part(event)]  # the text that the model writes goes on
+            case FileEvent() | DataEvent():
+                return [*self._start(), *self._close(), optional_part(event)]
+            case ApprovalRequest(call):
+                return [*self._start(), *self._close(), *self._next_step(), *approval_parts(call)]
         return []
 
     def _finish(self, reason: FinishReason) -> list[Part]:
@@ -137,7 +163,8 @@ class MessageParts:
         if self._started:
             return []
         self._started = True
-        return [{"type": "start", "messageId": self._message_id}, {"type": "start-step"}]
+        denied = [{"type": "tool-output-denied", "toolCallId": id} for id in self._denied]
+        return [{"type": "start", "messageId": self._message_id}, {"type": "start-step"}, *denied]
 
     def _close(self) -> list[Part]:
         """End the part that the model writes."""
@@ -214,6 +241,42 @@ class MessageParts:
             text = event.result if isinstance(event.result, str) else json.dumps(event.result, default=jsonable_encoder)
             return [*parts, call.part("tool-output-error", errorText=text)]
         return [*parts, call.part("tool-output-available", output=event.result)]
+
+
+def expressed(version: int) -> frozenset[type[OptionalEvent]]:
+    """Return the types of events that become parts for clients of this version of the AI SDK."""
+    return EXPRESSED | {ApprovalRequest} if version >= APPROVALS_SINCE else EXPRESSED
+
+
+def approval_parts(call: ToolCall) -> list[Part]:
+    """Return the parts that ask the user for an approval. The id of the call is also the id of the approval."""
+    partial_call = PartialCall(call.id, call.name, executed=True)
+    return [
+        partial_call.part("tool-input-start", toolName=call.name),
+        partial_call.part("tool-input-available", toolName=call.name, input=json.loads(call.arguments)),
+        {"type": "tool-approval-request", "approvalId": call.id, "toolCallId": call.id},
+    ]
+
+
+def optional_part(event: SourceEvent | DocumentEvent | FileEvent | DataEvent | StatusEvent) -> Part:
+    """Return the part of an event that is a part by itself."""
+    match event:
+        case SourceEvent():
+            return _without_empty({"type": "source-url", "sourceId": event.id, "url": event.url}, title=event.title)
+        case DocumentEvent():
+            document = {"type": "source-document", "sourceId": event.id, "mediaType": event.media_type}
+            return _without_empty({**document, "title": event.title}, filename=event.name)
+        case FileEvent():
+            return {"type": "file", "url": event.url, "mediaType": event.media_type}
+        case DataEvent():
+            part = {"type": f"data-{event.name}", "data": event.data}
+            return _without_empty(part, id=event.id, transient=event.transient)
+        case StatusEvent(text):
+            return {"type": "data-status", "data": {"text": text}, "transient": True}
+
+
+def _without_empty(part: Part, **fields: str | bool) -> Part:
+    return part | {name: value for name, value in fields.items() if value}
 
 
 def usage_document(usage: UsageEvent) -> dict[str, int]:

@@ -2,17 +2,18 @@
 
 import logging
 import math
+import os
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
+from app_toolkit import ChatError, ConfigError, Deployment
+from app_toolkit.chat.files import FileStore
 from app_toolkit.chat.openai.compatible_wire import ChunkReader, completion_body
 from app_toolkit.chat.protocol import ChatEvent, ChatRequest, ErrorEvent
-from app_toolkit.config.settings import read_variables
-from app_toolkit.deployment import Deployment
-from app_toolkit.errors import ChatError, ConfigError
 
 if TYPE_CHECKING:
     import httpx2
@@ -72,7 +73,9 @@ class OpenAICompatible(
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
         forwarded_fields: Collection[str] = FORWARDED_FIELDS,
         reasoning_field: str | None = None,
+        continue_fields: Mapping[str, Any] | None = None,
         extra_body: Mapping[str, Any] | None = None,
+        files: FileStore | None = None,
     ) -> None:
         """Create a client of the server. It connects with the first request.
 
@@ -90,9 +93,14 @@ class OpenAICompatible(
                 Default: `max_tokens`.
             reasoning_field: Field of an earlier message of the model with its reasoning, such as `reasoning_content`.
                 Default: None, the reasoning of earlier messages is not sent, because many servers refuse it.
+            continue_fields: Fields of a request whose last message is the beginning of the response, which the server
+                continues: for vLLM `{"continue_final_message": True, "add_generation_prompt": False}`, and `{}` for a
+                server that always does this. Default: None, the server cannot continue a response.
             forwarded_fields: Fields of the client's request that are sent to the server unchanged, although
                 `ChatRequest` does not have them. Default: those that OpenAI's API has.
             extra_body: Fields that each request has. They override all others. Default: none.
+            files: The files of the routers. The server gets the content of those that messages name, because it cannot
+                read them. Default: none.
 
         Raises:
             ConfigError: A value is out of bounds, the API key is missing, or the package openai is not installed.
@@ -111,7 +119,9 @@ class OpenAICompatible(
         self._max_tokens_field = max_tokens_field
         self._forwarded_fields = frozenset(forwarded_fields)
         self._reasoning_field = reasoning_field
+        self._continue_fields = continue_fields
         self._extra_body = dict(extra_body or {})
+        self._files = files
         api_key = _api_key(api_key_env, api_key_file)
         self._unsent_headers = UNSENT_HEADERS if api_key else (*UNSENT_HEADERS, "Authorization")
         self._client = _client(self._base_url, api_key, timeouts, max_connections, max_retries)
@@ -129,11 +139,12 @@ class OpenAICompatible(
                 first event, an `ErrorEvent` ends the response instead.
         """
         body = completion_body(
-            request,
+            await self._with_contents(request),
             model=self._model,
             max_tokens_field=self._max_tokens_field,
             forwarded_fields=self._forwarded_fields,
             reasoning_field=self._reasoning_field,
+            continue_fields=self._continue_fields,
             extra_body=self._extra_body,
         )
         began = False
@@ -146,6 +157,18 @@ class OpenAICompatible(
             if not began:
                 raise
             yield ErrorEvent(error.message, error.code or "upstream_error")
+
+    async def _with_contents(self, request: ChatRequest) -> ChatRequest:
+        """Return a request that has the content of the files that it names. Raises `ChatError`."""
+        if not any(attachment.file_id for message in request.messages for attachment in message.attachments):
+            return request
+        if self._files is None:
+            raise self._upstream_error("cannot read the files of messages: OpenAICompatible has no files", 501)
+        messages = []
+        for message in request.messages:
+            attachments = [await self._files.inline(attachment) for attachment in message.attachments]
+            messages.append(replace(message, attachments=tuple(attachments)))
+        return replace(request, messages=tuple(messages))
 
     async def _events(self, body: dict[str, Any]) -> AsyncGenerator[ChatEvent, None]:
         """Yield the events of one completion. Raises `ChatError`."""
@@ -248,7 +271,7 @@ def _api_key(variable: str | None, file: str | None) -> str | None:
     if variable is not None and file is not None:
         raise ConfigError("OpenAICompatible: give api_key_env or api_key_file, not both")
     if variable is not None:
-        key = read_variables([variable]).get(variable, "").strip()
+        key = os.environ.get(variable, "").strip()
         if not key:
             raise ConfigError(f"OpenAICompatible: the environment variable {variable}, for the API key, is not set")
         return key

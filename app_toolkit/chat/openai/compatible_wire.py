@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from app_toolkit import ChatError
 from app_toolkit.chat.protocol import (
     Attachment,
     ChatEvent,
@@ -11,6 +12,7 @@ from app_toolkit.chat.protocol import (
     FinishEvent,
     FinishReason,
     ReasoningEvent,
+    SourceEvent,
     TextEvent,
     Tool,
     ToolCallEvent,
@@ -36,6 +38,7 @@ def completion_body(
     max_tokens_field: str = "max_tokens",
     forwarded_fields: Collection[str] = (),
     reasoning_field: str | None = None,
+    continue_fields: Mapping[str, Any] | None = None,
     extra_body: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the body of a request for a streamed chat completion.
@@ -46,16 +49,27 @@ def completion_body(
         max_tokens_field: Name of the field for `ChatRequest.max_tokens`. Default: `max_tokens`.
         forwarded_fields: Names in `ChatRequest.extra` that are copied. Default: none.
         reasoning_field: Field for the reasoning of earlier messages. Default: none, it is left out.
+        continue_fields: Fields with which the server continues the last message. Default: none, it cannot.
         extra_body: Fields that override all others. Default: none.
+
+    Raises:
+        ChatError: The server cannot continue a response, although it has to.
     """
+    messages = [_message(message, reasoning_field) for message in request.messages]
+    begun = request.continue_from
+    if begun is not None and begun.text:  # reasoning alone begins again, because servers do not continue it
+        if continue_fields is None:
+            raise ChatError("this model cannot continue a response", code="continue_not_supported")
+        messages.append(_message(begun, reasoning_field))
+        extra_body = {**continue_fields, **(extra_body or {})}
     body: dict[str, Any] = {
         "model": model or request.model,
-        "messages": [_message(each, reasoning_field) for each in request.messages],
+        "messages": messages,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     options = {
-        "tools": [_tool(each) for each in request.tools] or None,
+        "tools": [_tool(tool) for tool in request.tools] or None,
         "tool_choice": _tool_choice(request.tool_choice),
         max_tokens_field: request.max_tokens,
         "temperature": request.temperature,
@@ -77,8 +91,8 @@ def _message(message: ChatMessage, reasoning_field: str | None) -> dict[str, Any
         document[reasoning_field] = message.reasoning
     if message.tool_calls:
         document["tool_calls"] = [
-            {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
-            for each in message.tool_calls
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
         ]
         document["content"] = document["content"] or None
     if message.tool_call_id is not None:
@@ -90,7 +104,7 @@ def _content(message: ChatMessage) -> Any:
     if not message.attachments:
         return message.text
     text = [{"type": "text", "text": message.text}] if message.text else []
-    return [*text, *(_part(each) for each in message.attachments)]
+    return [*text, *(_part(attachment) for attachment in message.attachments)]
 
 
 def _part(attachment: Attachment) -> dict[str, Any]:
@@ -113,6 +127,14 @@ def _tool_choice(choice: str | None) -> Any:
     if choice is None or choice in ("auto", "none", "required"):
         return choice
     return {"type": "function", "function": {"name": choice}}
+
+
+def _sources(annotations: Any) -> Iterator[SourceEvent]:
+    """Yield the pages that a delta cites. The SDK has no field for them."""
+    for annotation in annotations if isinstance(annotations, list) else ():
+        cited = annotation.get("url_citation") if isinstance(annotation, dict) else None
+        if isinstance(cited, dict) and isinstance(url := cited.get("url"), str) and url:
+            yield SourceEvent(url, str(cited.get("title") or ""))
 
 
 class ChunkReader:
@@ -142,6 +164,7 @@ class ChunkReader:
             for text in (delta.content, getattr(delta, "refusal", None)):
                 if text and isinstance(text, str):
                     yield TextEvent(text)
+            yield from _sources(getattr(delta, "annotations", None))
             for call in delta.tool_calls or ():
                 yield self._call(call)
 

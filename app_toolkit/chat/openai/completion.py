@@ -9,23 +9,32 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from starlette.types import Receive, Scope, Send
+
 from app_toolkit.chat.catalog import CheckedModel
 from app_toolkit.chat.events import with_known_runners
-from app_toolkit.chat.openai.errors import ModelFailed, error_of
-from app_toolkit.chat.openai.stream import DONE, ClientGone, EventWriter, data, together
+from app_toolkit.chat.failures import ModelFailed, failure_of
+from app_toolkit.chat.live_response import ClientGone, EventWriter, data, together
+from app_toolkit.chat.openai.errors import error_document, error_response
 from app_toolkit.chat.protocol import (
     ChatEvent,
     ChatRequest,
     ErrorEvent,
     FinishEvent,
     FinishReason,
+    OptionalEvent,
     ReasoningEvent,
+    SourceEvent,
     TextEvent,
     ToolCallEvent,
     UsageEvent,
     closing,
 )
-from app_toolkit.types import Receive, Scope, Send
+
+DONE = b"data: [DONE]\n\n"
+
+EXPRESSED: frozenset[type[OptionalEvent]] = frozenset({SourceEvent})
+"""The types of events that become deltas of a chat completion. Text completions have none."""
 
 Delta = dict[str, Any]
 Emit = Callable[[int, Delta, FinishReason | None], Awaitable[None]]
@@ -46,6 +55,8 @@ class Choice:
         self._begun = False
         self._calls: dict[int, int] = {}
         """The indices of the calls for the client, by those of the events."""
+        self._length = 0
+        """The characters of the text so far."""
 
     async def run(self, model: CheckedModel) -> None:
         """Run the model to its end. It is closed if this is cancelled. Raises what the model raises."""
@@ -61,13 +72,22 @@ class Choice:
             case ErrorEvent():
                 raise ModelFailed(event.message, event.code)
             case TextEvent():
+                self._length += len(event.text)
                 await self._add({"content": event.text})
+            case SourceEvent():
+                await self._add({"annotations": [self._citation(event)]})
             case ReasoningEvent():
                 await self._add({"reasoning_content": event.text})
             case ToolCallEvent(executed=False):
                 await self._add({"tool_calls": [self._call(event)]})
             case FinishEvent():
                 await self._add({}, event.reason)
+
+    def _citation(self, event: SourceEvent) -> dict[str, Any]:
+        """Return a source as a citation at the end of the text so far."""
+        at = self._length
+        citation = {"start_index": at, "end_index": at, "title": event.title or event.url, "url": event.url}
+        return {"type": "url_citation", "url_citation": citation}
 
     def _call(self, event: ToolCallEvent) -> dict[str, Any]:
         index = self._calls.setdefault(event.index, len(self._calls))
@@ -113,7 +133,7 @@ class Completion:
             wholes[number].add(delta, reason)
 
         usage = await self._run(emit)
-        return {**self._head(self.kind), "choices": [each.document() for each in wholes], "usage": usage}
+        return {**self._head(self.kind), "choices": [whole.document() for whole in wholes], "usage": usage}
 
     async def send_stream(self, include_usage: bool, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response as a stream of chunks. An exception before the first chunk is a response with its status.
@@ -139,30 +159,30 @@ class Completion:
             except ClientGone:
                 raise
             except Exception as failed:
-                error = error_of(failed)
+                failure = failure_of(failed)
                 if writer.started:
-                    await writer.end(data(error.document))
+                    await writer.end(data(error_document(failure)))
                 else:
-                    await error.response()(scope, receive, send)
+                    await error_response(failure)(scope, receive, send)
 
     async def _run(self, emit: Emit) -> dict[str, Any]:
         """Run all choices and return their usage."""
         choices = [Choice(number, request, emit) for number, request in enumerate(self._requests)]
-        await together([partial(each.run, self._model) for each in choices])
+        await together([partial(choice.run, self._model) for choice in choices])
         # The choices of one prompt follow each other, from number 0 on.
         prompts: list[int] = []
-        for request, each in zip(self._requests, choices, strict=True):
+        for request, choice in zip(self._requests, choices, strict=True):
             if request.choice == 0:
                 prompts.append(0)
-            prompts[-1] = max(prompts[-1], each.usage.input_tokens)
+            prompts[-1] = max(prompts[-1], choice.usage.input_tokens)
         prompt = sum(prompts)
-        output = sum(each.usage.output_tokens for each in choices)
+        output = sum(choice.usage.output_tokens for choice in choices)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": max(each.usage.cached_tokens for each in choices)},
-            "completion_tokens_details": {"reasoning_tokens": sum(each.usage.reasoning_tokens for each in choices)},
+            "prompt_tokens_details": {"cached_tokens": max(choice.usage.cached_tokens for choice in choices)},
+            "completion_tokens_details": {"reasoning_tokens": sum(choice.usage.reasoning_tokens for choice in choices)},
         }
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -188,7 +208,7 @@ class TextCompletion(Completion):
             echo: Whether each choice begins with its prompt.
         """
         super().__init__(model, requests[0], choices)
-        self._requests = [replace(each, choice=number) for each in requests for number in range(choices)]
+        self._requests = [replace(request, choice=number) for request in requests for number in range(choices)]
         self._echo = echo
 
     def whole(self, number: int) -> "WholeMessage":
@@ -217,6 +237,7 @@ class WholeMessage:
         self._reason: FinishReason | None = None
         self._texts: list[str] = []
         self._reasoning: list[str] = []
+        self._annotations: list[dict[str, Any]] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._arguments: dict[int, list[str]] = {}
 
@@ -226,6 +247,7 @@ class WholeMessage:
             self._texts.append(delta["content"])
         if "reasoning_content" in delta:
             self._reasoning.append(delta["reasoning_content"])
+        self._annotations += delta.get("annotations", ())
         for call in delta.get("tool_calls", ()):
             index = call["index"]
             self._calls.setdefault(index, call)
@@ -241,6 +263,8 @@ class WholeMessage:
         }
         if self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)
+        if self._annotations:
+            message["annotations"] = self._annotations
         if self._calls:
             message["tool_calls"] = [
                 {

@@ -2,25 +2,23 @@
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from app_toolkit.chat.failures import InvalidParameter, missing
+from app_toolkit.chat.offered_tools import chosen_tools, named_function, note_ignored
+from app_toolkit.chat.openai.response_stream import APPROVAL, SERVER_LABEL
 from app_toolkit.chat.openai.wire import (
-    InvalidParameter,
     OpenAIFile,
     OpenAIObject,
-    chosen_tools,
     file_attachment,
     free_text_arguments,
     media_type_of,
-    missing,
-    named_function,
-    note_ignored,
 )
-from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, Role, Tool, ToolCall
+from app_toolkit.chat.protocol import DENIED, Attachment, ChatMessage, ChatRequest, Role, Tool, ToolCall
 
 LISTED_PARTS: dict[str, dict[str, Any]] = {
     "output_text": {"annotations": [], "logprobs": []},
@@ -31,7 +29,7 @@ LISTED_PARTS: dict[str, dict[str, Any]] = {
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 """The limits of `metadata`, as with OpenAI: entries, and characters of a key and of a value."""
 
-IGNORED_ITEMS = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response"})
+IGNORED_ITEMS = frozenset({"mcp_list_tools"})
 """The types of items that mean nothing to a chat model, besides calls that another server has run itself."""
 
 LOGPROBS = "message.output_text.logprobs"
@@ -46,8 +44,9 @@ class ResponsePart(OpenAIObject):
     image_url: str | None = None
     file_data: str | None = None
     file_url: str | None = None
-    file_id: str | None = Field(default=None, description="Not supported.")
+    file_id: str | None = Field(default=None, description="A file of `/files`.")
     filename: str | None = None
+    annotations: list[dict[str, Any]] | None = Field(default=None, description="The citations in an `output_text`.")
 
 
 OUTPUT: TypeAdapter[str | list[ResponsePart]] = TypeAdapter(str | list[ResponsePart])
@@ -67,7 +66,12 @@ class ResponseItem(BaseModel):
     name: str | None = None
     arguments: Any = Field(default=None, description="Of a `function_call`: a JSON document.")
     output: Any = Field(default=None, description="Of a `function_call_output`: a text, or parts.")
+    is_error: bool | None = Field(default=None, description="Of a `function_call_output`: whether the call has failed.")
     summary: list[ResponsePart] | None = None
+    server_label: str | None = Field(default=None, description="Of an `mcp_approval_request`.")
+    approval_request_id: str | None = Field(default=None, description="Of an `mcp_approval_response`, or `mcp_call`.")
+    approve: bool | None = Field(default=None, description="Of an `mcp_approval_response`.")
+    reason: str | None = Field(default=None, description="Of an `mcp_approval_response`.")
 
 
 class ResponseTool(BaseModel):
@@ -107,6 +111,12 @@ class ResponseReasoning(BaseModel):
     effort: str | None = None
 
 
+class ResponseConversation(OpenAIObject):
+    """The conversation whose items come before the input, and to which the input and the output are added."""
+
+    id: str
+
+
 class ResponseRequest(BaseModel):
     """A request of `POST /responses`. Fields that are not listed reach the model as `ChatRequest.extra`."""
 
@@ -129,7 +139,7 @@ class ResponseRequest(BaseModel):
     top_p: float | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
-    conversation: Any = Field(default=None, description="Not supported.")
+    conversation: str | ResponseConversation | None = None
     prompt: Any = Field(default=None, description="Not supported.")
     include: list[str] | None = Field(default=None, description="Ignored.")
     stream_options: dict[str, Any] | None = Field(default=None, description="Ignored.")
@@ -140,13 +150,19 @@ class ResponseRequest(BaseModel):
         """Whether the response is kept and outlives its client."""
         return self.store is not False
 
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the response belongs to; None: there is none."""
+        return self.conversation.id if isinstance(self.conversation, ResponseConversation) else self.conversation
+
     def check(self) -> None:
         """Raise `InvalidParameter` for fields that exclude each other or have no meaning here."""
         if self.background and not self.stored:
             raise InvalidParameter("a response in the background must be stored: set store to true", "background")
-        for name in ("conversation", "prompt"):
-            if getattr(self, name) is not None:
-                raise InvalidParameter(f"{name} is not supported; send the messages as input", name)
+        if self.prompt is not None:
+            raise InvalidParameter("prompt is not supported; send the messages as input", "prompt")
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise InvalidParameter("a response continues a conversation or another response, not both", "conversation")
         for name in ("stop", "logprobs", "top_logprobs"):
             if (self.model_extra or {}).get(name):
                 raise InvalidParameter(f"{name} is not supported by this route", name)
@@ -154,18 +170,7 @@ class ResponseRequest(BaseModel):
             raise InvalidParameter(
                 f"{LOGPROBS} is not supported: chat models do not tell the probabilities of tokens", "include"
             )
-        metadata = self.metadata or {}
-        if len(metadata) > MAX_METADATA:
-            raise InvalidParameter(
-                f"metadata has {len(metadata)} entries: it must have at most {MAX_METADATA}", "metadata"
-            )
-        for key, value in metadata.items():
-            if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
-                raise InvalidParameter(
-                    f"metadata has a key of {len(key)} characters with a value of {len(value)}: they must have at most "
-                    f"{MAX_METADATA_KEY} and {MAX_METADATA_VALUE}",
-                    "metadata",
-                )
+        check_metadata(self.metadata or {})
 
 
 class InputTokensRequest(ResponseRequest):
@@ -173,6 +178,19 @@ class InputTokensRequest(ResponseRequest):
 
     model: str = ""
     input: str | list[ResponseItem] = []
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise `InvalidParameter` if metadata are over a limit."""
+    if len(metadata) > MAX_METADATA:
+        raise InvalidParameter(f"metadata has {len(metadata)} entries: it must have at most {MAX_METADATA}", "metadata")
+    for key, value in metadata.items():
+        if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
+            raise InvalidParameter(
+                f"metadata has a key of {len(key)} characters with a value of {len(value)}: they must have at most "
+                f"{MAX_METADATA_KEY} and {MAX_METADATA_VALUE}",
+                "metadata",
+            )
 
 
 def input_items(body: ResponseRequest) -> list[ResponseItem]:
@@ -190,15 +208,15 @@ def identified(item: ResponseItem) -> ResponseItem:
 
 def listed(item: ResponseItem) -> dict[str, Any]:
     """Return an item of the input as clients list it."""
-    found = item.model_dump(exclude_none=True)
+    document = item.model_dump(exclude_none=True)
     if item.type in (None, "message"):
         kind = "output_text" if item.role == "assistant" else "input_text"
-        parts = [{"type": kind, "text": item.content}] if isinstance(item.content, str) else found.get("content", [])
+        parts = [{"type": kind, "text": item.content}] if isinstance(item.content, str) else document.get("content", [])
         content = [{**LISTED_PARTS.get(part["type"], {}), **part} for part in parts]
-        return {**found, "type": "message", "status": "completed", "content": content}
+        return {**document, "type": "message", "status": "completed", "content": content}
     if item.type == "reasoning":
-        return {"summary": [], **found}
-    return {"status": "completed", **found}
+        return {"summary": [], **document}
+    return {"status": "completed", **document}
 
 
 def page_of(items: Sequence[ResponseItem], limit: int, order: Literal["asc", "desc"], after: str | None) -> "ItemPage":
@@ -218,12 +236,12 @@ def page_of(items: Sequence[ResponseItem], limit: int, order: Literal["asc", "de
     if after is not None:
         first = next((number for number, item in enumerate(ordered, 1) if item.id == after), -1)
         if first < 0:
-            raise InvalidParameter(f"the response has no input item {after!r}", "after")
-    found = ordered[first : first + limit]
+            raise InvalidParameter(f"the list has no item {after!r}", "after")
+    page = ordered[first : first + limit]
     return ItemPage(
-        data=[listed(item) for item in found],
-        first_id=found[0].id if found else None,
-        last_id=found[-1].id if found else None,
+        data=[listed(item) for item in page],
+        first_id=page[0].id if page else None,
+        last_id=page[-1].id if page else None,
         has_more=first + limit < len(ordered),
     )
 
@@ -240,7 +258,8 @@ def response_chat_request(body: ResponseRequest, earlier: Sequence[ResponseItem]
     """
     tools, tool_choice = _tools(body)
     instructions = [ChatMessage("system", body.instructions)] if body.instructions else []
-    messages = chat_messages([*earlier, *input_items(body)], first=-len(earlier))
+    items = [*earlier, *input_items(body)]
+    messages = chat_messages(items, first=-len(earlier))
     if not messages:
         raise InvalidParameter("input has no message", "input")
     return ChatRequest(
@@ -254,10 +273,39 @@ def response_chat_request(body: ResponseRequest, earlier: Sequence[ResponseItem]
         response_format=_response_format(body.text),
         user=body.user,
         extra=_extra(body) or None,
+        approved_calls=approved_calls(items),
     )
 
 
-def chat_messages(items: Iterable[ResponseItem], first: int = 0) -> list[ChatMessage]:
+def approved_calls(items: Sequence[ResponseItem]) -> tuple[ToolCall, ...]:
+    """Return the calls of requests for an approval that the user has approved, and that have no result."""
+    asked = _approval_requests(items)
+    answered = {item.approval_request_id for item in items if item.type == "mcp_call" and _own_result(item) is not None}
+    approved = {
+        item.approval_request_id
+        for item in items
+        if item.type == "mcp_approval_response" and item.approve and item.approval_request_id not in answered
+    }
+    return tuple(call for id, call in asked.items() if id in approved and call is not None)
+
+
+def asked_calls(items: Iterable[ResponseItem]) -> set[str]:
+    """Return the ids of the calls that need an approval."""
+    return {call.id for call in _approval_requests(items).values() if call is not None}
+
+
+def _approval_requests(items: Iterable[ResponseItem]) -> dict[str | None, ToolCall | None]:
+    """Return the calls that need an approval, by the ids of their requests. None: it is of another server."""
+    return {
+        item.id: ToolCall(item.id.removeprefix(APPROVAL), item.name, _text_of(item.arguments or "{}"))
+        if item.id and item.name and item.server_label == SERVER_LABEL
+        else None
+        for item in items
+        if item.type == "mcp_approval_request"
+    }
+
+
+def chat_messages(items: Sequence[ResponseItem], first: int = 0) -> list[ChatMessage]:
     """Return items as messages of a conversation. Calls of tools belong to the message of the assistant before them.
 
     Calls that another server has run itself, such as `web_search_call`, are left out.
@@ -271,6 +319,7 @@ def chat_messages(items: Iterable[ResponseItem], first: int = 0) -> list[ChatMes
     """
     messages: list[ChatMessage] = []
     reasoning: list[str] = []
+    asked = _approval_requests(items)
     for number, item in enumerate(items, first):
         param = f"input[{number}]"
         match item.type or "message":
@@ -284,9 +333,28 @@ def chat_messages(items: Iterable[ResponseItem], first: int = 0) -> list[ChatMes
                 note_ignored("items", "mcp_call")
                 continue
             case "mcp_call" if (result := _own_result(item)) is not None:
-                own = item.model_copy(update={"call_id": item.call_id or item.id or f"call_{uuid.uuid4().hex}"})
-                _add_call(messages, own, param)
-                messages.append(ChatMessage("tool", result, tool_call_id=own.call_id))
+                approved_id = (item.approval_request_id or "").removeprefix(APPROVAL)
+                id = item.call_id or approved_id or item.id or f"call_{uuid.uuid4().hex}"
+                renamed = item.model_copy(update={"call_id": id})
+                _add_call(messages, renamed, param)
+                has_failed = item.output is None
+                messages.append(ChatMessage("tool", result, tool_call_id=renamed.call_id, is_error=has_failed))
+            case "mcp_approval_request":
+                if asked[item.id] is None:
+                    note_ignored("items", "mcp_approval_request")
+                continue
+            case "mcp_approval_response":
+                if item.approval_request_id not in asked:
+                    raise InvalidParameter(
+                        f"{param} answers {item.approval_request_id!r}, which is no mcp_approval_request before it",
+                        f"{param}.approval_request_id",
+                    )
+                call = asked[item.approval_request_id]
+                if call is None or item.approve:
+                    continue  # the model gets the approved calls by themselves
+                denied = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+                _add_call(messages, item.model_copy(update=denied), param)
+                messages.append(ChatMessage("tool", item.reason or DENIED, tool_call_id=call.id))
             case "reasoning":
                 reasoning += [part.text for part in _reasoning(item) if part.text]
                 continue
@@ -367,15 +435,15 @@ def _result(item: ResponseItem, param: str) -> ChatMessage:
         if is_of_function:
             raise InvalidParameter("output must be a text or a list of parts", f"{param}.output") from None
         text, attachments = _text_of(item.output), ()
-    return ChatMessage("tool", text, tool_call_id=item.call_id, attachments=attachments)
+    return ChatMessage("tool", text, tool_call_id=item.call_id, attachments=attachments, is_error=bool(item.is_error))
 
 
 def _content(content: str | list[ResponsePart], param: str) -> tuple[str, tuple[Attachment, ...]]:
     if isinstance(content, str):
         return content, ()
-    found = [_part(part, f"{param}[{number}]") for number, part in enumerate(content)]
-    texts = [each for each in found if isinstance(each, str)]
-    return "\n".join(texts), tuple(each for each in found if isinstance(each, Attachment))
+    parts = [_part(part, f"{param}[{number}]") for number, part in enumerate(content)]
+    texts = [part for part in parts if isinstance(part, str)]
+    return "\n".join(texts), tuple(part for part in parts if isinstance(part, Attachment))
 
 
 def _part(part: ResponsePart, param: str) -> str | Attachment:
@@ -385,7 +453,7 @@ def _part(part: ResponsePart, param: str) -> str | Attachment:
         case "refusal" if part.refusal is not None:
             return part.refusal
         case "input_image" | "input_file" if part.file_id is not None:
-            raise InvalidParameter("file_id is not supported: this server keeps no files", f"{param}.file_id")
+            return file_attachment(OpenAIFile(file_id=part.file_id, filename=part.filename), param)
         case "input_image" if part.image_url is not None:
             return Attachment(media_type_of(part.image_url, "image/*"), part.image_url)
         case "input_file":
@@ -413,7 +481,7 @@ def _tools(body: ResponseRequest) -> tuple[tuple[Tool, ...], str | None]:
                 raise missing("tool_choice.name")
             return chosen_tools(tools, named_function(choice.name, tools))
         case "allowed_tools":
-            allowed = {name for each in choice.tools or () if isinstance(name := each.get("name"), str)}
+            allowed = {name for tool in choice.tools or () if isinstance(name := tool.get("name"), str)}
             return chosen_tools(tools, choice.mode, allowed)
     note_ignored("choices of tools", choice.type)
     return chosen_tools(tools, "auto" if tools else None)
@@ -453,6 +521,7 @@ def response_head(body: ResponseRequest, id: str, created_at: int) -> dict[str, 
         "created_at": created_at,
         "status": "queued" if body.background else "in_progress",
         "background": bool(body.background),
+        "conversation": None if body.conversation is None else {"id": body.conversation_id},
         "completed_at": None,
         "error": None,
         "incomplete_details": None,

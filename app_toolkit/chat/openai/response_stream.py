@@ -1,28 +1,37 @@
 """The events of OpenAI's Responses API: those that a model causes, and the response that they make up."""
 
 import json
-import uuid
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from app_toolkit.chat.protocol import (
     INTERRUPTED,
+    ApprovalRequest,
     ChatEvent,
+    DocumentEvent,
     FinishEvent,
     FinishReason,
+    OptionalEvent,
     ReasoningEvent,
+    SourceEvent,
     TextEvent,
+    ToolCall,
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
 )
-from app_toolkit.core.stream_log import Outcome
+from app_toolkit.streaming import Outcome
 
 WireEvent = dict[str, Any]
 """An event as a client receives it, with its `type` and its `sequence_number`, from 0 on."""
 
 Document = dict[str, Any]
 """A response, or an item of its output."""
+
+EXPRESSED: frozenset[type[OptionalEvent]] = frozenset({SourceEvent, DocumentEvent, ApprovalRequest})
+"""The types of optional events that are expressed: as annotations of a message, and as an item."""
 
 FINAL = frozenset({"completed", "incomplete", "cancelled", "failed"})
 """The statuses of a response that has ended."""
@@ -35,17 +44,28 @@ LOST = {"code": "server_error", "message": INTERRUPTED}
 
 DELTAS = {
     "message": "response.output_text.delta",
-    "reasoning": "response.reasoning_text.delta",
+    "reasoning": "response.reasoning_summary_text.delta",
     "function_call": "response.function_call_arguments.delta",
     "mcp_call": "response.mcp_call_arguments.delta",
 }
-"""The events that add to an item, by the type of the item."""
+"""The events that add to an item, by the type of the item.
+
+Reasoning is a summary, as OpenAI's models send it: most clients read no other reasoning.
+"""
+
+PARTS = {"message": ("content", "response.content_part"), "reasoning": ("summary", "response.reasoning_summary_part")}
+"""The field of an item that has its text, and the beginning of the events about it, by the type of the item."""
+
+ANNOTATION = "response.output_text.annotation.added"
 
 CALLS = ("function_call", "mcp_call")
 """The types of the items that are calls of tools: those of the client, and those that the model runs itself."""
 
 SERVER_LABEL = "app_toolkit"
 """The MCP server that clients see as the owner of the tools which the model runs itself."""
+
+APPROVAL = "mcpr_"
+"""The beginning of the id of a request for an approval. The id of the call follows."""
 
 
 @dataclass(slots=True)
@@ -57,6 +77,8 @@ class OutputItem:
     """The item as the last event about it has it. It is not changed, but replaced."""
     pieces: list[str] = field(default_factory=list)
     """The parts of its text, or of the arguments of a call."""
+    annotations: list[Document] = field(default_factory=list)
+    """Of a message: the citations in its text."""
     done: bool = False
 
     @property
@@ -75,18 +97,33 @@ class OutputItem:
             return self.document
         if self.type in CALLS:
             return {**self.document, "arguments": self.text, "status": status}
-        return {**self.document, "content": [content_part(self.type, self.text)], "status": status}
+        name, _ = PARTS[self.type]
+        return {**self.document, name: [text_part(self.type, self.text, self.annotations)], "status": status}
+
+
+ITEM_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "mcp_call": "mcp"}
+"""The beginning of the id of an item, by its type."""
+
+ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_[0-9]+")
+"""The id of an item of a response, which has that of the response."""
 
 
 class ResponseEvents:
     """Translates the events of a chat model to those of one response.
 
-    A call of a tool that the model runs itself is an `mcp_call` with its result. Clients run each `function_call`.
+    A call of a tool that the model runs itself is an `mcp_call` with its result, and one that needs an approval is an
+    `mcp_approval_request` first. Clients run each `function_call`.
     """
 
-    def __init__(self, head: Document) -> None:
-        """`head`: the response before anything is generated."""
+    def __init__(self, head: Document, approved: Iterable[ToolCall] = ()) -> None:
+        """Begin a response.
+
+        Parameters:
+            head: The response before anything is generated.
+            approved: The calls that the user has approved. Default: none.
+        """
         self._head = head
+        self._approved = {call.id: call for call in approved}
         self._items: list[OutputItem] = []
         self._calls: dict[int, OutputItem] = {}
         """The calls of tools, by the `index` of their events."""
@@ -117,6 +154,10 @@ class ResponseEvents:
                 return self._add_text("message", event.text)
             case ReasoningEvent():
                 return self._add_text("reasoning", event.text)
+            case SourceEvent() | DocumentEvent():
+                return self._add_citation(event)
+            case ApprovalRequest(call):
+                return self._add_approval(call)
             case ToolCallEvent():
                 return self._add_call(event)
             case ToolResultEvent():
@@ -160,36 +201,66 @@ class ResponseEvents:
         return {"type": kind, "sequence_number": self._number - 1, **fields}
 
     def _open(self, document: Document) -> tuple[OutputItem, WireEvent]:
-        item = OutputItem(len(self._items), document)
+        """Begin an item. Its id names the response, so that a later request can refer to it, unless it has one."""
+        index = len(self._items)
+        prefix = ITEM_PREFIXES.get(document["type"], "item")
+        document = {"id": f"{prefix}_{self._head['id'].removeprefix('resp_')}_{index}", **document}
+        item = OutputItem(index, document)
         self._items.append(item)
         return item, self._event("response.output_item.added", output_index=item.index, item=document)
 
     def _add_text(self, kind: str, text: str) -> list[WireEvent]:
+        item, events = self._open_text(kind)
+        item.pieces.append(text)
+        delta = self._event(DELTAS[kind], **_where_text(item), delta=text, **_logprobs(kind))
+        return [*events, delta]
+
+    def _add_citation(self, event: SourceEvent | DocumentEvent) -> list[WireEvent]:
+        item, events = self._open_text("message")
+        number, annotation = len(item.annotations), citation(event, sum(map(len, item.pieces)))
+        item.annotations.append(annotation)
+        added = {"annotation_index": number, "annotation": annotation}
+        return [*events, self._event(ANNOTATION, **_where_text(item), **added)]
+
+    def _open_text(self, kind: str) -> tuple[OutputItem, list[WireEvent]]:
+        """Return the last item if it is open and of this type, or else a new one, with the events that begin it."""
         events: list[WireEvent] = []
         item = self._items[-1] if self._items else None
         if item is None or item.done or item.type != kind:
             events += self._close_text()
             item, added = self._open(new_message() if kind == "message" else new_reasoning())
-            part = self._event(
-                "response.content_part.added", **_where(item), content_index=0, part=content_part(kind, "")
-            )
-            events += [added, part]
-        item.pieces.append(text)
-        delta = self._event(DELTAS[kind], **_where(item), content_index=0, delta=text, **_logprobs(kind))
-        return [*events, delta]
+            _, part = PARTS[kind]
+            events += [added, self._event(f"{part}.added", **_where_text(item), part=text_part(kind, ""))]
+        return item, events
 
     def _add_call(self, event: ToolCallEvent) -> list[WireEvent]:
         events: list[WireEvent] = []
         item = self._calls.get(event.index)
         if item is None:
             events += self._close_text()
-            item, added = self._open(new_own_call(event) if event.executed else new_call(event))
+            approval = f"{APPROVAL}{event.id}" if event.id in self._approved else None
+            item, added = self._open(new_own_call(event, approval) if event.executed else new_call(event))
             self._calls[event.index] = item
             events.append(added)
             if event.executed:
                 self._own_calls[event.id] = item
                 events.append(self._event("response.mcp_call.in_progress", **_where(item)))
         return [*events, *self._add_arguments(item, event.arguments)]
+
+    def _add_approval(self, call: ToolCall) -> list[WireEvent]:
+        events = self._close_text()
+        item, added = self._open(
+            {
+                "id": f"{APPROVAL}{call.id}",
+                "type": "mcp_approval_request",
+                "server_label": SERVER_LABEL,
+                "name": call.name,
+                "arguments": call.arguments,
+            }
+        )
+        item.done = True
+        done = self._event("response.output_item.done", output_index=item.index, item=item.document)
+        return [*events, added, done]
 
     def _add_arguments(self, item: OutputItem, arguments: str) -> list[WireEvent]:
         if not arguments:
@@ -198,10 +269,15 @@ class ResponseEvents:
         return [self._event(DELTAS[item.type], **_where(item), delta=arguments)]
 
     def _add_result(self, event: ToolResultEvent) -> list[WireEvent]:
+        events: list[WireEvent] = []
+        if event.id not in self._own_calls:
+            call = self._approved[event.id]
+            index = -1 - len(self._items)  # no event of the model has it
+            events += self._add_call(ToolCallEvent(index, call.id, call.name, call.arguments, executed=True))
         item = self._own_calls[event.id]
         result = event.result if isinstance(event.result, str) else json.dumps(event.result, default=str)
         # Clients read the arguments as JSON.
-        events = [*self._close_text(), *([] if item.pieces else self._add_arguments(item, "{}"))]
+        events += [*self._close_text(), *([] if item.pieces else self._add_arguments(item, "{}"))]
         if event.is_error:
             content = [{"type": "text", "text": result}]
             item.document = {**item.document, "error": {"type": "mcp_tool_execution_error", "content": content}}
@@ -238,10 +314,11 @@ class ResponseEvents:
             if status in ("completed", "failed"):
                 events.append(self._event(f"response.mcp_call.{status}", **where))
         else:
-            part = content_part(kind, text)
+            _, part = PARTS[kind]
+            document = text_part(kind, text, item.annotations)
             events += [
-                self._event(name, **where, content_index=0, text=text, **_logprobs(kind)),
-                self._event("response.content_part.done", **where, content_index=0, part=part),
+                self._event(name, **_where_text(item), text=text, **_logprobs(kind)),
+                self._event(f"{part}.done", **_where_text(item), part=document),
             ]
         return [*events, self._event("response.output_item.done", output_index=item.index, item=item.document)]
 
@@ -270,6 +347,8 @@ class ResponseReader:
             self._items[event["output_index"]] = OutputItem(event["output_index"], event["item"])
         elif kind == "response.output_item.done":
             self._items[event["output_index"]] = OutputItem(event["output_index"], event["item"], done=True)
+        elif kind == ANNOTATION and (item := self._items.get(event["output_index"])) is not None:
+            item.annotations.append(event["annotation"])
         elif kind in DELTAS.values() and (item := self._items.get(event["output_index"])) is not None:
             item.pieces.append(event["delta"])
 
@@ -299,27 +378,34 @@ class ResponseReader:
         return {"type": kind, "sequence_number": self.last + 1, "response": document}
 
 
-def content_part(kind: str, text: str) -> Document:
-    """Return the content of an item of this type."""
+def text_part(kind: str, text: str, annotations: Sequence[Document] = ()) -> Document:
+    """Return the text of an item of this type."""
     if kind == "reasoning":
-        return {"type": "reasoning_text", "text": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        return {"type": "summary_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": []}
+
+
+def citation(event: SourceEvent | DocumentEvent, at: int) -> Document:
+    """Return a source or a document as a citation in a text. `at`: the number of characters before it."""
+    if isinstance(event, SourceEvent):
+        place = {"start_index": at, "end_index": at}
+        return {"type": "url_citation", **place, "url": event.url, "title": event.title or event.url}
+    return {"type": "file_citation", "file_id": event.id, "filename": event.name or event.title, "index": at}
 
 
 def new_message() -> Document:
     """Return an empty message."""
-    return {"id": _id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+    return {"type": "message", "status": "in_progress", "role": "assistant", "content": []}
 
 
 def new_reasoning() -> Document:
     """Return empty reasoning."""
-    return {"id": _id("rs"), "type": "reasoning", "status": "in_progress", "summary": [], "content": []}
+    return {"type": "reasoning", "status": "in_progress", "summary": []}
 
 
 def new_call(event: ToolCallEvent) -> Document:
     """Return a call of a tool of the client, without its arguments."""
     return {
-        "id": _id("fc"),
         "type": "function_call",
         "status": "in_progress",
         "call_id": event.id,
@@ -328,10 +414,12 @@ def new_call(event: ToolCallEvent) -> Document:
     }
 
 
-def new_own_call(event: ToolCallEvent) -> Document:
-    """Return a call of a tool that the model runs itself, without its arguments and its result."""
+def new_own_call(event: ToolCallEvent, approval: str | None = None) -> Document:
+    """Return a call of a tool that the model runs itself, without its arguments and its result.
+
+    `approval`: the id of the item that has asked the user for an approval; None: none has.
+    """
     return {
-        "id": _id("mcp"),
         "type": "mcp_call",
         "status": "in_progress",
         "server_label": SERVER_LABEL,
@@ -339,7 +427,7 @@ def new_own_call(event: ToolCallEvent) -> Document:
         "arguments": "",
         "output": None,
         "error": None,
-        "approval_request_id": None,
+        "approval_request_id": approval,
     }
 
 
@@ -348,9 +436,11 @@ def _where(item: OutputItem) -> dict[str, Any]:
     return {"item_id": item.document["id"], "output_index": item.index}
 
 
+def _where_text(item: OutputItem) -> dict[str, Any]:
+    """Return the fields that say which text an event is about. An item has one."""
+    name, _ = PARTS[item.type]
+    return {**_where(item), f"{name}_index": 0}
+
+
 def _logprobs(kind: str) -> dict[str, Any]:
     return {"logprobs": []} if kind == "message" else {}
-
-
-def _id(prefix: str) -> str:
-    return f"{prefix}_{uuid.uuid4().hex}"

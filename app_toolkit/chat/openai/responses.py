@@ -4,21 +4,36 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.types import Receive, Scope, Send
 
+from app_toolkit import Bound, ChatError, StreamUnknown, leave_slot, on_disconnect
 from app_toolkit.chat.catalog import Catalog
 from app_toolkit.chat.events import with_known_runners
+from app_toolkit.chat.failures import Failure, InvalidParameter, ModelFailed, failure_of
 from app_toolkit.chat.keys import key_name
-from app_toolkit.chat.openai.errors import ModelFailed, OpenAIError, error_of
+from app_toolkit.chat.live_response import (
+    CLIENT_GONE,
+    HEARTBEAT,
+    SSE,
+    ClientGone,
+    EventWriter,
+    LiveResponse,
+    document_response,
+    json_line,
+)
+from app_toolkit.chat.openai.conversations import ItemConversations
+from app_toolkit.chat.openai.errors import error_response
 from app_toolkit.chat.openai.response_items import (
     DeletedResponse,
     InputTokens,
@@ -27,37 +42,32 @@ from app_toolkit.chat.openai.response_items import (
     ResponseDocument,
     ResponseItem,
     ResponseRequest,
+    asked_calls,
     identified,
     input_items,
     page_of,
     response_chat_request,
     response_head,
 )
-from app_toolkit.chat.openai.response_stream import Document, ResponseEvents, ResponseReader, WireEvent
-from app_toolkit.chat.openai.stream import (
-    HEARTBEAT,
-    ClientGone,
-    EventWriter,
-    LiveResponse,
-    document_response,
-    json_line,
+from app_toolkit.chat.openai.response_stream import (
+    EXPRESSED,
+    ITEM_ID,
+    Document,
+    ResponseEvents,
+    ResponseReader,
+    WireEvent,
 )
-from app_toolkit.chat.openai.wire import InvalidParameter
-from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, closing
-from app_toolkit.core.rate_limits import without_permit
-from app_toolkit.deployment import Bound
-from app_toolkit.errors import ChatError, StreamUnknown
-from app_toolkit.replica.admission.streams import leave_slot
-from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.streaming.formats import SSE
-from app_toolkit.streaming.generation import CLIENT_GONE, UNLIMITED_S, Generation, tied_stream, until_disconnect
-from app_toolkit.streaming.log import StreamLog
-from app_toolkit.streaming.resumable import log_parameter
-from app_toolkit.types import Receive, Scope, Send
+from app_toolkit.chat.protocol import ChatEvent, ErrorEvent, ToolCall, closing
+from app_toolkit.streaming import Generation, StreamLog, log_parameter, tied_stream, until_disconnect, without_permit
 
 logger = logging.getLogger("app_toolkit.chat")
 
 Call = Callable[[], AsyncIterator[ChatEvent]]
+
+Body = TypeVar("Body", bound=ResponseRequest)
+
+REFERENCE = "item_reference"
+"""The type of an item of the input that is an item of a stored response."""
 
 ID = re.compile(r"resp_[0-9a-f]{32}")
 """The id of a response. The ids of other streams are different."""
@@ -85,7 +95,7 @@ WHOLE = FINAL_EVENTS | {b"response.created", b"response.queued", b"response.in_p
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The response; with `stream`, its events as server-sent events.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {SSE: {"schema": {"type": "string"}}},
     }
 }
 
@@ -122,30 +132,37 @@ class ResponseOptions:
     max_duration_s: float
 
 
-def add_responses(router: APIRouter, catalog_of: Any, options: ResponseOptions) -> None:
+def add_responses(router: APIRouter, catalog_of: Any, conversations_of: Any, options: ResponseOptions) -> None:
     """Add the routes of the Responses API to a router.
 
     Parameters:
         router: The router.
         catalog_of: Annotation of a parameter that is the catalog of the models.
+        conversations_of: Annotation of a parameter that is the conversations of the user.
         options: Where responses are kept, and for how long models run.
     """
     parameter = log_parameter(options.log)
-    _add_create(router, catalog_of, parameter, options)
+    _add_create(router, catalog_of, conversations_of, parameter, options)
     _add_stored(router, parameter)
-    _add_input_tokens(router, catalog_of, parameter)
+    _add_input_tokens(router, catalog_of, conversations_of, parameter)
 
 
-def _add_create(router: APIRouter, catalog_of: Any, parameter: Any, options: ResponseOptions) -> None:
+def _add_create(
+    router: APIRouter, catalog_of: Any, conversations_of: Any, parameter: Any, options: ResponseOptions
+) -> None:
     async def begun(
-        body: ResponseRequest, request: Request, catalog: catalog_of, log: parameter
+        body: ResponseRequest, request: Request, catalog: catalog_of, conversations: conversations_of, log: parameter
     ) -> AsyncIterator[OpenResponse]:
         body.check()
-        model = cast(Catalog, catalog).find(body.model)
-        before = body.previous_response_id
+        model = cast(Catalog, catalog).find(body.model, EXPRESSED)
         owner = key_name(request)
-        items = [] if before is None else await earlier_items(log, before, owner)
-        generated = GeneratedResponse(body, partial(model, response_chat_request(body, items)), items, owner)
+        body = await with_referenced_items(body, log, owner)
+        items = await _earlier(body, log, conversations, owner)
+        asked = response_chat_request(body, items)
+        call = partial(model, asked, used_ids=asked_calls([*items, *input_items(body)]))
+        generated = GeneratedResponse(body, call, items, owner, asked.approved_calls)
+        if body.conversation_id is not None:
+            generated.conversation = conversations
         opened = _kept(generated, log, options) if body.stored else _tied(generated, request, options)
         async with opened as response:
             try:
@@ -165,7 +182,7 @@ def _add_create(router: APIRouter, catalog_of: Any, parameter: Any, options: Res
         if logged is None:
             return Response(status_code=CLIENT_GONE)
         if generated.error is not None:
-            return generated.error.response()
+            return error_response(generated.error)
         return document_response(logged.document)
 
 
@@ -214,23 +231,40 @@ def _add_stored(router: APIRouter, parameter: Any) -> None:
         return DeletedResponse(id=response_id)
 
 
-def _add_input_tokens(router: APIRouter, catalog_of: Any, parameter: Any) -> None:
+def _add_input_tokens(router: APIRouter, catalog_of: Any, conversations_of: Any, parameter: Any) -> None:
     @router.post("/responses/input_tokens")
     @on_disconnect("cancel")
     async def count_input_tokens(
-        body: InputTokensRequest, request: Request, catalog: catalog_of, log: parameter
+        body: InputTokensRequest, request: Request, catalog: catalog_of, conversations: conversations_of, log: parameter
     ) -> InputTokens:
         body.check()
         count = cast(Catalog, catalog).counter(body.model)
-        before = body.previous_response_id
-        items = [] if before is None else await earlier_items(log, before, key_name(request))
+        body = await with_referenced_items(body, log, key_name(request))
+        items = await _earlier(body, log, conversations, key_name(request))
         return InputTokens(input_tokens=await count(response_chat_request(body, items)))
+
+
+async def _earlier(
+    body: ResponseRequest, log: StreamLog, conversations: ItemConversations, owner: str | None
+) -> list[ResponseItem]:
+    """Return the items that come before the input. Raises `ChatError` if there is no such conversation or response."""
+    if body.conversation_id is not None:
+        return await conversations.items(body.conversation_id)
+    before = body.previous_response_id
+    return [] if before is None else await earlier_items(log, before, owner)
 
 
 class GeneratedResponse:
     """A response of a model, as the events of a stream in the log."""
 
-    def __init__(self, body: ResponseRequest, call: Call, earlier: list[ResponseItem], owner: str | None) -> None:
+    def __init__(
+        self,
+        body: ResponseRequest,
+        call: Call,
+        earlier: list[ResponseItem],
+        owner: str | None,
+        approved: Sequence[ToolCall] = (),
+    ) -> None:
         """Prepare a response.
 
         Parameters:
@@ -238,6 +272,7 @@ class GeneratedResponse:
             call: Calls the model.
             earlier: The items of the conversation that the request continues.
             owner: The name of the API key of the client; None: the router checks none.
+            approved: The calls that the user has approved. Default: none.
 
         Raises:
             ChatError: 400, the request has a number that JSON does not have.
@@ -247,18 +282,20 @@ class GeneratedResponse:
         self.body = body
         self.committed = bool(body.background)
         """Whether the client has a status, so that an error can only be an event."""
-        self.error: OpenAIError | None = None
+        self.conversation: ItemConversations | None = None
+        """Where the input and the output are stored; None: nowhere."""
+        self.error: Failure | None = None
         """Why the model has failed."""
         self.head = response_head(body, self.id, int(time.time()))
         """The response before anything is generated."""
-        items = [identified(each).model_dump(exclude_none=True) for each in [*earlier, *input_items(body)]]
+        items = [identified(item).model_dump(exclude_none=True) for item in [*earlier, *input_items(body)]]
         try:
             self._input = INPUT + b"\n" + json_line(items)
             json_line(self.head)
         except ValueError:
             raise ChatError("the request has a number that is infinite or not a number") from None
         self._call = call
-        self._events = ResponseEvents(self.head)
+        self._events = ResponseEvents(self.head, approved)
         self.begun = False
         """Whether there are events."""
         self._started = False
@@ -269,21 +306,34 @@ class GeneratedResponse:
             if self.body.background:
                 for event in self._begin():
                     yield event
-            async with aclosing(_called(self._call)) as found:
-                async for each in found:
+            async with aclosing(_called(self._call)) as events:
+                async for model_event in events:
                     for event in self._start():
                         yield event
-                    for event in _encoded(self._events.translate(each)):
+                    for event in _encoded(self._events.translate(model_event)):
                         yield event
                     await asyncio.sleep(0)  # a model that never waits must not block the event loop
-            for event in [*self._start(), *_encoded(self._events.completed(int(time.time())))]:
+            started, completed = self._start(), self._events.completed(int(time.time()))
+            await self._store(completed[-1]["response"]["output"])
+            for event in [*started, *_encoded(completed)]:
                 yield event
         except Exception as failed:
             if not self._started and not self.committed:
                 raise
-            self.error = error = error_of(failed)
+            self.error = error = failure_of(failed)
             for event in [*self._start(), *_encoded(self._events.failed(error.code or "server_error", error.message))]:
                 yield event
+
+    async def _store(self, output: list[Document]) -> None:
+        """Add the input and the output to the conversation, before a client can read that the response is complete."""
+        id = self.body.conversation_id
+        if self.conversation is None or id is None:
+            return
+        items = [*input_items(self.body), *(ResponseItem.model_validate(document) for document in output)]
+        try:
+            await self.conversation.add(id, items, self.body.model)
+        except ChatError as error:
+            logger.warning("a response of the conversation %r was not stored: %s", id, error)
 
     def _begin(self) -> list[bytes]:
         if self.begun:
@@ -329,7 +379,7 @@ async def _kept(generated: GeneratedResponse, log: StreamLog, options: ResponseO
         generated.encoded(),
         SSE,
         id=generated.stream,
-        linger_s=UNLIMITED_S if generated.body.background else options.linger_s,
+        linger_s=math.inf if generated.body.background else options.linger_s,
         max_duration_s=options.max_duration_s,
     )
     await generation.begin()
@@ -394,7 +444,7 @@ async def read_response(log: StreamLog, id: str, *, wait: bool = False) -> Logge
                 for event in page.events:
                     kind, _, text = event.partition(b"\n")
                     if kind == INPUT:
-                        items = [ResponseItem.model_validate(each) for each in json.loads(text)]
+                        items = [ResponseItem.model_validate(item) for item in json.loads(text)]
                     elif ended != "finished" or kind in WHOLE:
                         reader.add(json.loads(text))
                 if ended is None and not wait:
@@ -414,15 +464,45 @@ async def earlier_items(log: StreamLog, id: str, owner: str | None) -> list[Resp
     """
     param = "previous_response_id"
     try:
-        found = await read_response(log, stream_of(id, owner))
+        response = await read_response(log, stream_of(id, owner))
     except ChatError as error:
         raise InvalidParameter(error.message, param, "previous_response_not_found") from None
-    status = found.document["status"]
+    status = response.document["status"]
     if status not in ("completed", "incomplete"):
         raise InvalidParameter(f"the response {id!r} is {status}: it cannot be continued", param)
-    if found.items is None:
+    if response.items is None:
         raise InvalidParameter(f"the input of the response {id!r} is no longer kept", param)
-    return found.items + [ResponseItem.model_validate(each) for each in found.document["output"]]
+    return response.items + [ResponseItem.model_validate(item) for item in response.document["output"]]
+
+
+async def with_referenced_items(body: Body, log: StreamLog, owner: str | None) -> Body:
+    """Return a request whose references to items of stored responses are these items.
+
+    Raises:
+        InvalidParameter: There is no such item.
+    """
+    items, documents = input_items(body), dict[str, dict[str, Document]]()
+    if not any(item.type == REFERENCE for item in items):
+        return body
+    found = []
+    for number, item in enumerate(items):
+        if item.type == REFERENCE:
+            matched = ITEM_ID.fullmatch(item.id or "")
+            id = f"resp_{matched[1]}" if matched else ""
+            if id and id not in documents:
+                with suppress(ChatError):
+                    output = (await read_response(log, stream_of(id, owner))).document["output"]
+                    documents[id] = {document["id"]: document for document in output}
+            document = documents.get(id, {}).get(item.id or "")
+            if document is None:
+                raise InvalidParameter(
+                    f"the item {item.id!r} does not exist, or its response is no longer kept",
+                    f"input[{number}].id",
+                    "item_not_found",
+                )
+            item = ResponseItem.model_validate(document)
+        found.append(item)
+    return body.model_copy(update={"input": found})
 
 
 class FollowedResponse:
@@ -456,11 +536,11 @@ class FollowedResponse:
             except ClientGone:
                 raise
             except Exception as failed:
-                error = error_of(failed)
+                error = failure_of(failed)
                 if writer.started:
                     await writer.end(self._error(error.code or "server_error", error.message))
                 else:
-                    await error.response()(scope, receive, send)
+                    await error_response(error)(scope, receive, send)
 
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         """Yield the events as clients receive them. Raises `ChatError` 404."""

@@ -1,25 +1,34 @@
 """`openai_router`: chat models and embeddings behind the API of OpenAI."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
 
-from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
-from app_toolkit.chat.openai.completion import Completion, TextCompletion
-from app_toolkit.chat.openai.embeddings import Embedders, EmbedSource, embedders_parameter, embeddings_response
-from app_toolkit.chat.openai.errors import OpenAIRoute, add_fallback
+from app_toolkit import Bound, ChatError, ConfigError, on_disconnect
+from app_toolkit.chat.catalog import Catalog, catalog_parameter
+from app_toolkit.chat.chain import Source
+from app_toolkit.chat.conversations import ConversationStore
+from app_toolkit.chat.embeddings import Embedders, EmbedSource, embedders_parameter
+from app_toolkit.chat.failures import InvalidParameter, add_fallback
+from app_toolkit.chat.filed_conversations import filed
+from app_toolkit.chat.files import FileStore
+from app_toolkit.chat.keys import key_owner
+from app_toolkit.chat.live_response import CLIENT_GONE, SSE, LiveResponse, document_response
+from app_toolkit.chat.openai.completion import EXPRESSED, Completion, TextCompletion
+from app_toolkit.chat.openai.conversations import add_conversations, conversations_parameter
+from app_toolkit.chat.openai.embeddings import embeddings_response
+from app_toolkit.chat.openai.errors import OpenAIRoute, error_response
+from app_toolkit.chat.openai.files import add_files
 from app_toolkit.chat.openai.responses import ResponseOptions, add_responses
-from app_toolkit.chat.openai.stream import LiveResponse, document_response
 from app_toolkit.chat.openai.wire import (
     ChatCompletion,
     ChatCompletionRequest,
     CompletionRequest,
     EmbeddingList,
     EmbeddingRequest,
-    InvalidParameter,
     OpenAIErrorDocument,
     ServedModel,
     ServedModels,
@@ -28,12 +37,7 @@ from app_toolkit.chat.openai.wire import (
     prompt_requests,
 )
 from app_toolkit.chat.requests import MAX_BODY_SIZE, RequestChecks, checked
-from app_toolkit.core.rate_limits import without_permit
-from app_toolkit.deployment import Bound
-from app_toolkit.errors import ChatError, ConfigError
-from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.streaming.generation import CLIENT_GONE, until_disconnect
-from app_toolkit.streaming.log import StreamLog
+from app_toolkit.streaming import StreamLog, until_disconnect, without_permit
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": OpenAIErrorDocument, "description": "The request cannot be served."},
@@ -43,7 +47,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The completion; with `stream`, its chunks as server-sent events, and `[DONE]`.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {SSE: {"schema": {"type": "string"}}},
     }
 }
 
@@ -54,6 +58,9 @@ def openai_router(
     embeddings: Mapping[str, EmbedSource] | None = None,
     max_choices: int = 8,
     log: "StreamLog | Bound[Any] | None" = None,
+    conversations: ConversationStore | None = None,
+    files: FileStore | None = None,
+    user: Callable[..., Any] | None = None,
     linger_s: float = 60.0,
     max_duration_s: float = 3_600.0,
     origins: Sequence[str] = (),
@@ -68,7 +75,8 @@ def openai_router(
     Its routes are `GET /models`, `GET /models/{model}`, `POST /chat/completions`, `POST /completions`,
     `POST /embeddings`, and those of the Responses API: `POST /responses`, `GET /responses/{id}`,
     `GET /responses/{id}/input_items`, `POST /responses/{id}/cancel`, `DELETE /responses/{id}`, and
-    `POST /responses/input_tokens`.
+    `POST /responses/input_tokens`. With `conversations`, it also has `/conversations`, and a response of the Responses
+    API can belong to a conversation. With `files`, it also has `/files`, and messages can have a `file_id`.
 
     Errors of these routes have OpenAI's format. If the router has a prefix, so have those of paths below it that no
     route of the app serves. An exception before the first event of a model is a response with its
@@ -86,6 +94,10 @@ def openai_router(
             of a list, `@batch` functions, or objects or bound deployments with such a method `embed`. Default: none.
         max_choices: Limit of `n`, the number of responses to one request. Default: 8.
         log: Where stored responses are kept, as of `resumable`. Default: that of the application.
+        conversations: Where conversations are stored, as of `ai_sdk_router`. Default: nowhere.
+        files: Where files are stored. Messages may name those of the user. Default: nowhere.
+        user: A dependency that returns the id of the user whose conversations and files a client sees. Default: the
+            name of the API key that `api_keys` has checked; without keys, all clients are one user.
         linger_s: Seconds without a client after which the model of a stored response is stopped. A response in the
             background needs no client. Default: 60.
         max_duration_s: Seconds after which the model of a response of the Responses API is stopped. Default: 3600.
@@ -102,12 +114,20 @@ def openai_router(
             raise ConfigError(f"openai_router: {name} = {value!r}: must be above 0 and at most 86,400")
     checks = RequestChecks.of("openai_router", origins, max_body_size)
     router = APIRouter(route_class=checked(OpenAIRoute, checks), responses=ERRORS)
-    catalog_of, embedders_of = catalog_parameter(models), embedders_parameter(embeddings or {})
+    catalog_of, embedders_of = (
+        catalog_parameter(models, files, user or key_owner),
+        embedders_parameter(embeddings or {}),
+    )
     _add_models(router, catalog_of, embedders_of)
     _add_completions(router, catalog_of, max_choices)
-    add_responses(router, catalog_of, ResponseOptions(log, linger_s, max_duration_s))
+    conversations_of = conversations_parameter(filed(conversations, files), user)
+    add_responses(router, catalog_of, conversations_of, ResponseOptions(log, linger_s, max_duration_s))
+    if conversations is not None:
+        add_conversations(router, conversations_of)
+    if files is not None:
+        add_files(router, files, user, checks.origins)
     _add_embeddings(router, embedders_of, in_schema=bool(embeddings))
-    add_fallback(router)
+    add_fallback(router, error_response)
     return router
 
 
@@ -136,7 +156,7 @@ def _add_completions(router: APIRouter, catalog_of: Any, max_choices: int) -> No
         choices = body.n or 1
         if choices > max_choices:
             raise InvalidParameter(f"n is {choices}: it must be at most {max_choices}", "n")
-        completion = Completion(cast(Catalog, catalog).find(body.model), chat_request(body), choices)
+        completion = Completion(cast(Catalog, catalog).find(body.model, EXPRESSED), chat_request(body), choices)
         if body.stream:
             include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return LiveResponse(partial(completion.send_stream, include_usage))
@@ -167,6 +187,5 @@ def _add_embeddings(router: APIRouter, embedders_of: Any, in_schema: bool) -> No
     @router.post("/embeddings", response_model=EmbeddingList, include_in_schema=in_schema)
     @on_disconnect("cancel")
     async def create_embeddings(body: EmbeddingRequest, request: Request, embedders: embedders_of) -> Any:
-        embedder = cast(Embedders, embedders).find(body.model)
-        response = await until_disconnect(request.receive, embeddings_response(embedder, body))
+        response = await until_disconnect(request.receive, embeddings_response(cast(Embedders, embedders), body))
         return response or Response(status_code=CLIENT_GONE)

@@ -1,16 +1,15 @@
 """The requests and responses of OpenAI's API, and their translation to the interface of chat models."""
 
 import json
-import logging
 import mimetypes
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app_toolkit.chat.failures import InvalidParameter, missing
+from app_toolkit.chat.offered_tools import chosen_tools, named_function, note_ignored
 from app_toolkit.chat.protocol import Attachment, ChatMessage, ChatRequest, FinishReason, Tool, ToolCall
-
-logger = logging.getLogger("app_toolkit.chat")
 
 AUDIO = {"mp3": "audio/mpeg", "wav": "audio/wav"}
 """The media types of the audio formats that have another name than their format."""
@@ -20,22 +19,6 @@ MAX_TEXTS = 2_048
 
 MAX_STOPS = 16
 """The strings of `stop`. OpenAI takes four."""
-
-MAX_NOTED = 100
-"""The types of tools and items that are noted in the log. Clients choose these names."""
-
-_noted: set[tuple[str, str]] = set()
-
-
-class InvalidParameter(Exception):
-    """A request that is valid JSON of the right types, and still has a field that cannot be used."""
-
-    def __init__(self, message: str, param: str, code: str | None = "invalid_value") -> None:
-        """`param`: the field, as OpenAI writes it, for example `messages[0].content`."""
-        super().__init__(message)
-        self.message = message
-        self.param = param
-        self.code = code
 
 
 class OpenAIObject(BaseModel):
@@ -79,7 +62,7 @@ class OpenAIAudio(OpenAIObject):
 
 class OpenAIFile(OpenAIObject):
     file_data: str | None = Field(default=None, description="A `data:` URL, or the content in base64.")
-    file_id: str | None = Field(default=None, description="Not supported.")
+    file_id: str | None = Field(default=None, description="A file of `/files`.")
     filename: str | None = None
 
 
@@ -101,6 +84,7 @@ class OpenAIMessage(OpenAIObject):
     tool_call_id: str | None = None
     reasoning_content: str | None = Field(default=None, description="The reasoning of an earlier response.")
     reasoning: str | None = Field(default=None, description="The same, as some servers call it.")
+    is_error: bool = Field(default=False, description="Of the role tool: whether the call has failed.")
 
 
 class OpenAIFunction(OpenAIObject):
@@ -213,11 +197,26 @@ class CompletionUsage(BaseModel):
     completion_tokens_details: CompletionTokensDetails
 
 
+class UrlCitation(BaseModel):
+    """A page on which the response is based. It is cited at the end of the text so far."""
+
+    start_index: int
+    end_index: int
+    title: str
+    url: str
+
+
+class Annotation(BaseModel):
+    type: Literal["url_citation"]
+    url_citation: UrlCitation
+
+
 class ChatCompletionMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
     reasoning_content: str | None = Field(default=None, description="Only if the model has reasoned.")
+    annotations: list[Annotation] | None = Field(default=None, description="Only if the model names sources.")
     tool_calls: list[OpenAIToolCall] | None = Field(default=None, description="Only if the model calls tools.")
 
 
@@ -306,7 +305,7 @@ def chat_request(body: ChatCompletionRequest) -> ChatRequest:
     _refuse_logprobs(extra.pop("logprobs", None), extra.pop("top_logprobs", None))
     tools, tool_choice = _chosen_tools(body.tools or (), body.tool_choice)
     return ChatRequest(
-        messages=tuple(_message(each, f"messages[{number}]") for number, each in enumerate(body.messages)),
+        messages=tuple(_message(message, f"messages[{number}]") for number, message in enumerate(body.messages)),
         model=body.model,
         tools=tools,
         tool_choice=tool_choice,
@@ -349,35 +348,6 @@ def _chosen_tools(
     return chosen_tools(tools, "auto" if tools else None)
 
 
-def chosen_tools(
-    tools: Iterable[Tool], choice: str | None, allowed: Collection[str] | None = None
-) -> tuple[tuple[Tool, ...], str | None]:
-    """Return the tools that the model may call, and its choice. Without an allowed tool, there is no choice.
-
-    `allowed`: the names of the tools that it may call. Default: all.
-    """
-    found = tuple(tool for tool in tools if allowed is None or tool.name in allowed)
-    return found, choice if found or allowed is None else None
-
-
-def named_function(name: str, tools: Iterable[Tool]) -> str:
-    """Return the name of a function that a client has chosen. Raises `InvalidParameter` if it is not in `tools`."""
-    if name not in {tool.name for tool in tools}:
-        raise InvalidParameter(f"tool_choice names {name!r}, which is not in tools", "tool_choice")
-    return name
-
-
-def missing(param: str) -> InvalidParameter:
-    return InvalidParameter(f"the field {param} is missing", param, "missing_required_parameter")
-
-
-def note_ignored(what: str, type: str) -> None:
-    """Note once in the log that the tools or items of a type are ignored, because chat models know functions only."""
-    if (what, type) not in _noted and len(_noted) < MAX_NOTED:
-        _noted.add((what, type))
-        logger.warning("%s of the type %.60r are ignored: chat models know functions only", what, type)
-
-
 def free_text_arguments(input: str) -> str:
     """Return the input of a tool that takes any text as the arguments of a function."""
     return json.dumps({"input": input}, ensure_ascii=False)
@@ -412,9 +382,9 @@ def prompt_requests(body: CompletionRequest) -> list[ChatRequest]:
 
 def _texts(given: str | list[str] | list[int] | list[list[int]], param: str, advice: str) -> list[str]:
     """Return the texts of a field. Raises `InvalidParameter` if it has tokens, no text, or too many."""
-    found = [given] if isinstance(given, str) else given
-    texts = [each for each in found if isinstance(each, str)]
-    if len(texts) < len(found):
+    values = [given] if isinstance(given, str) else given
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) < len(values):
         raise InvalidParameter(f"{param} has tokens, which this server cannot read; {advice}", param)
     if not 0 < len(texts) <= MAX_TEXTS:
         raise InvalidParameter(f"{param} has {len(texts)} texts: it must have from 1 to {MAX_TEXTS}", param)
@@ -446,20 +416,21 @@ def _message(message: OpenAIMessage, param: str) -> ChatMessage:
         texts.append(message.content)
     else:
         for number, part in enumerate(message.content or ()):
-            found = _part(part, f"{param}.content[{number}]")
-            (texts if isinstance(found, str) else attachments).append(found)  # type: ignore[arg-type]
+            content = _part(part, f"{param}.content[{number}]")
+            (texts if isinstance(content, str) else attachments).append(content)  # type: ignore[arg-type]
     return ChatMessage(
         role="system" if message.role == "developer" else message.role,
         text="\n".join(texts),
         tool_calls=tuple(
-            ToolCall(each.id, each.custom.name, free_text_arguments(each.custom.input))
-            if isinstance(each, OpenAICustomCall)
-            else ToolCall(each.id, each.function.name, each.function.arguments)
-            for each in message.tool_calls or ()
+            ToolCall(call.id, call.custom.name, free_text_arguments(call.custom.input))
+            if isinstance(call, OpenAICustomCall)
+            else ToolCall(call.id, call.function.name, call.function.arguments)
+            for call in message.tool_calls or ()
         ),
         tool_call_id=message.tool_call_id,
         attachments=tuple(attachments),
         reasoning=message.reasoning_content or message.reasoning or "" if message.role == "assistant" else "",
+        is_error=message.is_error and message.role == "tool",
     )
 
 
@@ -481,8 +452,10 @@ def _part(part: OpenAIPart, param: str) -> str | Attachment:
 
 def file_attachment(file: OpenAIFile, param: str) -> Attachment:
     """Return a file as an attachment. Raises `InvalidParameter` if it has no content."""
+    if file.file_id is not None:
+        return Attachment(_guessed(file.filename, "application/octet-stream"), "", file.filename, file.file_id)
     if file.file_data is None:
-        raise InvalidParameter("a file needs file_data: this server keeps no files", f"{param}.file_data")
+        raise InvalidParameter("a file needs file_data or file_id", f"{param}.file_data")
     if file.file_data.startswith(("data:", "http:", "https:")):
         url = file.file_data
         media_type = media_type_of(url, _guessed(file.filename, "application/octet-stream"))

@@ -12,11 +12,21 @@ from typing import Any, cast
 from fastapi import APIRouter, HTTPException, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
-from app_toolkit.chat.catalog import Catalog, Source, catalog_parameter
-from app_toolkit.chat.keys import KEY_USAGE, KeyUsage
+from app_toolkit import Bound, ChatError, ConfigError, StreamActive, StreamUnknown, on_disconnect
+from app_toolkit.chat.catalog import Catalog, catalog_parameter
+from app_toolkit.chat.chain import Source
+from app_toolkit.chat.conversations import ConversationStore
+from app_toolkit.chat.failures import InvalidParameter
+from app_toolkit.chat.filed_conversations import filed
+from app_toolkit.chat.files import FileStore
+from app_toolkit.chat.keys import KEY_USAGE, KeyUsage, key_owner
 from app_toolkit.chat.protocol import INTERRUPTED
+from app_toolkit.chat.rate_limits import MAX_PER_MINUTE, SlidingWindow
 from app_toolkit.chat.requests import checked_origins, origin_is_allowed
+from app_toolkit.chat.users import user_parameter
+from app_toolkit.chat.websocket.stored import StoredConversation
 from app_toolkit.chat.websocket.wire import (
+    EXPRESSED,
     ChatCommand,
     Document,
     InvalidCommand,
@@ -30,15 +40,7 @@ from app_toolkit.chat.websocket.wire import (
     read_command,
     request_of,
 )
-from app_toolkit.core.rate_limits import MAX_PER_MINUTE, SlidingWindow, without_permit
-from app_toolkit.core.stream_log import Outcome
-from app_toolkit.deployment import Bound
-from app_toolkit.errors import ChatError, ConfigError, StreamActive, StreamUnknown
-from app_toolkit.replica.disconnect import on_disconnect
-from app_toolkit.streaming.formats import JSON_LINES
-from app_toolkit.streaming.generation import Generation
-from app_toolkit.streaming.log import StreamLog
-from app_toolkit.streaming.resumable import log_parameter
+from app_toolkit.streaming import Generation, Outcome, StreamLog, log_parameter, without_permit
 
 logger = logging.getLogger("app_toolkit.chat")
 
@@ -115,6 +117,9 @@ def websocket_router(
     models: Source | Mapping[str, Source],
     *,
     log: "StreamLog | Bound[Any] | None" = None,
+    conversations: ConversationStore | None = None,
+    files: FileStore | None = None,
+    user: Callable[..., Any] | None = None,
     origins: Sequence[str] = (),
     max_responses: int = 8,
     max_message_bytes: int = 4 * 2**20,
@@ -139,6 +144,11 @@ def websocket_router(
         models: A model, or models by name, of which the first one is the default: what `bind()` returns, an object with
             a method `chat`, or an async generator function.
         log: Where the events are kept, as of `resumable`. Default: that of the application.
+        conversations: Where conversations are stored, as of `ai_sdk_router`. Default: nowhere.
+        files: Where files are stored, as of `ai_sdk_router`. Messages may also name them by `file_id`. Default:
+            nowhere.
+        user: A dependency that returns the id of the user, whose conversations and files a client sees. Default: the
+            name of the API key; without keys, all clients are one user.
         origins: Origins whose pages may open a WebSocket, such as `https://chat.example.com`, in addition to those of
             the same host and port. `*` allows all. Default: none.
         max_responses: Responses of one WebSocket at a time. Default: 8.
@@ -164,20 +174,42 @@ def websocket_router(
         linger_s,
         max_duration_s,
     )
-    return _router(catalog_parameter(models), log_parameter(log), options)
+    return _router(
+        catalog_parameter(models, files, user or key_owner),
+        log_parameter(log),
+        options,
+        filed(conversations, files),
+        user,
+    )
 
 
-def _router(catalog_of: Any, log_of: Any, options: SocketOptions) -> APIRouter:
+def _router(
+    catalog_of: Any,
+    log_of: Any,
+    options: SocketOptions,
+    conversations: ConversationStore | None,
+    user: Callable[..., Any] | None,
+) -> APIRouter:
     router = APIRouter()
+    User: Any = user_parameter(user or key_owner)
 
     @router.websocket("")
     @on_disconnect("notify")
     @without_permit
-    async def chat(websocket: WebSocket, catalog: catalog_of, log: log_of) -> None:
+    async def chat(websocket: WebSocket, catalog: catalog_of, log: log_of, user: User) -> None:
         headers = websocket.headers
         if not origin_is_allowed(headers.get("origin"), headers.get("host"), options.origins):
             raise HTTPException(403, f"pages of {headers['origin']} may not open this WebSocket")
-        await ChatSocket(websocket, cast(Catalog, catalog), cast(StreamLog, log), options).run()
+
+        def conversation(command: ChatCommand) -> StoredConversation | None:
+            if command.conversation is None:
+                return None
+            if conversations is None:
+                raise InvalidParameter("this server stores no conversations", "conversation")
+            denied = {call.call_id: call.reason for call in command.denied_calls}
+            return StoredConversation(conversations, log, user, command.conversation, command.parent_id, denied)
+
+        await ChatSocket(websocket, cast(Catalog, catalog), cast(StreamLog, log), user, conversation, options).run()
 
     return router
 
@@ -207,10 +239,20 @@ class ChatSocket:
     page at a time.
     """
 
-    def __init__(self, websocket: WebSocket, catalog: Catalog, log: StreamLog, options: SocketOptions) -> None:
+    def __init__(
+        self,
+        websocket: WebSocket,
+        catalog: Catalog,
+        log: StreamLog,
+        user: str,
+        conversation: Callable[[ChatCommand], StoredConversation | None],
+        options: SocketOptions,
+    ) -> None:
         self._websocket = websocket
         self._catalog = catalog
         self._log = log
+        self._user = user
+        self._conversation = conversation
         self._options = options
         self._usage: KeyUsage | None = websocket.scope.get(KEY_USAGE)
         self._messages = SlidingWindow(options.max_messages_per_minute)
@@ -238,11 +280,11 @@ class ChatSocket:
                 ended = cast(Ended, group.exceptions[0])
             if ended is not None and ended.code is not None:
                 await self._close(ended.code, ended.reason)
-            await asyncio.gather(*(each.task for each in self._generating.values()))
+            await asyncio.gather(*(response.task for response in self._generating.values()))
         finally:
             left = list(self._generating.values())
-            await asyncio.gather(*(each.generation.cancel() for each in left))
-            await asyncio.gather(*(each.task for each in left))
+            await asyncio.gather(*(response.generation.cancel() for response in left))
+            await asyncio.gather(*(response.task for response in left))
 
     async def _accept(self) -> None:
         offered = self._websocket.scope.get("subprotocols") or ()
@@ -298,7 +340,10 @@ class ChatSocket:
 
     async def _begin(self, command: ChatCommand) -> None:
         """Begin a response. Raises `ChatError`, `InvalidParameter`, `HTTPException`, and as `StreamLog.begin` does."""
-        call = partial(self._catalog.find(command.model), request_of(command, self._catalog))
+        conversation = self._conversation(command)
+        model, request = self._catalog.find(command.model, EXPRESSED), request_of(command, self._catalog)
+        request = await self._catalog.resolved(request)  # a stored message needs the addresses of its files
+        call = partial(model, request) if conversation is None else partial(conversation.ask, model, request)
         self._check_room(command.id)
         async with AsyncExitStack() as permit:
             if self._usage is not None:
@@ -318,7 +363,7 @@ class ChatSocket:
         generation = Generation(
             self._log,
             events(),
-            JSON_LINES,
+            "application/jsonl",
             key=self._key(id),
             linger_s=self._options.linger_s,
             max_duration_s=self._options.max_duration_s,
@@ -342,8 +387,9 @@ class ChatSocket:
             )
 
     def _key(self, id: str) -> str:
-        """Return the key of a response in the stream log. Clients with different API keys have different responses."""
-        return f"chat-websocket:{self._usage.name if self._usage else ''}:{id}"
+        """Return the key of a response in the stream log. Other users, and other API keys, have other responses."""
+        key = None if self._usage is None else self._usage.name
+        return f"chat-websocket:{json.dumps([key, self._user, id])}"
 
     async def _stream(self, id: str) -> str:
         """Return the stream of a response. Raises `StreamUnknown`."""

@@ -32,4 +32,4 @@ if __name__ == "__main__":
         services.clients, services.host = socket.socket(fileno=int(clients[0])), clients[1]
     if place == "background":
         _detach(services)
-    sys.exit(Supervisor(services).run(owner=owner))
+    sys.exit(Supervisor(services).run(owner=owner, until_released=place == "background"))

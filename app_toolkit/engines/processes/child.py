@@ -14,8 +14,8 @@ from app_toolkit.engines.processes.wire import Request, Server, call
 from app_toolkit.host.exit_report import report_exit
 from app_toolkit.host.orders import Lane, Order, serve
 from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
-from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.types import ReplicaId
+from app_toolkit.wire.sockets import close_in_children
 
 REPORT_S = 1.0
 """Seconds for which a call of `os._exit` waits until the supervisor knows of it."""

@@ -8,23 +8,30 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
-from app_toolkit.client.commands import Command
-from app_toolkit.client.remote import ControllerUnavailable, RemoteClient
 from app_toolkit.config import settings
 from app_toolkit.config.models import HTTPOptions
+from app_toolkit.control.command import Command
+from app_toolkit.control.operations import Deploy
+from app_toolkit.edge.server import bind
 from app_toolkit.engines.driver import LoopDriver
 from app_toolkit.engines.processes.output import RecordFollower
-from app_toolkit.engines.processes.services import HOME, RELEASED, STARTED, SUPERVISOR, ProcessServices
+from app_toolkit.engines.processes.services import (
+    ALIVE_S,
+    HOME,
+    RELEASED,
+    STARTED,
+    SUPERVISOR,
+    ProcessServices,
+    is_alive,
+)
+from app_toolkit.engines.processes.sessions import is_at
 from app_toolkit.engines.processes.wire import PeerGone, call, call_all
 from app_toolkit.errors import ConfigError, InstanceEnded
 from app_toolkit.host.orders import Order
 from app_toolkit.host.services import CONTROLLER
-from app_toolkit.proxy.server import bind
+from app_toolkit.operate.remote import ControllerUnavailable, RemoteClient
 
 R = TypeVar("R")
-
-ALIVE_S = 5.0
-"""Seconds that a supervisor has to answer."""
 
 ENDED_POLL_S = 0.05
 """Seconds between two checks whether an instance has ended."""
@@ -127,9 +134,9 @@ class OwnSupervisor:
                 pass_fds=passed,
                 start_new_session=True,  # a Ctrl-C in the terminal reaches only this process
             )
-        with self._connection.makefile("rb") as said:
-            session = said.readline().decode().rstrip("\n")
-            if said.read(len(STARTED)) != STARTED:
+        with self._connection.makefile("rb") as answers:
+            session = answers.readline().decode().rstrip("\n")
+            if answers.read(len(STARTED)) != STARTED:
                 self.close()
                 raise ConfigError(f"the supervisor of the instance did not start: exit code {self._process.returncode}")
         self.services = ProcessServices(session)
@@ -144,15 +151,6 @@ class OwnSupervisor:
         """End all processes of the instance, and wait for that. Do nothing if it was released."""
         self._connection.close()
         self._process.wait()
-
-
-def is_alive(supervisor: str) -> bool:
-    """Return whether the supervisor of an instance runs. `supervisor`: the path of its socket."""
-    with suppress(PeerGone):
-        with suppress(TimeoutError):  # it is very busy, or stopped
-            call(supervisor, "running", timeout_s=ALIVE_S)
-        return True
-    return False
 
 
 class ProcessClient(RemoteClient):
@@ -172,8 +170,19 @@ class ProcessClient(RemoteClient):
         super().__init__(self._control, is_local=is_local)
         self.services = services
 
+    def execute(self, command: Command[R]) -> R:
+        """As of `RemoteClient`. Raises `ConfigError` if the command would deploy to an instance that starts."""
+        if isinstance(command, Deploy) and not self.is_local:
+            with suppress(PeerGone, TimeoutError):  # it has ended, as the command itself finds out, or is very busy
+                if call(self.services.path_of(SUPERVISOR), "is_starting", timeout_s=ALIVE_S):
+                    raise ConfigError(
+                        f"the instance {self.services.session} is starting, and ends if its own app does not start: "
+                        "deploy again once that app serves"
+                    )
+        return super().execute(command)
+
     def check_address(self, address: str) -> None:
-        if address != "auto" and not f"{self.services.session}-".startswith(f"{address}-"):
+        if not is_at(self.services.session, address):
             raise ConfigError(
                 f"this process uses the instance {self.services.session}, and cannot use one at {address}"
             )

@@ -7,13 +7,13 @@ from typing import Any
 
 import uvloop
 
-from app_toolkit.client.commands import Shutdown
+from app_toolkit.control.queries import Shutdown
 from app_toolkit.engines.processes.client import ProcessClient
 from app_toolkit.engines.processes.launcher import LocalProcesses
 from app_toolkit.engines.processes.services import ProcessServices
 from app_toolkit.engines.processes.wire import serve
 from app_toolkit.errors import ControlError
-from app_toolkit.host.controller import ControllerHost
+from app_toolkit.operate.controller_host import ControllerHost
 
 
 def run(services: ProcessServices, listener: socket.socket, ends: bool = False) -> None:
@@ -24,7 +24,7 @@ def run(services: ProcessServices, listener: socket.socket, ends: bool = False) 
     `ends`: shut the instance down at once, as after SIGTERM, because an earlier controller has not done so. If this
     controller cannot start, nothing is drained.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with services.store.kept_open(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if not runner.run(_run(services, listener, ends)):
             raise SystemExit(1)
 
@@ -35,7 +35,7 @@ async def _run(services: ProcessServices, listener: socket.socket, ends: bool) -
     `ends`: as of `run`.
     """
     host = ControllerHost(services, LocalProcesses(services), ProcessClient(services))
-    methods = {each.__name__: each for each in (host.execute, host.watch, host.report, host.push_metrics)}
+    methods = {method.__name__: method for method in (host.execute, host.watch, host.report, host.push_metrics)}
     ending: list[asyncio.Task[None]] = []
 
     async def answer(method: str, arguments: tuple[Any, ...]) -> Any:

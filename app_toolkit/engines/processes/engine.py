@@ -5,11 +5,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from app_toolkit.client.client import Client, Driver, Engine, Plan, Planning
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.processes import systemd
 from app_toolkit.engines.processes.sessions import PREFIX, new_session, running
 from app_toolkit.errors import ConfigError
+from app_toolkit.operate.client import Client, Driver, Engine, Plan, Planning
 
 if TYPE_CHECKING:
     from app_toolkit.engines.processes.services import ProcessServices
@@ -47,10 +47,10 @@ class ProcessEngine(Engine):
         return host, port
 
     def begin_instance(self, http: HTTPOptions, plan: Plan) -> bool:
+        from app_toolkit.edge.server import bind
         from app_toolkit.engines.processes.fork import fork_here
         from app_toolkit.engines.processes.services import ProcessServices
         from app_toolkit.engines.processes.supervisor import Supervisor
-        from app_toolkit.proxy.server import bind
 
         if not sys.flags.safe_path:
             del sys.path[0]  # the current folder, or that of the script: replicas must not import from there

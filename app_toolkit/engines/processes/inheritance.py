@@ -32,11 +32,11 @@ class Inheritance:
 
 def _descriptors() -> dict[int, str]:
     """Return what the open file descriptors of this process refer to."""
-    found = {}
+    sockets = {}
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # that of the listing
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    return found
+            sockets[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return sockets
 
 
 def _obstacle(number: int, target: str) -> str | None:

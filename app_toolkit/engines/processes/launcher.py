@@ -9,17 +9,17 @@ from functools import partial
 from typing import Any, TypeVar
 
 from app_toolkit.config.settings import variables_of_threads
-from app_toolkit.core.identity import ApplicationKey
-from app_toolkit.core.reconcile import Start
-from app_toolkit.core.replica_state import Unplaceable
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.control.reconcile import Start
+from app_toolkit.control.replica_state import Unplaceable
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.reservations import Reservations
 from app_toolkit.engines.processes.services import HOME, SUPERVISOR, Child, ProcessServices, planning_name
 from app_toolkit.engines.processes.wire import PeerGone
 from app_toolkit.host.launcher import Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
-from app_toolkit.host.preparation import preparation_key
-from app_toolkit.interfaces import ReplicaSpec, Resources
+from app_toolkit.host.preparation import Preparation
+from app_toolkit.interfaces import Resources
 from app_toolkit.types import ReplicaId
 
 R = TypeVar("R")
@@ -165,8 +165,8 @@ class Templates:
         """
         # Libraries read the number of threads when they are imported, so a template belongs to one number.
         spec = replace(spec, variables={**variables_of_threads(granted.num_cpus), **spec.variables})
-        name = f"template-{preparation_key(spec)[:16]}"
-        if not spec.fork:
+        name = f"template-{Preparation.of(spec).key[:16]}"
+        if not spec.application_config.fork:
             self._refuse(name, spec, "it sets fork=False")
         if name not in self._unfit:
             self._of_replicas[spec.id] = name
@@ -190,7 +190,7 @@ class Templates:
 
     async def _adopt_planning(self, name: str, spec: ReplicaSpec) -> None:
         """Make the process that has planned the app this template, if there is one and it can be that."""
-        planning = planning_name(ApplicationKey.parse(spec.application).application)
+        planning = planning_name(spec.application)
         supervisor = self._services.peer(SUPERVISOR)
         async with self._adopting:
             running: Mapping[str, Child] = await supervisor.call("running")

@@ -4,8 +4,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from app_toolkit.client.interrupts import discard_output
 from app_toolkit.config import settings
+from app_toolkit.host.interrupts import discard_output
 from app_toolkit.host.record_output import RecordOutput
 
 POLL_S = 0.2

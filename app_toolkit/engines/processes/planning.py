@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 
-from app_toolkit.client.client import CANCEL_POLL_S, Planning
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices, planning_name
 from app_toolkit.engines.processes.wire import Call, PeerGone, call
 from app_toolkit.errors import PlanningError
+from app_toolkit.operate.client import CANCEL_POLL_S, Planning
 
 
 class TemplatePlanning(Planning):

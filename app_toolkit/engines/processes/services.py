@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from app_toolkit.core.reports import Compared, Loads, Lost
+from app_toolkit.contract.loads import Compared, Loads, Lost
 from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.store import SQLiteStore
-from app_toolkit.engines.processes.wire import Peer, PeerGone
+from app_toolkit.engines.processes.wire import Peer, PeerGone, call
 from app_toolkit.errors import ControlError
 from app_toolkit.host.runtime_folder import LOGS, RuntimeFolder
 from app_toolkit.host.services import CONTROLLER
@@ -27,6 +27,9 @@ HOME = NodeId("local")
 SUPERVISOR = "supervisor"
 """The name of the process that starts and ends the others."""
 
+PLANNING = "planning-"
+"""The beginning of the names of processes that plan an app."""
+
 STARTED = b"+"
 """What the owner of an instance receives once its processes can be asked."""
 
@@ -38,6 +41,9 @@ OUTPUT = "output.log"
 
 RECORDS = "records"
 """The folder of the log files, beside the access logs."""
+
+ALIVE_S = 5.0
+"""Seconds that a supervisor has to answer."""
 
 AGAIN_S = 0.1
 """Seconds before a process asks the controller again if that does not answer."""
@@ -61,9 +67,18 @@ def orders_path(folder: Path, process: str) -> str:
     return str(folder / f"{sha256(process.encode()).hexdigest()[:16]}.orders")
 
 
+def is_alive(supervisor: str) -> bool:
+    """Return whether the supervisor of an instance runs. `supervisor`: the path of its socket."""
+    with contextlib.suppress(PeerGone):
+        with contextlib.suppress(TimeoutError):  # it is very busy, or stopped
+            call(supervisor, "running", timeout_s=ALIVE_S)
+        return True
+    return False
+
+
 def planning_name(app: str) -> str:
     """Return the name of the process that plans an app."""
-    return f"planning-{app}"
+    return f"{PLANNING}{app}"
 
 
 class ProcessServices:
@@ -150,8 +165,8 @@ class ProcessServices:
         if time.monotonic() < self._push_at:
             return False
         try:
-            taken, again_s = await self.peer(CONTROLLER).call("push_metrics", process, snapshot)
+            accepted, again_s = await self.peer(CONTROLLER).call("push_metrics", process, snapshot)
         except (PeerGone, ControlError):
             return False
         self._push_at = time.monotonic() + again_s
-        return bool(taken)
+        return bool(accepted)

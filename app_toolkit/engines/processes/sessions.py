@@ -18,14 +18,18 @@ def new_session() -> str:
     return f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def named(address: str) -> list[str]:
-    """Return the sessions at an address that have a folder. Some may have ended.
+def is_at(session: str, address: str) -> bool:
+    """Return whether a session has this address.
 
     `address`: the name of a session, or its beginning with the whole process ID, such as `processes-1234`; `auto` for
     all sessions.
     """
-    names = (folder.name for folder in runtime_folder().glob(f"{PREFIX}*"))
-    return sorted(name for name in names if address == "auto" or f"{name}-".startswith(f"{address}-"))
+    return address == "auto" or f"{session}-".startswith(f"{address}-")
+
+
+def named(address: str) -> list[str]:
+    """Return the sessions at an address, as of `is_at`, that have a folder. Some may have ended."""
+    return sorted(folder.name for folder in runtime_folder().glob(f"{PREFIX}*") if is_at(folder.name, address))
 
 
 def running(address: str) -> "list[ProcessServices]":
@@ -37,8 +41,7 @@ def running(address: str) -> "list[ProcessServices]":
     names = named(address)
     if not names:
         return []
-    from app_toolkit.engines.processes.client import is_alive
-    from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices, orders_path
+    from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices, is_alive, orders_path
 
     base = runtime_folder()
     return [ProcessServices(name) for name in names if is_alive(orders_path(base / name, SUPERVISOR))]

@@ -17,7 +17,6 @@ from functools import partial
 
 from fastapi import APIRouter
 
-from app_toolkit.client.client import Plan
 from app_toolkit.config import settings
 from app_toolkit.config.models import ApplicationSpec
 from app_toolkit.engines.processes import child, controller, template
@@ -25,12 +24,20 @@ from app_toolkit.engines.processes.capacity import NOTHING, Grant
 from app_toolkit.engines.processes.fork import SIGNALS, fork
 from app_toolkit.engines.processes.launcher import FORK_S
 from app_toolkit.engines.processes.output import begin_output
-from app_toolkit.engines.processes.services import RELEASED, STARTED, SUPERVISOR, Child, ProcessServices
+from app_toolkit.engines.processes.services import (
+    PLANNING,
+    RELEASED,
+    STARTED,
+    SUPERVISOR,
+    Child,
+    ProcessServices,
+)
 from app_toolkit.engines.processes.wire import Request, Server, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.host.services import CONTROLLER
-from app_toolkit.transport.sockets import close_in_children
+from app_toolkit.operate.client import Plan
 from app_toolkit.userapp.ending import adopt_orphans, descendants
+from app_toolkit.wire.sockets import close_in_children
 
 Role = Callable[[ProcessServices, str, socket.socket, Grant], None]
 
@@ -103,6 +110,7 @@ class Supervisor:
         """Why processes that still run will end."""
         self._waiting: dict[str, list[Request]] = {}
         """The callers that wait for the end of a process: at most one of each controller."""
+        self._is_starting = False
         self._command: int | None = None
         self._former: int | None = None
         """The command that has handed over; None: none has, 0: it has ended."""
@@ -115,7 +123,9 @@ class Supervisor:
         self._code: int | None = None
         """The exit code of the instance; None: it goes on."""
 
-    def run(self, command: int | None = None, owner: socket.socket | None = None) -> int:
+    def run(
+        self, command: int | None = None, owner: socket.socket | None = None, *, until_released: bool = False
+    ) -> int:
         """Run the instance until its end, and return the exit code.
 
         Parameters:
@@ -123,8 +133,11 @@ class Supervisor:
                 passed on to it, until it hands over. None: signals shut the instance down.
             owner: The other end receives `STARTED`. The instance ends when that end is closed, unless it has sent
                 `RELEASED` before. None: it has no owner.
+            until_released: Whether the instance is starting until the owner releases it. With a command, it is starting
+                until the command reports that its applications serve. Other clients can deploy nothing meanwhile.
         """
         self._command = command
+        self._is_starting = command is not None or until_released
         settings.set_address(self._services.session)
         adopt_orphans()
         self._controller_listener = listen(self._services.path_of(CONTROLLER))
@@ -189,6 +202,7 @@ class Supervisor:
         server.unwatch(owner)
         with suppress(OSError), owner:
             if owner.recv(len(RELEASED)) == RELEASED:
+                self._is_starting = False
                 return
         self._end(0)
 
@@ -213,7 +227,9 @@ class Supervisor:
             case "hand_over":
                 request.perform(self._hand_over)
             case "ready":
-                request.perform(partial(self._notify, "READY=1"))
+                request.perform(self._note_ready)
+            case "is_starting":
+                request.answer(self._is_starting)
             case _:
                 request.fail(ControlError(f"the supervisor has no order {request.method!r}"))
 
@@ -281,6 +297,13 @@ class Supervisor:
             os.kill(running.pid, signal.SIGKILL)
         elif name not in self._ends:
             self._keep_end(name, KILLED_EARLY)
+
+    def _note_ready(self) -> None:
+        """Note that the applications of the command serve. End the processes that have planned them and serve none."""
+        self._is_starting = False
+        for name in [name for name in self._children if name.startswith(PLANNING)]:
+            self._kill(name)
+        self._notify("READY=1")
 
     def _hand_over(self) -> bool:
         """Go on without the command. Return False if there is none, or if it has been asked to end."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from app_toolkit.client.client import Plan
 from app_toolkit.config import settings
+from app_toolkit.contract.replica_spec import ReplicaSpec
 from app_toolkit.engines.processes import limits
 from app_toolkit.engines.processes.capacity import Grant
 from app_toolkit.engines.processes.child import serve_replica
@@ -24,18 +24,18 @@ from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.processes.wire import Request, Server, call, listen
 from app_toolkit.errors import ControlError
 from app_toolkit.host.logs import begin_logs
-from app_toolkit.host.preparation import Prepared, prepare
+from app_toolkit.host.preparation import Preparation, Prepared, prepare
 from app_toolkit.host.process import ReplicaProcess
 from app_toolkit.host.store import packed
-from app_toolkit.interfaces import ReplicaSpec
 from app_toolkit.observability.context import ReplicaContext
+from app_toolkit.operate.client import Plan
 from app_toolkit.replica import breakpoints
-from app_toolkit.transport.sockets import close_in_children
 from app_toolkit.types import ReplicaId
 from app_toolkit.userapp import sources
 from app_toolkit.userapp.ending import exit_code
 from app_toolkit.userapp.loading import load
 from app_toolkit.userapp.target import is_factory
+from app_toolkit.wire.sockets import close_in_children
 
 ONE_CPU = 1.0
 """The CPUs for which an app is imported to plan it: those of most replicas, which reserve at most one."""
@@ -86,11 +86,18 @@ class Planned:
 
     def serves(self, spec: ReplicaSpec, services: ProcessServices) -> bool:
         """Return whether replicas can use the import: it read the same files with the same variables and options."""
-        if spec.code or spec.artifact or spec.logging_config is not None or not spec.sources:
-            return False
-        if (spec.app_dir, spec.working_dir) != (self.app_dir, os.getcwd()):
-            return False
-        if any(self.variables.get(name) != v for name, v in spec.variables.items()):
+        needed = Preparation.of(spec).spec
+        imported = replace(  # `become` applies the application, its other options and the secrets after the import
+            needed,
+            app_dir=self.app_dir,
+            working_dir=os.getcwd(),
+            code="",
+            artifact="",
+            restarted=0,
+            application_config=needed.application_config.model_copy(update={"logging_config": None}),
+            variables={name: self.variables[name] for name in needed.variables if name in self.variables},
+        )
+        if needed != imported or not needed.sources:
             return False
         if is_factory(load(spec.target, spec.app_dir)):  # it was called for the plan
             return False

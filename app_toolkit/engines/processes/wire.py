@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, cast
 
 from app_toolkit.errors import ControlError
-from app_toolkit.transport.sockets import CREDENTIALS, check_peer, close_in_children
+from app_toolkit.wire.sockets import CREDENTIALS, check_peer, close_in_children
 
 HEAD = struct.Struct("!IQ")
 """Before each frame: its size in bytes without this head, and the number of the call."""

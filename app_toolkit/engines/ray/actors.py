@@ -21,8 +21,9 @@ import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError
 
 from app_toolkit.config import settings
-from app_toolkit.core.identity import AnySetKey
-from app_toolkit.core.reports import Compared, Loads, Lost
+from app_toolkit.contract.identity import AnySetKey
+from app_toolkit.contract.loads import Compared, Loads, Lost
+from app_toolkit.contract.replica_spec import ReplicaSpec
 from app_toolkit.engines.ray.output import LOG_FOLDER, PROXY
 from app_toolkit.engines.ray.payloads import RayPayloads
 from app_toolkit.engines.ray.store import RayStore
@@ -32,7 +33,7 @@ from app_toolkit.host.orders import Order, serve
 from app_toolkit.host.process import ControlledProcess, ProxyProcess, ReplicaProcess
 from app_toolkit.host.runtime_folder import RuntimeFolder
 from app_toolkit.host.services import CONTROLLER
-from app_toolkit.interfaces import Location, ReplicaSpec, Snapshot, Version
+from app_toolkit.interfaces import Location, Snapshot, Version
 from app_toolkit.types import NodeId, ReplicaId
 from app_toolkit.userapp.ending import descendants, end_processes
 
@@ -203,9 +204,9 @@ class RayServices:
     async def push_metrics(self, process: str, snapshot: bytes) -> bool:
         if time.monotonic() < self._push_at:
             return False
-        taken, again_s = await self._ask("push_metrics", process, snapshot) or (False, WATCH_AGAIN_S)
+        accepted, again_s = await self._ask("push_metrics", process, snapshot) or (False, WATCH_AGAIN_S)
         self._push_at = time.monotonic() + again_s
-        return bool(taken)
+        return bool(accepted)
 
     async def _ask(self, method: str, *arguments: object) -> Any:
         """Call a method of the controller. Return None if no controller runs, or the controller ends."""

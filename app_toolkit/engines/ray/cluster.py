@@ -75,18 +75,18 @@ def find(address: str, advice: str = ADVICE) -> str:
             )
         address = only_cluster(trusted)
     host, port = _parsed(address)
-    here = [node for node in nodes if node.cluster.rpartition(":")[2] == str(port)]
-    is_node = any(node in trusted for node in here)
+    of_port = [node for node in nodes if node.cluster.rpartition(":")[2] == str(port)]
+    is_node = any(node in trusted for node in of_port)
     try:
         _ask(address, host, port, environment.token() if is_node else None, is_node=is_node)
     except OSError as error:
         raise ConfigError(f"no Ray cluster answers at {address}{_reason(error)}; {advice}") from None
     if is_node:
         return address
-    if here:
+    if of_port:
         raise ConfigError(
-            f"the node of the Ray cluster at {address} on this machine belongs to user {here[0].user}: run the command "
-            "as this user"
+            f"the node of the Ray cluster at {address} on this machine belongs to user {of_port[0].user}: run the "
+            "command as this user"
         )
     raise ConfigError(f"this machine is not a node of the Ray cluster at {address}: run the command on one")
 
@@ -194,20 +194,20 @@ def _resolved(host: str, port: int, deadline: float) -> list[Any]:
 
     The thread continues if the deadline passes. Raises `OSError`.
     """
-    found: list[Any] = []
+    entries: list[Any] = []
 
     def resolve() -> None:
         try:
-            found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            entries.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
-            found.append(error)
+            entries.append(error)
 
     thread = threading.Thread(target=resolve, name="resolve the address of a Ray cluster", daemon=True)
     thread.start()
     thread.join(_left(deadline))
-    if not found:
+    if not entries:
         raise TimeoutError
-    (result,) = found
+    (result,) = entries
     if isinstance(result, UnicodeError):
         raise OSError("the host name is invalid")
     if isinstance(result, OSError):

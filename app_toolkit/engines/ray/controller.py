@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import ray
 
-from app_toolkit.client.commands import Command
-from app_toolkit.core.reports import Compared, Loads, Lost
+from app_toolkit.contract.loads import Compared, Loads, Lost
+from app_toolkit.control.command import Command
 from app_toolkit.engines.ray.actors import RayServices, remote
 from app_toolkit.engines.ray.client import RayClient
 from app_toolkit.engines.ray.launcher import RayProcesses
-from app_toolkit.host.controller import ControllerHost
 from app_toolkit.host.services import CONTROLLER
 from app_toolkit.interfaces import Snapshot, Version
+from app_toolkit.operate.controller_host import ControllerHost
 
 R = TypeVar("R")
 
@@ -28,7 +28,7 @@ class _Controller:
     def __init__(self, *, lasting: bool = False) -> None:
         """`lasting`: as of `Controller`. Ray passes it again after each restart."""
         self._actor = ray.get_runtime_context().current_actor
-        client = RayClient(self._actor, joined=False)
+        client = RayClient(self._actor)
         self._host = ControllerHost(RayServices(), RayProcesses(), client, lasting=lasting)
         # Runs on the actor's own loop. Ray also calls this after each restart, without any other call.
         self._life = asyncio.get_running_loop().create_task(self._live())

@@ -2,9 +2,9 @@
 
 import sys
 
-from app_toolkit.client.client import Client, Driver, Engine
 from app_toolkit.config.models import HTTPOptions
 from app_toolkit.engines.ray import cluster, environment
+from app_toolkit.operate.client import Client, Driver, Engine
 
 
 class RayEngine(Engine):
@@ -43,6 +43,9 @@ class RayEngine(Engine):
         return RayClient.find(address)
 
     def connect(self, address: str | None) -> Client:
+        if address is not None and not self.is_joined():
+            cluster.check(address)  # so that an address at which no cluster answers costs no import of Ray
+
         from app_toolkit.engines.ray.client import RayClient
 
         return RayClient.connect(address)

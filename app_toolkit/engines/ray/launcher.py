@@ -16,8 +16,9 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from app_toolkit.core.reconcile import Start
-from app_toolkit.core.replica_state import Unplaceable
+from app_toolkit.contract.replica_spec import ProxySpec
+from app_toolkit.control.reconcile import Start
+from app_toolkit.control.replica_state import Unplaceable
 from app_toolkit.engines.amounts import Lack, amounts_of
 from app_toolkit.engines.ray.actors import NAMESPACE, Kind, ProxyActor, ReplicaActor, log_folder
 from app_toolkit.engines.ray.exits import Exits, exit_sentence
@@ -26,7 +27,7 @@ from app_toolkit.engines.ray.placement import Node, lack, may_be_granted
 from app_toolkit.host.launcher import PLACED_S, Ending, Process, Unreachable
 from app_toolkit.host.orders import Order
 from app_toolkit.host.services import CONTROLLER
-from app_toolkit.interfaces import ProxySpec, Resources
+from app_toolkit.interfaces import Resources
 from app_toolkit.types import NodeId, ReplicaId
 
 R = TypeVar("R")
@@ -73,8 +74,8 @@ class RayProcesses:
             "get_if_exists": True,
         }
         if isinstance(action.spec, ProxySpec):
-            there = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)  # a proxy serves clients of its node
-            handle = ProxyActor.options(**options, scheduling_strategy=there).remote(action.spec.id)
+            on_node = NodeAffinitySchedulingStrategy(action.spec.node, soft=False)  # a proxy serves clients of its node
+            handle = ProxyActor.options(**options, scheduling_strategy=on_node).remote(action.spec.id)
         else:
             handle = ReplicaActor.options(**options, **_actor_options(action)).remote(action.spec.id)
         return self._process(handle, (action.replica_set, action.template_hash), action.resources)
@@ -108,11 +109,11 @@ class RayProcesses:
         lacks = lack(asks, free, nodes, action.max_per_node)
         if lacks is None or lacks.for_ever or action.max_per_node is not None or waited_s >= GRANTED_S:
             return lacks
-        held: Counter[str] = Counter()
+        reserved: Counter[str] = Counter()
         for process in processes:
             if process.is_running:
-                held.update(process.amounts)
-        return None if may_be_granted(asks, free, nodes, held) else lacks
+                reserved.update(process.amounts)
+        return None if may_be_granted(asks, free, nodes, reserved) else lacks
 
 
 class RayProcess:
@@ -150,10 +151,10 @@ class RayProcess:
         return await _result(send(self._handle, order))
 
     async def ended(self) -> Ending:
-        said: str | None = None  # how the process ends, by user code that calls `os._exit`
+        last_words: str | None = None  # how the process ends, by user code that calls `os._exit`
         while True:
             try:
-                said = await self._handle.until_gone.remote()
+                last_words = await self._handle.until_gone.remote()
                 await asyncio.sleep(ENDING_S)
             except ActorUnavailableError:
                 # The actor is not reachable at the moment, but may be alive: ask again.
@@ -163,7 +164,7 @@ class RayProcess:
                 # Ray has an error of its own for each cause, such as a runtime environment that could not be created or
                 # a lack of memory. Few of them say that the process has ended.
                 return Ending(
-                    said or why,
+                    last_words or why,
                     raised=isinstance(error, RuntimeEnvSetupError),
                     is_certain=isinstance(error, ActorDiedError),
                 )

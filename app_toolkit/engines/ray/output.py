@@ -140,7 +140,7 @@ class _File:
             if line.startswith(JSON) and (self._shows_all or self._has_access_log()):
                 texts.append(f"{escaped_json(text.rstrip())}\n")
             elif self._shows_all and not line.startswith(MARKS):
-                texts += (f"{before}{self._actor} |{after} {each}\n" for each in _lines(text, colours=colours))
+                texts += (f"{before}{self._actor} |{after} {line}\n" for line in _lines(text, colours=colours))
         if texts:
             write(stream, "".join(texts))
 
@@ -154,7 +154,7 @@ def _lines(text: str, *, colours: bool) -> list[str]:
     A progress bar is written with a carriage return for each of its states: each state is a line. `colours`: keep
     sequences that change the colour. They end with the line.
     """
-    return [_printable(each, colours=colours) for each in text.split("\r") if each] or [""]
+    return [_printable(part, colours=colours) for part in text.split("\r") if part] or [""]
 
 
 def _printable(line: str, *, colours: bool) -> str:

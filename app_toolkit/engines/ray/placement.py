@@ -47,15 +47,17 @@ def lack(
 
 
 def may_be_granted(
-    asks: Mapping[str, float], free: Mapping[str, float], nodes: Collection[Node], held: Mapping[str, float]
+    asks: Mapping[str, float], free: Mapping[str, float], nodes: Collection[Node], reserved: Mapping[str, float]
 ) -> bool:
     """Return whether Ray may already have granted the resources of the replica, because no known replica holds them.
 
     Ray counts resources as used from the moment at which it grants them, and then starts the process. `held`: the
     resources of all replicas that are known to have a process.
     """
-    taken = {name: sum(node.total.get(name, 0.0) for node in nodes) - free.get(name, 0.0) for name in asks}
-    return bool(asks) and all(taken[name] - held.get(name, 0.0) >= amount - ROUNDING for name, amount in asks.items())
+    in_use = {name: sum(node.total.get(name, 0.0) for node in nodes) - free.get(name, 0.0) for name in asks}
+    return bool(asks) and all(
+        in_use[name] - reserved.get(name, 0.0) >= amount - ROUNDING for name, amount in asks.items()
+    )
 
 
 def _most_free(node: Node, name: str, amount: float) -> float:

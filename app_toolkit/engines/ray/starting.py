@@ -6,7 +6,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from app_toolkit.config import settings
 from app_toolkit.engines.ray import environment
 from app_toolkit.engines.ray.actors import NAMESPACE
-from app_toolkit.engines.ray.client import RayClient, is_driver, join, use_token
+from app_toolkit.engines.ray.client import Membership, RayClient, is_driver, join, use_token
 from app_toolkit.engines.ray.controller import ControllerActor
 from app_toolkit.engines.ray.local import LocalRay
 from app_toolkit.engines.ray.token import make_token
@@ -26,25 +26,25 @@ def start_instance(*, address: str | None = None, num_cpus: float | None = None,
     if address is None and not is_driver():
         local = _start_ray(num_cpus)
         address = local.address
-    joined = False
+    membership = None
     try:
-        joined = join(address, shows_output=with_lease) if local is None else _join_own(local)
+        membership = join(address, shows_output=with_lease) if local is None else _join_own(local)
         # The first proxy runs on the node of the controller, so this node is preferred: users expect the proxy at the
         # address that this process shows.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         controller = ControllerActor.options(
             name=CONTROLLER,
             namespace=NAMESPACE,
             lifetime="detached",
             get_if_exists=True,
-            scheduling_strategy=here,
+            scheduling_strategy=this_node,
         ).remote(lasting=not with_lease)
-        client = RayClient(controller, local, joined=joined)
+        client = RayClient(controller, local, membership)
         if with_lease:
             client.acquire_lease()
     except BaseException:
-        if joined:
-            ray.shutdown()
+        if membership is not None:
+            membership.leave()
         if local is not None:
             local.close()
         raise
@@ -62,9 +62,9 @@ def _start_ray(num_cpus: float | None) -> LocalRay:
     return LocalRay(num_cpus, environment.folder(), options.log_format if options.log_file == "-" else None)
 
 
-def _join_own(local: LocalRay) -> bool:
+def _join_own(local: LocalRay) -> Membership | None:
     """Make this process a driver of its local Ray. The error says that it is this Ray that cannot be joined."""
     try:
-        return join(local.address, advice="it was stopped again")
+        return join(local.address, is_local=True, advice="it was stopped again")
     except ConfigError as error:
         raise ConfigError(f"the local Ray has started, but this process cannot join it: {error}") from error.__cause__

@@ -66,8 +66,8 @@ class RayStore:
         return 0, None
 
     def _compare_and_set(self, key: str, expected: bytes | None, value: bytes) -> None:
-        last, there = self._last(key)
-        if there != expected:
+        last, value_now = self._last(key)
+        if value_now != expected:
             raise Conflict(f"{key} no longer holds what was expected")
         encrypted = self._encryption.encrypt(key, value)
         if _internal_kv_put(_name(key, last + 1), encrypted, overwrite=False, namespace=NAMESPACE):

@@ -34,16 +34,16 @@ def make_token() -> None:
 def restrict_token() -> None:
     """Make the token and its folder inaccessible to other users, if they belong to this user."""
     path = token_path()
-    for each, mode in ((path.parent, 0o700), (path, 0o600)):
+    for parent_or_file, mode in ((path.parent, 0o700), (path, 0o600)):
         with suppress(OSError):  # the file does not exist, or the file system has no modes
-            _restrict(each, mode)
+            _restrict(parent_or_file, mode)
 
 
 def _restrict(path: Path, mode: int) -> None:
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found = os.fstat(file)
-        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & ~mode:
-            os.fchmod(file, mode & stat.S_IMODE(found.st_mode))
+        status = os.fstat(file)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & ~mode:
+            os.fchmod(file, mode & stat.S_IMODE(status.st_mode))
     finally:
         os.close(file)

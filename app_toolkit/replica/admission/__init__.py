@@ -1,1 +1,4 @@
-"""Admission control: which requests run in a replica, wait for a slot, or are refused."""
+"""Admission control: which requests run in a replica, wait for a slot, or are refused.
+
+Design: docs/design/admission.md
+"""

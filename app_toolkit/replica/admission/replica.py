@@ -7,17 +7,16 @@ from itertools import islice, takewhile
 from typing import Protocol
 
 from app_toolkit.config.models import CorsSettings
-from app_toolkit.core.uploads import most_slow_bodies
 from app_toolkit.errors import ReplicaBusy
+from app_toolkit.exchange.upload_rate import most_slow_bodies
 from app_toolkit.interfaces import ReloadableOptions
 from app_toolkit.replica.admission.live_sets import LiveSets
-from app_toolkit.replica.admission.request import ReplicaRequest
+from app_toolkit.replica.admission.replica_request import ReplicaRequest
 from app_toolkit.replica.admission.server_request import ServerRequest
 from app_toolkit.replica.admission.wait_queue import WaitQueue, serve_position
-from app_toolkit.replica.objects.batching import buffered
-from app_toolkit.transport import hop
-from app_toolkit.transport.hop import Hop, Refusal
 from app_toolkit.types import ASGIApp, Header, OnDisconnect, Receive, Scope, Send
+from app_toolkit.wire import hop
+from app_toolkit.wire.hop import Hop, Refusal
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -46,7 +45,7 @@ class ReplicaStatistics:
     waiting_callers: int = 0
     """Callers in the wait queue."""
     buffered: int = 0
-    """Items that wait for their batch; their requests are ongoing."""
+    """Items that wait for their batch; their requests are ongoing. Only `ReplicaServer.statistics` counts them."""
     streams: int = 0
     """Responses that are open streams and hold no slot."""
     reached: tuple[str, ...] = field(default=(), compare=False)
@@ -131,12 +130,12 @@ class Replica:
         self.live.freed = self.wait_queue.freed
         self.live.max_slow_bodies = most_slow_bodies(max_ongoing_requests)
 
-    def limit(self, live: ReloadableOptions) -> None:
+    def limit(self, reloadable: ReloadableOptions) -> None:
         """Apply these limits from now on. Requests that run continue, even if there are more of them."""
-        self.max_open_websockets = live.max_open_websockets
-        self.live.max_open_streams = live.max_open_streams
-        self.live.max_slow_bodies = most_slow_bodies(live.max_ongoing_requests)
-        self.wait_queue.resize(live.max_ongoing_requests)
+        self.max_open_websockets = reloadable.max_open_websockets
+        self.live.max_open_streams = reloadable.max_open_streams
+        self.live.max_slow_bodies = most_slow_bodies(reloadable.max_ongoing_requests)
+        self.wait_queue.resize(reloadable.max_ongoing_requests)
 
     @property
     def max_open_streams(self) -> int:
@@ -235,16 +234,16 @@ class Replica:
         scope["scheme"] = (
             origin.scheme if scope["type"] == "http" else WEBSOCKET_SCHEMES.get(origin.scheme, origin.scheme)
         )
-        ours = {"request_id": origin.request_id}
+        added = {"request_id": origin.request_id}
         if self._stream_log != "memory":
-            ours["stream_log"] = self._stream_log
+            added["stream_log"] = self._stream_log
         if hop.CALL in internal:
-            ours["call"] = internal[hop.CALL].decode()
+            added["call"] = internal[hop.CALL].decode()
         if hop.TRACE in internal:
-            ours["trace"] = internal[hop.TRACE].decode()
+            added["trace"] = internal[hop.TRACE].decode()
         if hop.SHARD_KEY in internal:
-            ours["shard_key"] = hop.decode_key(internal[hop.SHARD_KEY])
-        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": ours}
+            added["shard_key"] = hop.decode_key(internal[hop.SHARD_KEY])
+        scope["extensions"] = {**scope.get("extensions", {}), "app_toolkit": added}
 
     # Within one process
 
@@ -343,10 +342,9 @@ class Replica:
             len(self.live.websockets),
             self.draining,
             len(self.wait_queue),
-            buffered(),
-            len(self.live.streams),
-            self._reached(),
-            self.live.received,
+            streams=len(self.live.streams),
+            reached=self._reached(),
+            received=self.live.received,
         )
 
     def _reached(self) -> tuple[str, ...]:
@@ -360,7 +358,7 @@ class Replica:
     def running_ids(self) -> tuple[str, ...] | None:
         """Return the ids of the running requests; None: there are more than `MOST_IDS`. Safe from any thread."""
         running = tuple(self.live.running)
-        return tuple({each.request_id or "" for each in running}) if len(running) <= MOST_IDS else None
+        return tuple({request.request_id or "" for request in running}) if len(running) <= MOST_IDS else None
 
     def __repr__(self) -> str:
         live = self.live

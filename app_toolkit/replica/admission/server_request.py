@@ -5,14 +5,24 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from app_toolkit.core.request_stage import CUT, ENDED, HELD, REPLACED, RESPONDING, RUNNING, STARTED, TRANSITIONS, UNSENT
 from app_toolkit.observability.context import DEADLINE, READ_STREAMS, REQUEST_ID, SHARD_KEY, TRACE
 from app_toolkit.replica.admission.client import ClientMessages
 from app_toolkit.replica.admission.live_sets import LiveSets
-from app_toolkit.replica.admission.request import CHUNKS_PER_TURN, ReplicaRequest
+from app_toolkit.replica.admission.replica_request import CHUNKS_PER_TURN, ReplicaRequest
+from app_toolkit.replica.admission.stage import (
+    CUT,
+    ENDED,
+    HELD,
+    REPLACED,
+    RESPONDING,
+    RUNNING,
+    STARTED,
+    TRANSITIONS,
+    UNSENT,
+)
 from app_toolkit.replica.http.head import BODYLESS, checked, checked_head, for_caller
-from app_toolkit.transport.frames import why_not_closed_with
 from app_toolkit.types import Header, Message, Receive, Scope, Send
+from app_toolkit.wire.frames import why_not_closed_with
 
 logger = logging.getLogger("app_toolkit.replica")
 

@@ -25,7 +25,10 @@ def open_stream(endpoint: Endpoint) -> Endpoint:
 
 
 def lasting_stream(endpoint: Endpoint) -> Endpoint:
-    """Mark an endpoint like `open_stream`. The deadline of its request ends with the head of its response."""
+    """Mark an endpoint like `open_stream`, whose response may last longer than `request_timeout_s`.
+
+    The deadline of its request ends with the head of its response.
+    """
     setattr(endpoint, LASTING, True)
     return open_stream(endpoint)
 
@@ -50,6 +53,9 @@ def leave_slot(scope: Scope) -> None:
     """Let a request hold no slot any more, and count as no open stream: its response is over, and its work goes on.
 
     A drain still waits for it. Does nothing for a request whose response has not begun, or that no replica serves.
+
+    Parameters:
+        scope: The ASGI scope of the request: `request.scope`.
     """
     leave: Callable[[], None] | None = scope.get(LEAVE_SLOT)
     if leave is not None:

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Collection
 
-from app_toolkit.core.admission import Admission
 from app_toolkit.errors import ReplicaBusy
+from app_toolkit.replica.admission.reservations import Admission
 from app_toolkit.types import Message, Receive, Send
 
 PENDING_S = 0.1
@@ -33,8 +33,8 @@ class Position:
 class WaitQueue:
     """The callers that wait, their reservations, and the pending requests.
 
-    `core.admission` makes the decisions. This class reports events to it and carries out its decisions at once. Only
-    `len` is safe in other threads.
+    `replica.admission.reservations` makes the decisions. This class reports events to it and carries out its decisions
+    at once. Only `len` is safe in other threads.
     """
 
     def __init__(self, slots: int, ongoing: Collection[object]) -> None:

@@ -13,11 +13,11 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from app_toolkit.replica.admission.replica import Replica
-from app_toolkit.replica.admission.request import TEXT
+from app_toolkit.replica.admission.replica_request import TEXT
 from app_toolkit.replica.http.head import CheckedHead, encode
 from app_toolkit.replica.http.hop_request import HopRequest, new_scope
-from app_toolkit.transport.corked import CorkedTransport
 from app_toolkit.types import Header
+from app_toolkit.wire.corked import CorkedTransport
 
 logger = logging.getLogger("app_toolkit.replica")
 
@@ -59,8 +59,7 @@ class CallerConnection(asyncio.Protocol):
         self._queued: deque[HopRequest] = deque()
         #: All requests whose app has not returned, including those whose response is complete.
         self._running: set[HopRequest] = set()
-        self.writable = asyncio.Event()
-        self.writable.set()
+        self.blocked: asyncio.Event | None = None
         self.transport: CorkedTransport
 
     # For the event loop
@@ -79,13 +78,16 @@ class CallerConnection(asyncio.Protocol):
         self._parser = None  # it refers to this object, too
         self._queued.clear()
         self._disconnect()
-        self.writable.set()
+        self.resume_writing()
 
     def pause_writing(self) -> None:
-        self.writable.clear()
+        if self.blocked is None:
+            self.blocked = asyncio.Event()
 
     def resume_writing(self) -> None:
-        self.writable.set()
+        blocked, self.blocked = self.blocked, None
+        if blocked is not None:
+            blocked.set()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():

@@ -6,8 +6,8 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
-from app_toolkit.transport import hop
 from app_toolkit.types import Header
+from app_toolkit.wire import hop
 
 NOT_IN_A_NAME = re.compile(rb"[^!#$%&'*+.^_`|~0-9A-Za-z-]")
 """RFC 9110, 5.6.2."""

@@ -7,9 +7,9 @@ from contextvars import Context
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-from app_toolkit.core.request_stage import COMPLETE, CUT, ENDED, HELD, REPLACED, RESPONDING, STARTED, TRANSITIONS
 from app_toolkit.replica.admission.live_sets import LiveSets
-from app_toolkit.replica.admission.request import CHUNKS_PER_TURN, SERVER_ERROR, TEXT, ReplicaRequest, Reported
+from app_toolkit.replica.admission.replica_request import CHUNKS_PER_TURN, SERVER_ERROR, TEXT, ReplicaRequest, Reported
+from app_toolkit.replica.admission.stage import COMPLETE, CUT, ENDED, HELD, REPLACED, RESPONDING, STARTED, TRANSITIONS
 from app_toolkit.replica.http.head import BODYLESS, CheckedHead, checked_head, for_caller
 from app_toolkit.types import Header, Message, Scope
 
@@ -30,8 +30,8 @@ class Caller(Protocol):
     No method waits, and none raises an error.
     """
 
-    writable: asyncio.Event
-    """Set while the caller reads fast enough. It may be another event after it was set."""
+    blocked: asyncio.Event | None
+    """Is set when the caller reads fast enough again. None: it does."""
 
     def pause_body(self) -> None:
         """Let the caller wait before it sends more of the body."""
@@ -134,7 +134,7 @@ class HopRequest(ReplicaRequest):
                 the previous one ends.
             tasks: Gets the task.
         """
-        task = loop.create_task(served, context=context.copy())
+        task = self._task = loop.create_task(served, context=context.copy())
         tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -220,10 +220,15 @@ class HopRequest(ReplicaRequest):
 
     async def send(self, message: Message) -> None:
         while not self._put(message):
-            await self._caller.writable.wait()
+            await self._until_writable()
         if self._yields:
             self._yields = False
             await asyncio.sleep(0)
+
+    async def _until_writable(self) -> None:
+        blocked = self._caller.blocked
+        if blocked is not None:
+            await blocked.wait()
 
     def _put(self, message: Message) -> bool:
         """Send a message, unless that has to wait.
@@ -240,6 +245,8 @@ class HopRequest(ReplicaRequest):
         if kind == "http.response.start" and stage < RESPONDING:
             return self._put_head(message)
         if self.gone:
+            if kind == "http.response.body" and stage < HELD and not message.get("more_body", False):
+                self._sent_part(more=False)
             return True
         if stage is COMPLETE:
             raise RuntimeError(f"the app sent {kind!r} after its response")
@@ -255,7 +262,7 @@ class HopRequest(ReplicaRequest):
             head = CheckedHead(head.status, for_caller(head.fields), head.length)
         if self._keep(head):
             return True
-        if not (self.gone or self._caller.writable.is_set()):
+        if not (self.gone or self._caller.blocked is None):
             return False
         more = self._stream_fields(head)
         self.stage = TRANSITIONS[self.stage, STARTED]
@@ -268,15 +275,22 @@ class HopRequest(ReplicaRequest):
         if head is not None and not self._begins_body(len(body), more):
             self._yields = True  # a response with an empty body must not block the event loop
             return True
-        if not (self.gone or self._caller.writable.is_set()):
+        if not (self.gone or self._caller.blocked is None):
             return False
         if head is not None:
             self._head = None
             self.stage = TRANSITIONS[self.stage, STARTED]
             if not self.gone:
                 self._write_head(head, (), body)
-        elif not self.gone:
-            self._write_body(body, more)
+        elif self._chunked and not self.gone:
+            if self._framed:
+                body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+                if not more:
+                    body += b"0\r\n\r\n"
+            if body:
+                self._caller.write(body)
+        elif not (self._bodyless or self.gone):
+            self._write_sized(body)
         if not (more or self.gone):
             if self._left:
                 raise RuntimeError("the body is shorter than its content-length")
@@ -317,17 +331,7 @@ class HopRequest(ReplicaRequest):
         if self.whole and not body:
             self._caller.response_sent(self)
 
-    def _write_body(self, body: Any, more: bool) -> None:
-        if self._bodyless:
-            return
-        if self._chunked:
-            if self._framed:
-                body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-                if not more:
-                    body += b"0\r\n\r\n"
-            if body:
-                self._caller.write(body)
-            return
+    def _write_sized(self, body: Any) -> None:
         if len(body) > self._left:
             raise RuntimeError("the body is longer than its content-length")
         self._left -= len(body)
@@ -339,11 +343,11 @@ class HopRequest(ReplicaRequest):
 
     async def respond(self, status: int, fields: Sequence[Header], body: bytes) -> None:
         while not self._respond(status, fields, body):
-            await self._caller.writable.wait()
+            await self._until_writable()
 
     def _respond(self, status: int, fields: Sequence[Header], body: bytes) -> bool:
         """Write a complete response, unless that has to wait. Return whether it was written, or nobody gets it."""
-        if not (self.gone or self._caller.writable.is_set()):
+        if not (self.gone or self._caller.blocked is None):
             return False
         if self.stage is not REPLACED and self.stage is not COMPLETE:
             self.stage = TRANSITIONS[TRANSITIONS[self.stage, STARTED], ENDED]

@@ -3,8 +3,8 @@
 import socket
 import time
 
-from app_toolkit.transport import hop
-from app_toolkit.transport.sockets import check_peer
+from app_toolkit.wire import hop
+from app_toolkit.wire.sockets import check_peer
 
 AGAIN_S = 0.01
 """Delay in seconds before a new attempt to connect while the accept queue is full."""

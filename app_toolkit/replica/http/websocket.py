@@ -7,7 +7,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
-from app_toolkit.core.floods import MOST_PER_S, SHORT, FrameBudget
+from app_toolkit.replica.http.floods import MOST_PER_S, SHORT, FrameBudget
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
 
 SMALLEST_SLICE = 4 * 1024

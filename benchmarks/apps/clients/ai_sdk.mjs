@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import * as sdk from "ai";
-import { name, run, untilStopped, url } from "./cases.mjs";
+import { hasRoute, name, run, untilStopped, url } from "./cases.mjs";
 
 const { version } = JSON.parse(readFileSync(new URL("node_modules/ai/package.json", import.meta.url), "utf8"));
 
@@ -88,6 +88,65 @@ await run({
     await chat.regenerate();
     const texts = chat.messages.map(({ parts }) => parts.map((part) => part.text ?? "").join(""));
     assert.deepEqual(texts, ["first", "first", "second", "second"]);
+  },
+
+  async "sources, and the status"() {
+    const statuses = [];
+    const chat = await asked("hello /status /source", { onData: ({ data }) => statuses.push(data.text) });
+    assert.deepEqual(statuses, ["Thinking"]);
+    assert.deepEqual(chat.parts.slice(0, 2), [STEP, said("hello")]);
+    assert.equal(chat.messages.at(-1).parts[2].url, "https://example.com");
+  },
+
+  async "approval of a tool, from version 6 on"() {
+    if (version.startsWith("5.")) return;
+    const chat = new Chat({
+      transport: new sdk.DefaultChatTransport({ api: `${url}/plain` }),
+      sendAutomaticallyWhen: sdk.lastAssistantMessageIsCompleteWithApprovalResponses,
+    });
+    await chat.sendMessage({ text: "/approve" });
+    const { approval, state } = chat.messages.at(-1).parts.at(-1);
+    assert.equal(state, "approval-requested");
+    const answered = chat.state.until((messages) => messages.at(-1).parts.some((part) => part.text?.includes("done")));
+    await chat.addToolApprovalResponse({ id: approval.id, approved: true });
+    await answered;
+    assert.equal(chat.text, "the tool returned done");
+    assert.deepEqual([chat.parts[1].state, chat.parts[1].output], ["output-available", "done"]);
+  },
+
+  async "approval through a reload, and by a second tab, from version 6 on"() {
+    if (version.startsWith("5.")) return;
+    await hasRoute("/stored/conversations");
+    const [id, api] = [name(), `${url}/stored/chat`];
+    const stored = async () => (await (await fetch(`${url}/stored/conversations/${id}`)).json()).messages;
+    const [first, second] = [0, 1].map(() => {
+      return new Chat({
+        id,
+        transport: new sdk.DefaultChatTransport({ api }),
+        sendAutomaticallyWhen: sdk.lastAssistantMessageIsCompleteWithApprovalResponses,
+      });
+    });
+    await first.sendMessage({ text: "/approve" });
+    second.state.messages = await sdk.validateUIMessages({ messages: await stored() });
+    const { approval } = second.messages.at(-1).parts.at(-1);
+    const answered = second.state.until((messages) => messages.at(-1).parts.some((part) => part.text?.includes("done")));
+    await second.addToolApprovalResponse({ id: approval.id, approved: true });
+    await answered;
+    const refused = new Promise((resolve) => (first.finishedWith = resolve));
+    first.onError = ({ message }) => first.finishedWith(message);
+    await first.addToolApprovalResponse({ id: approval.id, approved: false });
+    assert.match(await refused, /answer/);
+    assert.deepEqual(
+      (await stored()).at(-1).parts.map(({ type, state }) => [type, state]),
+      second.messages.at(-1).parts.map(({ type, state }) => [type, state]),
+    );
+  },
+
+  async "tools of an MCP server"() {
+    await hasRoute("/mcp/chat");
+    const { parts } = await asked("2 3", { path: "/mcp/chat" });
+    const call = { type: "tool-numbers_add", state: "output-available", input: { a: 2, b: 3 }, output: "5" };
+    assert.deepEqual(parts, [STEP, call, STEP, said("The sum is 5.")]);
   },
 
   async "tools that the page runs"() {

@@ -23,19 +23,24 @@ class NotServed(Exception):
     """The application does not have the routes of this case."""
 
 
-def run(cases: Sequence[Case]) -> None:
-    """Run the cases and print their verdicts as one JSON document; the name of a function is the name of its case."""
+def run(cases: Sequence[Case], patience_s: float = PATIENCE_S) -> None:
+    """Run the cases and print their verdicts as one JSON document; the name of a function is the name of its case.
+
+    Parameters:
+        cases: The cases.
+        patience_s: Maximum time of a case in seconds.
+    """
     logging.disable()
-    print(json.dumps(asyncio.run(_verdicts(cases, *sys.argv[1:]))))
+    print(json.dumps(asyncio.run(_verdicts(cases, patience_s, *sys.argv[1:]))))
 
 
-async def _verdicts(cases: Sequence[Case], url: str, relay: str) -> dict[str, str]:
-    return {each.__name__.replace("_", " "): await _verdict(each, url, relay) for each in cases}
+async def _verdicts(cases: Sequence[Case], patience_s: float, url: str, relay: str) -> dict[str, str]:
+    return {case.__name__.replace("_", " "): await _verdict(case, patience_s, url, relay) for case in cases}
 
 
-async def _verdict(case: Case, url: str, relay: str) -> str:
+async def _verdict(case: Case, patience_s: float, url: str, relay: str) -> str:
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             await case(url, relay)
     except NotServed:
         return "not served"
@@ -69,6 +74,11 @@ async def _until(url: str, word: str, runs: bool) -> None:
 async def refusals(url: str, name: str) -> int:
     """Return how often the model has refused the request with this name."""
     return int(await _get(f"{url}/refused?name={name}"))
+
+
+async def received(url: str, model: str) -> int:
+    """Return how many requests a model has received."""
+    return int(await _get(f"{url}/received?by={model}"))
 
 
 async def _get(address: str) -> Any:

@@ -83,6 +83,18 @@ async def tools_that_the_model_runs(url: str, _: str) -> None:
             assert (choice.message.content, choice.finish_reason) == ("I look.I found one.", "stop")
 
 
+async def tools_of_an_mcp_server(url: str, _: str) -> None:
+    await has_route(url, "/mcp/v1/responses")
+    async with sdk(url, "/mcp/v1") as client:
+        completed = await client.chat.completions.create(model="calculator", messages=said("2 3"))
+        (choice,) = completed.choices
+        assert (choice.message.content, choice.message.tool_calls) == ("The sum is 5.", None)
+        response = await client.responses.create(model="calculator", input="2 3")
+        assert [item.type for item in response.output] == ["mcp_call", "message"]
+        call: Any = response.output[0]
+        assert (call.name, call.output, response.output_text) == ("numbers_add", "5", "The sum is 5.")
+
+
 async def structured_output(url: str, _: str) -> None:
     class City(BaseModel):
         name: str
@@ -244,12 +256,28 @@ async def cancel_of_a_response(url: str, _: str) -> None:
         await until_stopped(url, word)
 
 
+async def responses_that_follow_each_other(url: str, _: str) -> None:
+    """Each request has a connection of its own, so each replica gets some of them."""
+    await has_route(url, "/v1/responses")
+    previous = None
+    for word in ("one", "two", "three", "four"):
+        async with sdk(url) as client:
+            response = await client.responses.create(
+                model="echo", input=word, previous_response_id=previous or openai.omit
+            )
+        previous = response.id
+    assert previous is not None
+    async with sdk(url) as client:
+        items: Any = [item async for item in client.responses.input_items.list(previous, order="asc")]
+    assert [item.content[0].text for item in items] == ["one", "one", "two", "two", "three", "three", "four"]
+
+
 run(
     [
         *(models, completion, streaming, usage_of_a_stream, tools, tools_that_the_model_runs),
-        *(structured_output, several_choices, embeddings),
+        *(tools_of_an_mcp_server, structured_output, several_choices, embeddings),
         *(errors, abort_of_a_stream, abort_of_a_completion, a_429_is_tried_again, a_503_is_tried_again, api_key),
         *(response, stream_of_a_response, tools_of_a_response, tools_of_a_response_that_the_model_runs),
-        *(resume_of_a_response, cancel_of_a_response),
+        *(resume_of_a_response, cancel_of_a_response, responses_that_follow_each_other),
     ]
 )

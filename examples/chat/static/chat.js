@@ -1,48 +1,32 @@
 // A chat: shows one conversation, sends messages, and follows the response that is active.
 
 import * as api from "./api.js";
-import { $, announce } from "./dom.js";
+import { announceRequests, answered } from "./approval.js";
+import * as composer from "./composer.js";
+import * as conversations from "./conversations.js";
+import { $, announce, ask } from "./dom.js";
+import { save } from "./export.js";
+import * as files from "./files.js";
 import * as messages from "./messages.js";
+import * as models from "./models.js";
+import { attempt, isError, refuse, state } from "./notices.js";
+import { filesOf, isAnswered, isDone, isRequested, textOf } from "./parts.js";
+import * as queue from "./queue.js";
+import { signature } from "./record.js";
+import { receive } from "./response.js";
+import * as shortcuts from "./shortcuts.js";
 import * as sidebar from "./sidebar.js";
-import { Interrupted, parts } from "./stream.js";
 
 const UNTITLED = "New conversation";
-const RECONNECT_MS = 60_000; // how long a lost connection is tried again without a new part
-const PAUSE_MS = 250; // before the second attempt; each pause is twice as long as the one before
-const MAX_PAUSE_MS = 4000;
-const UNAVAILABLE = [502, 503, 504]; // of a proxy that finds no replica
-const REMOVES = ["", " Sending it removes the message after it.", " Sending it removes the N messages after it."];
 const INTERRUPTED = "The response was interrupted."; // as the server says it
 const tabs = new BroadcastChannel("conversations");
 
-let conversations = [];
-let hasMore = false;
 let current = { id: "", title: UNTITLED, messages: [] };
 let reading = null; // the AbortController of the response that is being read
 
-const handlers = { send, edit, retry };
+const handlers = { send: (text) => send([{ type: "text", text }]), edit, retry, choose, rate, answer };
 const last = () => current.messages.at(-1);
-
-// Drafts: each conversation has its own, and so has a new one. They stay until the tab is closed.
-
-const draftKey = () => `draft ${location.hash.slice(1) || "of a new conversation"}`;
-
-function keepDraft() {
-  if (edited) return;
-  try {
-    if ($("prompt").value) sessionStorage.setItem(draftKey(), $("prompt").value);
-    else sessionStorage.removeItem(draftKey());
-  } catch {
-    // The storage is full: the draft stays in the field only.
-  }
-}
-
-function setPrompt(text) {
-  $("prompt").value = text;
-  grow();
-}
-
-const showDraft = () => setPrompt(sessionStorage.getItem(draftKey()) ?? "");
+const address = () => location.hash.slice(1); // the id of the conversation; none before its first message
 
 // Showing
 
@@ -52,82 +36,68 @@ function show() {
 }
 
 function showState() {
-  const title = conversations.find(({ id }) => id === current.id)?.title ?? current.title;
+  const title = conversations.titleOf(current.id) ?? current.title;
   document.title = title === UNTITLED ? "Chat" : `${title} · Chat`;
   $("title").textContent = title;
-  $("stop").hidden = !reading;
-  $("send").hidden = Boolean(reading);
-  sidebar.show(conversations, current.id, hasMore, { open, rename, remove, more });
+  $("export").hidden = !current.messages.length;
+  showButtons();
+  sidebar.show(conversations.view(), current.id, { open, rename, remove, more: conversations.more });
 }
 
-function state(text = "", isError = false) {
-  $("state").hidden = !text;
-  $("state").textContent = text;
-  $("state").classList.toggle("error", isError);
+function showButtons() {
+  $("stop").hidden = !reading;
+  $("send").hidden = Boolean(reading) && composer.isEmpty();
+  $("send").setAttribute("aria-label", reading ? "Queue" : "Send");
+  $("send").title = reading ? "Send after the response" : "";
+  const asked = last()?.parts.some(isRequested);
+  const why = reading ? "Sent after the response:" : asked ? "Waiting until you have approved or denied:" : "Not sent, because the response did not end:";
+  queue.show(current.id, why, reading ? undefined : sendQueued);
 }
 
 const update = (message) => messages.update(message, handlers, message === last(), Boolean(reading));
 
-async function refresh() {
-  conversations = await attempt(() => api.list()) ?? conversations;
-  hasMore = conversations.length === api.PAGE;
-  showState();
-}
-
-async function more() {
-  const next = await attempt(() => api.list(conversations.length)) ?? [];
-  const known = new Set(conversations.map(({ id }) => id));
-  conversations.push(...next.filter(({ id }) => !known.has(id)));
-  hasMore = next.length === api.PAGE;
-  showState();
-}
-
-// An error of a small request is shown beside the title.
-async function attempt(call) {
-  try {
-    const result = await call();
-    if ($("state").classList.contains("error")) state();
-    return result;
-  } catch (error) {
-    if (error.name === "AbortError") return undefined;
-    state(error instanceof TypeError ? "The server cannot be reached." : error.message, true);
-    announce($("state").textContent);
-    return undefined;
-  }
-}
-
 // Conversations
 
 let opening = null; // the AbortController of the conversation that is being opened
+let isLoading = false; // the messages of that conversation are not there yet
 
 async function open(id, { focus = true, push = true } = {}) {
   leave();
   const { signal } = (opening = new AbortController());
+  isLoading = true;
   if (push && location.hash !== `#${id}`) history.pushState(null, "", `#${id}`);
-  showDraft();
+  if (id !== current.id) composer.showDraft(id);
   const found = await attempt(() => api.get(id, signal));
   if (signal.aborted) return;
+  isLoading = false;
   current = found ?? { id, title: UNTITLED, messages: [] };
   show();
-  if (focus) $("prompt").focus();
-  if (last()?.role === "user") await read();
+  models.showOf(current.messages);
+  if (focus) composer.focus();
+  if (isAwaited()) await read();
+  else if (isDone(last())) await sendQueued(); // the response has ended while another conversation was shown
 }
+
+// The last message has no response yet, or waits for the result of a tool that the user has approved or denied.
+const isAwaited = () => last()?.role === "user" || isContinued();
+const isContinued = () => last()?.role === "assistant" && last().parts.some(isAnswered) && !last().metadata?.incomplete;
 
 // The address has no conversation before the first message.
 function begin({ push = true } = {}) {
   leave();
   current = { id: api.newId(), title: UNTITLED, messages: [] };
   if (push && location.hash) history.pushState(null, "", location.pathname);
-  showDraft();
+  composer.showDraft(address());
   show();
-  $("prompt").focus();
+  composer.focus();
 }
 
 function leave() {
   reading?.abort();
   opening?.abort();
-  if (reading) state(); // such as that it is reconnecting
+  state(); // such as that it is reconnecting
   reading = null;
+  isLoading = false;
   if (edited) cancelEdit();
   sidebar.toggle(false);
 }
@@ -140,54 +110,55 @@ function openAddress() {
 
 async function rename(conversation) {
   $("name").value = conversation.title;
-  if ((await answer($("renaming"))) !== "ok" || !$("name").value.trim()) return;
-  await attempt(() => api.rename(conversation.id, $("name").value));
+  if ((await ask($("renaming"))) !== "ok" || !$("name").value.trim()) return;
+  await attempt(() => api.change(conversation.id, { title: $("name").value }));
   await changed(conversation.id);
 }
 
 async function remove(conversation) {
   $("removing-text").textContent = `“${conversation.title}” is deleted for good.`;
-  if ((await answer($("removing"))) !== "ok") return;
+  if ((await ask($("removing"))) !== "ok") return;
   if (conversation.id === current.id && reading) await attempt(() => api.stop(conversation.id));
   await attempt(() => api.remove(conversation.id));
-  sessionStorage.removeItem(`draft ${conversation.id}`);
+  composer.forgetDraft(conversation.id);
+  queue.forget(conversation.id);
   if (conversation.id === current.id) begin();
   await changed(conversation.id);
 }
 
-function answer(dialog) {
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
-}
-
 async function changed(id) {
   tabs.postMessage(id);
-  await refresh();
+  await conversations.refresh();
 }
 
 // Another tab has changed a conversation.
 async function takeNews(id) {
-  await refresh();
+  await conversations.refresh();
   if (id !== current.id || reading) return;
-  const found = await attempt(() => api.get(id));
-  if (id !== current.id || reading || isShown(found?.messages ?? [])) return;
+  const found = await attempt(async () => (await api.get(id)) ?? null);
+  if (found === undefined || id !== current.id || reading || isShown(found?.messages ?? [])) return;
   await open(id, { focus: false, push: false });
 }
 
-const isShown = (stored) => stored.map(({ id }) => id).join() === current.messages.map(({ id }) => id).join();
+const isShown = (stored) => stored.map(signature).join() === current.messages.map(signature).join();
 
 // Messages
 
-async function send(text) {
-  if (!text.trim() || reading) return;
-  await ask({ id: api.newId(), role: "user", parts: [{ type: "text", text: text.trim() }] }, "submit-message");
+const send = (parts) => question({ id: api.newId(), role: "user", parts }, "submit-message");
+
+async function sendQueued() {
+  if (reading || queue.isEmpty(current.id)) return;
+  const parts = queue.next(current.id);
+  showButtons();
+  await send(parts);
 }
 
 async function retry() {
-  if (!reading && last()?.metadata?.disconnected) return follow();
-  const question = current.messages.findLast(({ role }) => role === "user");
-  if (question && !reading) await ask(question, "regenerate-message");
+  if (reading) return;
+  if (last()?.metadata?.continued) return again();
+  if (last()?.metadata?.disconnected) return follow();
+  const asked = current.messages.findLast(({ role }) => role === "user");
+  if (asked) await question(asked, "regenerate-message");
 }
 
 // The server may have gone on with the response.
@@ -196,16 +167,35 @@ async function follow() {
   await read();
 }
 
+// Approvals
+
+async function answer(toolCallId, approved, reason) {
+  const message = last();
+  if (reading || !message) return;
+  message.parts = answered(message.parts, toolCallId, approved, reason);
+  announce(approved ? "Approved." : "Denied.");
+  if (message.parts.some(isRequested)) return show();
+  document.getElementById(`m-${message.id}`)?.focus({ preventScroll: true });
+  await goOn(message);
+}
+
+const goOn = (message) => read((signal) => api.send(current.id, message, "submit-message", message.model ?? models.chosen(), signal), message);
+
+// The response that continues a message has failed: the server says what it has, and gets the answers again if it needs them.
+async function again() {
+  await open(current.id, { focus: false, push: false });
+  if (!reading && last()?.parts.some(isAnswered)) await goOn(last());
+}
+
 let edited = null; // the message that is edited
 
 function edit(message) {
-  if (reading) return;
+  if (reading) return refuse("Stop the response before you edit a message.");
   edited = message;
-  setPrompt(messages.textOf(message));
-  const later = current.messages.length - 1 - current.messages.findIndex(({ id }) => id === message.id);
-  $("editing-text").textContent = `You edit a message.${REMOVES[Math.min(later, 2)].replace("N", later)}`;
+  composer.fill(textOf(message), filesOf(message).map((file) => ({ ...file, sent: true })));
+  $("editing-text").textContent = "You edit a message. The earlier version is kept.";
   $("editing").hidden = false;
-  $("prompt").focus();
+  composer.focus();
   announce($("editing-text").textContent);
 }
 
@@ -213,185 +203,190 @@ function cancelEdit() {
   edited = null;
   $("editing").hidden = true;
   $("editing-text").textContent = "";
-  showDraft();
+  composer.showDraft(address());
 }
 
-async function ask(question, trigger) {
-  const before = current.messages.findIndex(({ id }) => id === question.id);
+// Show another version of a message, and what follows it.
+async function choose({ id, siblings }, step) {
+  const chosen = siblings[siblings.indexOf(id) + step];
+  if (reading || !chosen) return;
+  const conversation = current.id;
+  const found = await attempt(async () => {
+    await api.change(conversation, { active_id: chosen });
+    return api.get(conversation);
+  });
+  if (!found || conversation !== current.id || reading) return;
+  current = found;
+  show();
+  messages.focusVersions(chosen, step);
+  announce(`Version ${siblings.indexOf(chosen) + 1} of ${siblings.length}.`);
+  tabs.postMessage(conversation);
+  if (isAwaited()) await read();
+}
+
+async function rate(message, feedback) {
+  const { id } = current;
+  if (!(await attempt(() => api.change(id, { rating: { message_id: message.id, feedback } })))) return;
+  message.feedback = feedback;
+  if (id === current.id) update(message);
+  announce(feedback ? "Your feedback is stored." : "Your feedback is removed.");
+  tabs.postMessage(id);
+}
+
+async function question(message, trigger) {
+  const before = current.messages.findIndex(({ id }) => id === (message.replaces ?? message.id));
   if (before >= 0) current.messages.length = before;
-  current.messages.push(question);
+  current.messages.push(message);
   const { id } = current;
-  if (!location.hash) {
-    sessionStorage.removeItem(draftKey());
+  if (!address()) {
+    composer.forgetDraft("");
     history.replaceState(null, "", `#${id}`);
-    keepDraft();
+    composer.keepDraft(id);
   }
-  await read((signal) => api.send(id, question, trigger, signal));
+  const model = models.chosen();
+  await read((signal) => api.send(id, message, trigger, model, signal));
 }
 
-// Read a response to its end. `request` sends the question; without it, the response that is active is followed.
-async function read(request) {
-  let following = request === undefined;
-  const mine = (reading = new AbortController());
-  const { signal } = mine;
-  const message = { id: api.newId(), role: "assistant", parts: [] };
+// Read a response to its end. `request` sends the question or the approvals; without it, the response that is active is
+// followed. `continued`: the message that the response continues.
+async function read(request, continued = isContinued() ? last() : undefined) {
+  const control = (reading = new AbortController());
+  const message = continued ?? { id: api.newId(), role: "assistant", parts: [] };
   const { id } = current;
-  messages.speakFromStart();
-  current.messages.push(message);
+  delete message.metadata;
+  messages.speakFrom(message);
+  if (!continued) current.messages.push(message);
   show();
   if (request) messages.toEnd();
-  let furthest = 0; // the most parts that arrived in one attempt, because each replays the response from its start
-  let since; // when the connection was lost
-  for (let pause = PAUSE_MS; ; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
-    let arrived = 0;
-    try {
-      const response = await (following ? api.follow(id, signal) : request(signal));
-      if (response.status === 204) return await readStored(mine, id);
-      await take(message, response, mine, () => ++arrived >= furthest);
-      break;
-    } catch (error) {
-      if (signal.aborted) return;
-      const isLost = error instanceof Interrupted || error instanceof TypeError || (following && UNAVAILABLE.includes(error.status));
-      if (arrived > furthest) [furthest, since, pause] = [arrived, undefined, PAUSE_MS];
-      since ??= Date.now();
-      if (!isLost || Date.now() - since >= RECONNECT_MS) {
-        message.metadata = isLost ? { incomplete: true, disconnected: true } : { incomplete: true, error: error.message };
-        break;
-      }
-      state("Reconnecting…");
-      following = true;
-      await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
-      if (signal.aborted) return;
-    }
-  }
-  finish(mine, message);
-}
-
-// Read one attempt. The message is shown as it was until `onPart` says that the attempt has come as far.
-async function take(message, response, mine, onPart) {
-  const taken = { parts: [], metadata: undefined };
-  let first = true;
   let frame = 0;
-  for await (const part of parts(response)) {
-    const isNews = onPart();
-    if (first) {
+  const outcome = await receive(message, id, request, control.signal, {
+    onId: (messageId) => messages.rename(message, messageId),
+    onReconnect: () => state("Reconnecting…"),
+    onStart() {
       state();
-      changed(current.id);
-      first = false;
-    }
-    add(message, taken, part);
-    if (!isNews) continue;
-    Object.assign(message, taken);
-    frame ||= requestAnimationFrame(() => {
-      frame = 0;
-      if (mine !== reading) return;
-      update(message);
-      messages.speak(message, false);
-    });
-  }
+      changed(id);
+    },
+    onChange(part) {
+      if (part.type === "data-status") announce(part.data.text);
+      frame ||= requestAnimationFrame(() => {
+        frame = 0;
+        if (control !== reading) return;
+        update(message);
+        messages.speak(message, false);
+      });
+    },
+  });
   cancelAnimationFrame(frame);
-  Object.assign(message, taken);
+  if (outcome === "left" || control !== reading) return;
+  message.status = undefined;
+  if (continued && message.metadata?.status === 409) return answeredElsewhere(message.metadata.error);
+  if (continued && message.metadata?.incomplete) message.metadata.continued = true;
+  if (outcome === "none") await readStored(control, id, message, Boolean(continued));
+  else finish(control, message);
 }
 
-const callOf = ({ parts }, { toolCallId }) => parts.findLast((part) => part.toolCallId === toolCallId) ?? {};
-
-function add(message, taken, part) {
-  const [kind, step] = part.type.split("-");
-  if (part.type === "start") messages.rename(message, part.messageId);
-  else if (kind === "start") return;
-  else if (kind === "tool") addCall(taken, part);
-  else if (step === "start") taken.parts.push({ type: kind, text: "" });
-  else if (step === "delta") taken.parts.findLast(({ type }) => type === kind).text += part.delta;
-  else if (part.type === "error") taken.metadata = { incomplete: true, error: part.errorText };
-  else if (part.type === "abort") taken.metadata = { incomplete: true };
-}
-
-// The parts of a message are those that the AI SDK has and the server stores.
-function addCall(taken, part) {
-  if (part.type === "tool-input-start") taken.parts.push({ type: `tool-${part.toolName}`, toolCallId: part.toolCallId, state: "input-streaming", inputText: "" });
-  else if (part.type === "tool-input-delta") callOf(taken, part).inputText += part.inputTextDelta;
-  else if (part.type === "tool-input-available") Object.assign(callOf(taken, part), { state: "input-available", input: part.input });
-  else if (part.type === "tool-input-error") Object.assign(callOf(taken, part), { state: "output-error", rawInput: part.input, errorText: part.errorText });
-  else if (part.type === "tool-output-available") Object.assign(callOf(taken, part), { state: "output-available", output: part.output });
-  else if (part.type === "tool-output-error") Object.assign(callOf(taken, part), { state: "output-error", errorText: part.errorText });
+// Another tab has answered first.
+async function answeredElsewhere(error) {
+  reading = null;
+  await open(current.id, { focus: false, push: false });
+  refuse(error);
 }
 
 // No response is active: it has ended, and the server has it, or it has never begun.
-async function readStored(mine, id) {
-  const message = current.messages.pop();
-  const found = await attempt(() => api.get(id, mine.signal));
-  if (mine.signal.aborted) return;
-  if (found?.messages.some((each) => each.id === last().id)) current = found; // otherwise the question has not arrived
+async function readStored(control, id, message, continues) {
+  if (!continues) current.messages.pop();
+  const found = await attempt(() => api.get(id, control.signal));
+  if (control.signal.aborted) return;
+  if (found?.messages.some((stored) => stored.id === last().id)) current = found; // otherwise the question has not arrived
   if (last()?.role === "user") current.messages.push({ ...message, metadata: { incomplete: true, error: INTERRUPTED } });
-  finish(mine, last());
+  else if (isContinued()) last().metadata = { incomplete: true, continued: true, error: INTERRUPTED };
+  finish(control, last());
 }
 
-function finish(mine, message) {
-  if (mine !== reading) return;
+async function finish(control, message) {
+  if (control !== reading) return;
   reading = null;
-  if (!$("state").classList.contains("error")) state();
+  if (!isError()) state();
   show();
-  if (message?.role === "assistant") messages.speak(message, true);
+  if (message?.role === "assistant") {
+    messages.speak(message, true);
+    announceRequests(message);
+  }
   const problem = document.querySelector(`#messages article:last-child .notice p`)?.textContent;
   if (problem) announce(problem);
-  changed(current.id);
+  const { id } = current;
+  changed(id);
+  await adopt();
+  if (isDone(message) && id === current.id) await sendQueued();
+}
+
+// The server has the versions of the messages that are shown.
+async function adopt() {
+  const { id } = current;
+  const found = await api.get(id).catch(() => undefined);
+  if (!found || id !== current.id || reading || !isShown(found.messages)) return;
+  current = found;
+  show();
 }
 
 const stop = () => attempt(() => api.stop(current.id));
 
 // The page
 
-function grow() {
-  $("prompt").style.height = "auto";
-  $("prompt").style.height = `${$("prompt").scrollHeight}px`;
-}
+const isSame = (parts, message) => JSON.stringify(parts) === JSON.stringify([...filesOf(message), ...message.parts.filter(({ type }) => type === "text")].map(bare));
+const bare = ({ type, text, mediaType, filename, url }) => (type === "text" ? { type, text: text.trim() } : { type, mediaType, filename, url });
 
 function submit() {
-  const text = $("prompt").value.trim();
-  if (!text || reading) return;
+  if (isLoading) return refuse("Wait until the conversation is loaded.");
+  if (composer.isEmpty()) return reading ? undefined : sendQueued();
+  const { parts, problem } = composer.message();
+  if (problem) return refuse(problem);
   const message = edited;
-  if (!message) {
-    setPrompt("");
-    keepDraft();
-    return send(text);
+  if (message) {
+    cancelEdit();
+    if (isSame(parts, message)) return question(message, "regenerate-message");
+    return question({ id: api.newId(), role: "user", parts, replaces: message.id }, "submit-message");
   }
-  cancelEdit();
-  return ask({ ...message, parts: [{ type: "text", text }] }, "submit-message");
+  const waits = reading || !queue.isEmpty(current.id); // a message does not overtake another one
+  const full = waits ? queue.add(current.id, parts) : undefined;
+  if (full) return refuse(full);
+  composer.fill("");
+  composer.keepDraft(address());
+  if (!waits) return send(parts);
+  showButtons();
+  return sendQueued();
+}
+
+function typed() {
+  if (isError()) state();
+  if (!edited) composer.keepDraft(address());
+  showButtons();
 }
 
 function move(step) {
-  const index = conversations.findIndex(({ id }) => id === current.id);
-  const next = conversations[index < 0 ? 0 : index + step];
+  const next = conversations.neighbour(current.id, step);
   if (next) open(next.id);
 }
 
-function escape() {
+function escape(target) {
+  if (target === $("search") && target.value) {
+    target.value = "";
+    return conversations.find("");
+  }
   if (sidebar.isOpen()) return sidebar.toggle(false);
   if (edited) return cancelEdit();
   return reading ? stop() : undefined;
 }
 
-function press(event) {
-  if (document.querySelector("dialog[open]")) return;
-  const typing = event.target.matches?.("input, textarea");
-  const mod = event.ctrlKey || event.metaKey;
-  const shortcuts = {
-    Escape: () => !event.isComposing && escape,
-    "/": () => !typing && !mod && (() => $("prompt").focus()),
-    "?": () => !typing && !mod && (() => $("shortcuts").showModal()),
-    O: () => mod && event.shiftKey && (() => begin()),
-    ArrowUp: () => (event.altKey ? () => move(-1) : event.target === $("prompt") && !$("prompt").value && !reading && editLast()),
-    ArrowDown: () => event.altKey && (() => move(1)),
-  };
-  const action = shortcuts[event.key.length === 1 ? event.key.toUpperCase() : event.key]?.();
-  if (!action) return;
-  event.preventDefault();
-  action();
-}
-
 function editLast() {
   const message = current.messages.findLast(({ role }) => role === "user");
-  return message && (() => edit(message));
+  if (!message || reading) return false;
+  edit(message);
+}
+
+function toSearch() {
+  sidebar.reveal();
+  $("search").select();
 }
 
 $("composer").addEventListener("submit", (event) => {
@@ -399,8 +394,8 @@ $("composer").addEventListener("submit", (event) => {
   submit();
 });
 $("prompt").addEventListener("input", () => {
-  keepDraft();
-  grow();
+  typed();
+  composer.grow();
 });
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -408,24 +403,31 @@ $("prompt").addEventListener("keydown", (event) => {
     submit();
   }
 });
-document.addEventListener("keydown", press);
 $("skip").addEventListener("click", (event) => {
   event.preventDefault();
-  $("prompt").focus();
+  composer.focus();
 });
 $("stop").addEventListener("click", stop);
 $("cancel-edit").addEventListener("click", () => {
   cancelEdit();
-  $("prompt").focus();
+  composer.focus();
 });
 $("new").addEventListener("click", () => begin());
 for (const cancel of document.querySelectorAll("dialog .cancel")) cancel.addEventListener("click", () => cancel.closest("dialog").close());
-$("help").addEventListener("click", () => $("shortcuts").showModal());
+for (const choice of document.querySelectorAll("#formats button")) {
+  choice.addEventListener("click", () => {
+    $("formats").hidePopover();
+    attempt(() => save(current, choice.value));
+  });
+}
 $("latest").addEventListener("click", messages.toEnd);
 $("scroller").addEventListener("scroll", messages.showLatest);
 window.addEventListener("popstate", openAddress);
 tabs.addEventListener("message", ({ data }) => takeNews(data));
 
-sidebar.start();
-refresh();
+shortcuts.start({ escape, begin: () => begin(), move, search: toSearch, editLast });
+sidebar.start(conversations.find);
+models.start().then(() => models.showOf(current.messages));
+files.start(typed);
+conversations.start(showState);
 openAddress();

@@ -1,17 +1,19 @@
 // The messages of the conversation that is shown.
 
-import { $, announce, button, copy, element, patch } from "./dom.js";
+import { Approval } from "./approval.js";
+import { $, announce, button, copy, element } from "./dom.js";
+import * as feedback from "./feedback.js";
 import * as markdown from "./markdown.js";
+import { isCall, isRequested, isSource, textOf } from "./parts.js";
 import { ABOUT, HEADING, SUGGESTIONS } from "./texts.js";
+import { Answer, Call, MessageFile, Question, Sources, Thoughts, Waiting } from "./views.js";
 
 const NEAR_END = 80; // pixels
 
-export const textOf = ({ parts }, type = "text") => parts.filter((part) => part.type === type).map((part) => part.text).join(type === "text" ? "\n\n" : "");
-
 const current = new WeakMap(); // the message of each article
 
-// Articles of messages that are shown already stay, and so does a selection. `handlers`: functions send(text), edit(message)
-// and retry().
+// Articles of messages that are shown already stay, and so does a selection. `handlers`: functions send(text), edit(message),
+// retry(), choose(message, step), rate(message, feedback) and answer(id of a call, approved, reason).
 export function show(messages, handlers, writing) {
   const box = $("messages");
   const kept = messages.map(({ id }) => document.getElementById(`m-${id}`));
@@ -64,32 +66,37 @@ function fill(article, message, handlers, isLast, writing) {
   const [parts, foot] = article.children;
   current.set(article, message);
   article.classList.toggle("writing", active);
-  fillParts(parts, message, active);
-  const key = JSON.stringify([active, problem, isLast, !textOf(message)]);
+  fillParts(parts, message, active, isLast, handlers);
+  const { siblings, feedback: opinion, model, metadata } = message;
+  const key = JSON.stringify([active, problem, isLast, !textOf(message), siblings, opinion, model, metadata?.usage]);
   if (foot.dataset.key === key) return;
   foot.dataset.key = key;
+  const focused = foot.contains(document.activeElement) ? document.activeElement.dataset.action : undefined;
   foot.replaceChildren();
   if (active) return;
   if (problem) foot.append(notice(problem, isLast && handlers.retry));
   foot.append(actions(article, handlers, isLast, problem));
+  if (focused) foot.querySelector(`[data-action="${focused}"]`)?.focus();
 }
 
-const isCall = ({ type }) => type === "dynamic-tool" || type.startsWith("tool-");
-
-function fillParts(box, message, active) {
-  const parts = message.parts.filter((part) => part.text || isCall(part));
+function fillParts(box, message, active, isLast, handlers) {
+  const parts = message.parts.filter((part) => part.text || isCall(part) || part.type === "file");
   const views = parts.map((part, index) => {
     const isOpen = active && index === parts.length - 1;
-    if (isCall(part)) return [Call, part];
+    if (isCall(part)) return isLast && !active && isRequested(part) ? [Approval, part] : [Call, part, active];
+    if (part.type === "file") return [MessageFile, part];
     if (part.type === "reasoning") return [Thoughts, part, isOpen];
     return [message.role === "user" ? Question : Answer, part];
   });
-  if (active && !textOf(message) && !textOf(message, "reasoning") && !parts.some(isCall)) views.push([Waiting]);
+  if (active && (message.status || !parts.length)) views.push([Waiting, message]);
+  const sources = message.parts.filter(isSource);
+  if (sources.length) views.push([Sources, sources]);
   views.forEach(([kind, part, isOpen], index) => {
     let view = box.children[index];
-    if (view?.dataset.kind !== kind.name) {
-      const made = kind.make(part);
-      made.dataset.kind = kind.name;
+    const key = `${kind.name} ${kind.keyOf?.(part) ?? ""}`;
+    if (view?.dataset.kind !== key) {
+      const made = kind.make(part, handlers);
+      made.dataset.kind = key;
       if (view) view.replaceWith(made);
       else box.append(made);
       view = made;
@@ -98,55 +105,6 @@ function fillParts(box, message, active) {
   });
   while (box.children.length > views.length) box.lastElementChild.remove();
 }
-
-// The views of the parts: `make` creates an element, and `fill` shows the state of a part in it.
-
-const Waiting = { name: "waiting", make: () => element("p", { className: "waiting", textContent: "Waiting for the assistant" }) };
-
-const Question = {
-  name: "question",
-  make: () => element("div", { className: "text", dir: "auto" }),
-  fill(view, { text }) {
-    if (view.textContent !== text) view.textContent = text;
-  },
-};
-
-const Answer = {
-  name: "answer",
-  make: () => element("div", { className: "text" }),
-  fill: (view, { text }) => markdown.show(view, text),
-};
-
-const Thoughts = {
-  name: "thoughts",
-  make() {
-    const details = element("details", { className: "thoughts" }, element("summary"), element("p", { dir: "auto" }));
-    details.addEventListener("click", () => details.classList.add("touched"));
-    return details;
-  },
-  fill(view, { text }, isOpen) {
-    if (!view.classList.contains("touched")) view.open = isOpen;
-    patch(view, element("details", {}, element("summary", { textContent: isOpen ? "Searching" : "How this was found" }), element("p", { dir: "auto", textContent: text })));
-  },
-};
-
-const STATES = { "output-available": "Done", "output-error": "Failed" };
-
-const Call = {
-  name: "call",
-  make: () => element("details", { className: "call" }),
-  fill(view, part) {
-    const name = part.toolName ?? part.type.slice("tool-".length);
-    const state = STATES[part.state] ?? "Running";
-    const summary = element("summary", {}, element("span", { className: "name", textContent: name }), element("span", { className: `status ${state.toLowerCase()}`, textContent: state }));
-    const values = [["Input", part.input ?? part.rawInput ?? part.inputText], ["Output", part.output], ["Error", part.errorText]];
-    const blocks = values.filter(([, value]) => value !== undefined).flatMap(([title, value]) => [
-      element("p", { textContent: title }),
-      markdown.codeBlock(typeof value === "string" ? value : JSON.stringify(value, null, 2), typeof value === "string" ? "" : "json", `${title} of ${name}`),
-    ]);
-    patch(view, element("details", {}, summary, ...blocks));
-  },
-};
 
 function problemOf({ metadata }) {
   if (metadata?.disconnected) return "The connection to the server was lost.";
@@ -168,8 +126,39 @@ function actions(article, handlers, isLast, problem) {
     bar.append(copying);
   }
   if (message().role === "user") bar.append(button("Edit", "edit", () => handlers.edit(message())));
-  else if (isLast && !problem) bar.append(button("Try again", "retry", handlers.retry));
+  else {
+    if (isLast && !problem) bar.append(button("Try again", "retry", handlers.retry));
+    if (message().siblings) bar.append(...feedback.buttons(message, handlers.rate)); // the server has stored it
+  }
+  if (message().siblings?.length > 1) bar.append(versions(message, handlers));
+  const facts = factsOf(message());
+  if (facts) bar.append(element("span", { className: "facts", textContent: facts }));
   return bar;
+}
+
+function factsOf({ model, metadata }) {
+  const usage = metadata?.usage;
+  return [model, usage && `${usage.inputTokens} tokens in, ${usage.outputTokens} out`].filter(Boolean).join(" · ");
+}
+
+// The versions of a message: edited questions, or several responses to one question.
+function versions(message, { choose }) {
+  const { id, siblings } = message();
+  const number = siblings.indexOf(id) + 1;
+  const step = (label, name, by) => {
+    const made = button(label, name, () => choose(message(), by));
+    made.disabled = !siblings[number - 1 + by];
+    return made;
+  };
+  return element("div", { className: "versions", role: "group", aria: { label: `Version ${number} of ${siblings.length}` } },
+    step("Previous version", "previous", -1), element("span", { textContent: `${number}/${siblings.length}` }), step("Next version", "next", 1));
+}
+
+// Keep the focus on the buttons when another version is shown.
+export function focusVersions(id, step) {
+  const [previous, next] = document.getElementById(`m-${id}`)?.querySelectorAll(".versions button") ?? [];
+  const [same, other] = step < 0 ? [previous, next] : [next, previous];
+  (same?.disabled ? other : same)?.focus();
 }
 
 // Scrolling
@@ -190,8 +179,9 @@ export function showLatest() {
 
 let spoken = 0;
 
-export function speakFromStart() {
-  spoken = 0;
+// `message`: what it says already is not read again.
+export function speakFrom(message) {
+  spoken = textOf(message).length;
 }
 
 export function speak(message, complete) {

@@ -2,17 +2,18 @@
 
 import { $, button, element } from "./dom.js";
 
+const SEARCH_MS = 200;
 const DAY = 24 * 3600 * 1000;
 const THEMES = ["system", "light", "dark"];
 const small = matchMedia("(max-width: 52rem)");
 
 // `handlers`: functions open(id), rename(conversation), remove(conversation) and more().
-export function show(conversations, current, hasMore, handlers) {
+export function show({ listed, hasMore, search }, current, handlers) {
   const focused = document.activeElement?.closest?.("#conversations li")?.dataset.id;
-  const groups = Map.groupBy(conversations, ({ updated }) => period(new Date(updated)));
+  const groups = Map.groupBy(listed, ({ updated }) => period(new Date(updated)));
   const lists = [...groups].map(([name, group]) =>
     element("section", {}, element("h2", { textContent: name }), element("ul", {}, ...group.map((each) => entry(each, current, handlers)))));
-  if (!conversations.length) lists.push(element("p", { className: "empty", textContent: "Your conversations appear here." }));
+  if (!listed.length) lists.push(element("p", { className: "empty", textContent: search ? "No conversation has these words." : "Your conversations appear here." }));
   if (hasMore) lists.push(button("Show more", "more", handlers.more, { text: true }));
   $("conversations").replaceChildren(...lists);
   if (focused) document.querySelector(`#conversations li[data-id="${CSS.escape(focused)}"] .open`)?.focus();
@@ -53,6 +54,11 @@ export function toggle(open) {
   else $("menu").focus();
 }
 
+// Show the list, so that a field of it can have the focus.
+export function reveal() {
+  if (small.matches) toggle(true);
+}
+
 // The theme
 
 const chosen = () => (THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system");
@@ -64,7 +70,13 @@ function setTheme(name) {
   $("theme").textContent = `Theme: ${name}`;
 }
 
-export function start() {
+// `onSearch` gets the words after a pause.
+export function start(onSearch) {
+  let pause = 0;
+  $("search").addEventListener("input", () => {
+    clearTimeout(pause);
+    pause = setTimeout(() => onSearch($("search").value.trim()), SEARCH_MS);
+  });
   setTheme(chosen());
   $("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(chosen()) + 1) % THEMES.length]));
   $("menu").addEventListener("click", () => toggle(!isOpen()));

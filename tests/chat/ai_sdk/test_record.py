@@ -5,7 +5,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app_toolkit.chat import ErrorEvent, FinishEvent, ReasoningEvent, TextEvent, ToolCallEvent, ToolResultEvent
+from app_toolkit.chat import (
+    ApprovalRequest,
+    DataEvent,
+    ErrorEvent,
+    FileEvent,
+    FinishEvent,
+    ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
+    TextEvent,
+    ToolCall,
+    ToolCallEvent,
+    ToolResultEvent,
+)
 from app_toolkit.chat.ai_sdk.messages import UIMessage
 from app_toolkit.chat.ai_sdk.record import MessageRecord
 from app_toolkit.chat.ai_sdk.stream import MessageParts
@@ -13,7 +26,7 @@ from tests.chat.model_events import EVENTS_AND_ERRORS, checked_events
 
 
 def recorded(*events: Any, finish: bool = True) -> dict[str, Any]:
-    parts, record = MessageParts("m", version=5), MessageRecord()
+    parts, record = MessageParts("m", version=6), MessageRecord()
     for event in checked_events(events):
         for part in parts.translate(event) if finish or not isinstance(event, FinishEvent) else ():
             record.add(part)
@@ -59,6 +72,40 @@ def test_a_message_has_its_steps_texts_and_tools() -> None:
             {"type": "step-start"},
             {"type": "text", "text": "Found.", "state": "done"},
         ],
+    }
+
+
+def test_a_message_has_its_sources_files_and_the_last_data_of_each_id() -> None:
+    message = recorded(
+        StatusEvent("Searching"),
+        SourceEvent("https://example.com", "Example", "s1"),
+        DataEvent("chart", [1], "c1"),
+        DataEvent("table", [1], "c1"),
+        DataEvent("progress", 1, transient=True),
+        FileEvent("image/png", "https://example.com/a.png"),
+        DataEvent("chart", [1, 2], "c1"),
+        DataEvent("note", "a"),
+        DataEvent("note", "b"),
+    )
+    assert message["parts"] == [
+        {"type": "step-start"},
+        {"type": "source-url", "sourceId": "s1", "url": "https://example.com", "title": "Example"},
+        {"type": "data-chart", "data": [1, 2], "id": "c1"},
+        {"type": "data-table", "data": [1], "id": "c1"},
+        {"type": "file", "url": "https://example.com/a.png", "mediaType": "image/png"},
+        {"type": "data-note", "data": "a"},
+        {"type": "data-note", "data": "b"},
+    ]
+
+
+def test_a_call_that_waits_for_an_approval_is_kept() -> None:
+    assert recorded(ApprovalRequest(ToolCall("c1", "pay", '{"amount": 5}')))["parts"][-1] == {
+        "type": "tool-pay",
+        "toolCallId": "c1",
+        "state": "approval-requested",
+        "input": {"amount": 5},
+        "providerExecuted": True,
+        "approval": {"id": "c1"},
     }
 
 
@@ -108,6 +155,6 @@ def test_the_record_of_any_response_is_a_message_without_open_parts(events: list
     message = recorded(*events, finish=finish)
     UIMessage.model_validate(message)
     states = {part.get("state", "done") for part in message["parts"]}
-    assert states <= {"done", "input-available", "output-available", "output-error"}
+    assert states <= {"done", "input-available", "output-available", "output-error", "approval-requested"}
     texts = [event.text for event in checked_events(events) if isinstance(event, TextEvent | ReasoningEvent)]
     assert "".join(part.get("text", "") for part in message["parts"]) == "".join(texts)

@@ -15,13 +15,20 @@ from starlette.testclient import TestClient
 
 from app_toolkit import ConfigError, Toolkit
 from app_toolkit.chat import (
+    ApprovalRequest,
     ChatError,
     ChatEvent,
     ChatRequest,
+    DataEvent,
+    DocumentEvent,
     ErrorEvent,
+    FileEvent,
     FinishEvent,
     ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
     TextEvent,
+    ToolCall,
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
@@ -29,9 +36,9 @@ from app_toolkit.chat import (
 )
 from app_toolkit.chat.ai_sdk import router as ai_sdk
 from app_toolkit.chat.echo import EchoModel
-from app_toolkit.core.stream_log import Append
 from app_toolkit.errors import QueueTimeout, ReplicaLost, StreamLogFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits, StreamLogDeployment
+from app_toolkit.streaming.stream_log import Append
 from tests.chat.served import HeldClock, asking
 from tests.chat.ui_stream import checked
 from tests.docs.pages import page
@@ -181,6 +188,71 @@ async def test_a_tool_of_the_client_is_called_with_the_arguments_as_they_come(ta
         {"type": "tool-input-delta", "toolCallId": "call_0", "inputTextDelta": '"hello"}'},
         {"type": "tool-input-available", "toolCallId": "call_0", "toolName": "weather", "input": {"text": "hello"}},
     ]
+
+
+async def test_sources_files_data_and_the_status_are_parts(talk: Talk) -> None:
+    parts = await talk.parts(
+        StatusEvent("Searching"),
+        TextEvent("a"),
+        SourceEvent("https://example.com", "Example", "s1"),
+        DocumentEvent("Manual", "application/pdf", "manual.pdf", "s2"),
+        DataEvent("progress", 0.5, transient=True),
+        TextEvent("b"),
+        FileEvent("image/png", data=b"abc"),
+        DataEvent("chart", [1], "c1"),
+    )
+    text = {"id": "text-1"}
+    document = {"sourceId": "s2", "mediaType": "application/pdf", "title": "Manual", "filename": "manual.pdf"}
+    assert parts[2:-2] == [
+        {"type": "data-status", "data": {"text": "Searching"}, "transient": True},
+        {"type": "text-start", **text},
+        {"type": "text-delta", **text, "delta": "a"},
+        {"type": "source-url", "sourceId": "s1", "url": "https://example.com", "title": "Example"},
+        {"type": "source-document", **document},
+        {"type": "data-progress", "data": 0.5, "transient": True},
+        {"type": "text-delta", **text, "delta": "b"},
+        {"type": "text-end", **text},
+        {"type": "file", "url": "data:image/png;base64,YWJj", "mediaType": "image/png"},
+        {"type": "data-chart", "data": [1], "id": "c1"},
+    ]
+
+
+PAY = ApprovalRequest(ToolCall("c1", "pay", '{"amount": 5}'))
+
+
+async def test_a_client_of_version_6_is_asked_for_an_approval_and_an_older_one_is_not(talk: Talk) -> None:
+    call, asked = {"toolCallId": "c1", "providerExecuted": True}, [TextEvent("I can pay."), PAY]
+    parts = await talk.parts(*asked, path="/plain")
+    assert parts[5:-2] == [
+        {"type": "tool-input-start", "toolName": "pay", **call},
+        {"type": "tool-input-available", "toolName": "pay", "input": {"amount": 5}, **call},
+        {"type": "tool-approval-request", "approvalId": "c1", "toolCallId": "c1"},
+    ]
+    assert parts[-1]["finishReason"] == "stop"
+    assert kinds(await talk.parts(*asked))[4:] == ["text-end", "finish-step", "finish"]
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_the_model_gets_the_answer_of_the_user(talk: Talk, approved: bool) -> None:
+    approval = {"id": "c1", "approved": approved, "reason": "because"}
+    call = {"type": "tool-pay", "toolCallId": "c1", "state": "approval-responded", "input": {"amount": 5}}
+    continued = {"id": "m2", "role": "assistant", "parts": [{"type": "step-start"}, {**call, "approval": approval}]}
+    events: list[Say] = [ToolResultEvent("c1", "paid")] if approved else []
+    messages = [*body("go")["messages"], continued]
+    answer = await talk.ask(*events, TextEvent("Done."), path="/plain", messages=messages)
+    parts = checked(answer.text, known_calls=frozenset({"c1"}))
+    (request,) = talk.model.requests
+    if approved:
+        assert request.approved_calls == (PAY.call,)
+        assert [message.role for message in request.messages] == ["user"]
+        assert parts[2] == {"type": "tool-output-available", "toolCallId": "c1", "output": "paid"}
+    else:
+        assert request.approved_calls == ()
+        assert [(message.role, message.text) for message in request.messages[1:]] == [
+            ("assistant", ""),
+            ("tool", "because"),
+        ]
+        assert parts[2] == {"type": "tool-output-denied", "toolCallId": "c1"}
 
 
 async def test_events_after_results_of_tools_are_a_new_step_with_new_ids(talk: Talk) -> None:
@@ -386,6 +458,7 @@ async def test_the_model_gets_the_messages_and_their_tools_and_files(talk: Talk)
         ("assistant", "20 degrees", None),
         ("user", "thanks", None),
     ]
+    assert [each.tool_call_id for each in request.messages if each.is_error] == ["c2"]
     calls = [(call.id, call.name, call.arguments) for call in request.messages[3].tool_calls]
     assert calls[:2] == [("c1", "weather", '{"city": "Rom"}'), ("c2", "search", "{x")]
     (file,) = request.messages[2].attachments
@@ -690,5 +763,5 @@ def test_the_front_end_of_the_page_asks_routes_that_there_are() -> None:
     shown = page("docs/chat-ai-sdk.md")
     paths = shown.run()["app"].openapi()["paths"].keys()
     asked = re.findall(r"[\"`](/api/[^\"`]+)", "".join(shown.shown("tsx")))
-    assert len(asked) == 3
+    assert asked
     assert {re.sub(r"\$\{.*?\}", "{chat}", path) for path in asked} <= paths

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from app_toolkit.chat import (
     Attachment,
+    ChatError,
     ChatEvent,
     ChatMessage,
     ChatRequest,
     FinishEvent,
     ReasoningEvent,
+    SourceEvent,
     TextEvent,
     Tool,
     ToolCall,
@@ -105,6 +107,16 @@ def call(arguments: str | None, index: int | None = None, id: str | None = None,
     return delta(tool_calls=[{key: value for key, value in found.items() if value is not None}])
 
 
+def test_citations_of_pages_are_sources() -> None:
+    cited = [{"type": "url_citation", "url_citation": {"url": "https://a", "title": "A", "start_index": 0}}]
+    wrong = [{"type": "url_citation", "url_citation": {"title": "B"}}, {"type": "other"}, "text"]
+    assert read(delta(content="a", annotations=cited), delta(annotations=wrong), delta(annotations="text")) == [
+        TextEvent("a"),
+        SourceEvent("https://a", "A"),
+        FinishEvent("stop"),
+    ]
+
+
 def test_text_and_reasoning_come_under_the_names_of_several_servers() -> None:
     assert read(
         delta(role="assistant", content=""),
@@ -187,3 +199,19 @@ def test_earlier_reasoning_is_sent_only_if_the_server_has_a_field_for_it() -> No
     assert completion_body(request)["messages"][1] == {"role": "assistant", "content": "b"}
     (_, sent) = completion_body(request, reasoning_field="reasoning_content")["messages"]
     assert sent == {"role": "assistant", "content": "b", "reasoning_content": "because"}
+
+
+def test_a_response_is_continued_only_if_the_server_can() -> None:
+    vllm = {"continue_final_message": True, "add_generation_prompt": False}
+    request = ChatRequest((ChatMessage("user", "a"),), continue_from=ChatMessage("assistant", "b"))
+    body = completion_body(request, continue_fields=vllm)
+    assert body["messages"][-1] == {"role": "assistant", "content": "b"}
+    assert body.items() >= vllm.items()
+    with pytest.raises(ChatError, match="cannot continue"):
+        completion_body(request)
+
+
+def test_reasoning_alone_is_begun_again() -> None:
+    request = ChatRequest((ChatMessage("user", "a"),))
+    begun = replace(request, continue_from=ChatMessage("assistant", reasoning="b"))
+    assert completion_body(begun, continue_fields={"continue_final_message": True}) == completion_body(request)

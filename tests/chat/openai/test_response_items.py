@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app_toolkit.chat import Attachment, ChatMessage, ChatRequest, Tool
-from app_toolkit.chat.openai import wire
+from app_toolkit.chat import Attachment, ChatMessage, ChatRequest, Tool, offered_tools
+from app_toolkit.chat.failures import InvalidParameter
 from app_toolkit.chat.openai.response_items import (
     ResponseItem,
     ResponseRequest,
@@ -19,7 +19,6 @@ from app_toolkit.chat.openai.response_items import (
     response_chat_request,
     response_head,
 )
-from app_toolkit.chat.openai.wire import InvalidParameter
 from app_toolkit.chat.protocol import ToolCall
 
 LOOK_UP = {"type": "function", "name": "look_up", "description": "look", "parameters": {"type": "object"}}
@@ -149,7 +148,7 @@ def test_tools_of_other_types_are_ignored_with_one_note_for_each_type(caplog: py
 def test_the_log_has_a_bounded_number_of_notes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "MAX_NOTED", 0)
+    monkeypatch.setattr(offered_tools, "MAX_NOTED", 0)
     asked(tools=[{"type": f"type {number}"} for number in range(3)])
     assert not caplog.records
 
@@ -231,9 +230,56 @@ def test_calls_that_the_model_has_run_itself_are_calls_with_their_results() -> N
         ChatMessage("assistant", "I look.", (ToolCall("mcp_1", "search", '{"x": 1}'),)),
         ChatMessage("tool", "[1]", tool_call_id="mcp_1"),
         ChatMessage("assistant", "", (ToolCall("mcp_2", "search", '{"x": 1}'),)),
-        ChatMessage("tool", json.dumps(error), tool_call_id="mcp_2"),
+        ChatMessage("tool", json.dumps(error), tool_call_id="mcp_2", is_error=True),
         ChatMessage("assistant", "I found one."),
     )
+
+
+ASKED = {
+    "type": "mcp_approval_request",
+    "id": "mcpr_c1",
+    "server_label": "app_toolkit",
+    "name": "pay",
+    "arguments": "{}",
+}
+ANSWER = {"type": "mcp_approval_response", "approval_request_id": "mcpr_c1"}
+
+
+def test_an_approved_call_is_given_to_the_model_until_it_has_a_result() -> None:
+    question = {"role": "user", "content": "pay"}
+    request = asked([question, ASKED, {**ANSWER, "approve": True}])
+    assert request.approved_calls == (ToolCall("c1", "pay", "{}"),)
+    assert request.messages == (ChatMessage("user", "pay"),)
+    assert asked([question, ASKED]).approved_calls == ()
+    run = {"type": "mcp_call", "id": "mcp_1", "name": "pay", "arguments": "{}", "approval_request_id": "mcpr_c1"}
+    lost = asked([question, ASKED, {**ANSWER, "approve": True}, run])
+    assert lost.approved_calls == (ToolCall("c1", "pay", "{}"),)
+    done = asked([question, ASKED, {**ANSWER, "approve": True}, {**run, "output": "paid"}])
+    assert done.approved_calls == ()
+    assert done.messages[1:] == (
+        ChatMessage("assistant", tool_calls=(ToolCall("c1", "pay", "{}"),)),
+        ChatMessage("tool", "paid", tool_call_id="c1"),
+    )
+
+
+@pytest.mark.parametrize(("reason", "text"), [("too much", "too much"), (None, "The call of the tool was denied.")])
+def test_a_denied_call_is_a_call_whose_result_is_the_reason(reason: str | None, text: str) -> None:
+    request = asked([{"role": "user", "content": "pay"}, ASKED, {**ANSWER, "approve": False, "reason": reason}])
+    assert request.approved_calls == ()
+    assert request.messages[1:] == (
+        ChatMessage("assistant", tool_calls=(ToolCall("c1", "pay", "{}"),)),
+        ChatMessage("tool", text, tool_call_id="c1"),
+    )
+
+
+def test_approvals_of_other_servers_are_ignored_and_an_answer_needs_its_request() -> None:
+    question, other = {"role": "user", "content": "pay"}, {**ASKED, "server_label": "stripe"}
+    for approve in (True, False):
+        request = asked([question, other, {**ANSWER, "approve": approve}])
+        assert (request.messages, request.approved_calls) == ((ChatMessage("user", "pay"),), ())
+    with pytest.raises(InvalidParameter) as refused:
+        asked([question, {**ANSWER, "approve": True}])
+    assert refused.value.param == "input[1].approval_request_id"
 
 
 def test_a_call_that_the_model_has_run_itself_is_ignored_if_it_has_no_name() -> None:
@@ -263,10 +309,6 @@ def test_the_choice_of_a_function_without_its_name_says_that_the_name_is_missing
         ({"input": [{"role": "user", "content": "a"}, {"role": "user"}]}, "input[1].content"),
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input[0].content[0].type"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
-            "input[0].content[0].file_id",
-        ),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].file_data"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
@@ -291,7 +333,7 @@ def test_an_unusable_item_is_named(fields: dict[str, Any], param: str) -> None:
     ("fields", "param"),
     [
         ({"background": True, "store": False}, "background"),
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"metadata": {str(number): "a" for number in range(17)}}, "metadata"),
         ({"metadata": {"a" * 65: "a"}}, "metadata"),

@@ -11,10 +11,14 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from app_toolkit.chat import (
+    ApprovalRequest,
     ChatEvent,
+    DocumentEvent,
     FinishEvent,
     ReasoningEvent,
+    SourceEvent,
     TextEvent,
+    ToolCall,
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
@@ -88,20 +92,66 @@ def test_reasoning_is_an_item_of_its_own() -> None:
     events = run(ReasoningEvent("let "), ReasoningEvent("me"), TextEvent("yes"))
     assert types(events)[2:10] == [
         "output_item.added",
-        "content_part.added",
-        "reasoning_text.delta",
-        "reasoning_text.delta",
-        "reasoning_text.done",
-        "content_part.done",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
         "output_item.done",
         "output_item.added",
     ]
-    assert events[2]["item"] == {**events[2]["item"], "type": "reasoning", "summary": [], "content": []}
-    assert events[3]["part"] == {"type": "reasoning_text", "text": ""}
-    assert (events[6]["text"], events[6]["content_index"]) == ("let me", 0)
+    assert events[2]["item"] == {**events[2]["item"], "type": "reasoning", "summary": []}
+    assert events[3]["part"] == {"type": "summary_text", "text": ""}
+    assert (events[6]["text"], events[6]["summary_index"]) == ("let me", 0)
     reasoning, message = events[-1]["response"]["output"]
-    assert reasoning["content"] == [{"type": "reasoning_text", "text": "let me"}]
+    assert reasoning["summary"] == [{"type": "summary_text", "text": "let me"}]
     assert message["content"][0]["text"] == "yes"
+
+
+def test_sources_are_citations_at_the_end_of_the_text_so_far() -> None:
+    page, document = SourceEvent("https://example.com", "", "s1"), DocumentEvent("Manual", name="manual.pdf", id="s2")
+    events = run(TextEvent("ab"), page, TextEvent("c"), document)
+    web = {
+        "type": "url_citation",
+        "start_index": 2,
+        "end_index": 2,
+        "url": "https://example.com",
+        "title": "https://example.com",
+    }
+    file = {"type": "file_citation", "file_id": "s2", "filename": "manual.pdf", "index": 3}
+    added = [event for event in events if event["type"] == "response.output_text.annotation.added"]
+    assert [(event["annotation_index"], event["annotation"]) for event in added] == [(0, web), (1, file)]
+    for event in events[2:-1]:
+        EVENT.validate_python(event)
+    (message,) = events[-1]["response"]["output"]
+    assert message["content"] == [{"type": "output_text", "text": "abc", "annotations": [web, file], "logprobs": []}]
+    cut = read(events[: events.index(added[1])]).document("stopped")
+    assert cut is not None
+    assert cut["output"][0]["content"][0]["annotations"] == [web]
+
+
+def test_a_call_that_needs_an_approval_is_an_item_and_its_result_names_it() -> None:
+    call = ToolCall("c1", "pay", '{"amount": 5}')
+    events = run(TextEvent("I can pay."), ApprovalRequest(call))
+    assert types(events)[-3:] == ["output_item.added", "output_item.done", "completed"]
+    for event in events[2:-1]:
+        EVENT.validate_python(event)
+    asked = events[-1]["response"]["output"][1]
+    assert asked == {
+        "id": "mcpr_c1",
+        "type": "mcp_approval_request",
+        "server_label": "app_toolkit",
+        "name": "pay",
+        "arguments": '{"amount": 5}',
+    }
+    for repeated in ([], [ToolCallEvent(0, "c1", "pay", call.arguments, executed=True)]):
+        response = ResponseEvents(HEAD, [call])
+        found: list[WireEvent] = []
+        for event in checked_events([*repeated, ToolResultEvent("c1", "paid")], known_calls=["c1"]):
+            found += response.translate(event)
+        (done,) = [event["item"] for event in found if event["type"] == "response.output_item.done"]
+        assert (done["type"], done["name"], done["arguments"]) == ("mcp_call", "pay", '{"amount": 5}')
+        assert (done["output"], done["approval_request_id"]) == ("paid", "mcpr_c1")
 
 
 def test_the_parts_of_several_calls_may_alternate() -> None:
@@ -238,7 +288,8 @@ def test_every_item_is_opened_filled_and_closed_in_this_order(chat: list[ChatEve
         by_index.setdefault(event["output_index"], []).append(event)
     assert sorted(by_index) == list(by_index), "items are opened in the order of the output"
     for index, mine in by_index.items():
-        kinds = [kind for kind, _ in itertools.groupby(types(mine))]
+        cited = [event for event in mine if event["type"] == "response.output_text.annotation.added"]
+        kinds = [kind for kind, _ in itertools.groupby(types([event for event in mine if event not in cited]))]
         document = events[-1]["response"]["output"][index]
         delta = "".join(event.get("delta", "") for event in mine)
         assert mine[-1]["item"] == document
@@ -252,10 +303,17 @@ def test_every_item_is_opened_filled_and_closed_in_this_order(chat: list[ChatEve
             case "function_call":
                 middle = ["function_call_arguments.delta", "function_call_arguments.done"][not delta :]
                 assert document["arguments"] == delta
+            case "mcp_approval_request":
+                middle = []
             case kind:
-                name = "output_text" if kind == "message" else "reasoning_text"
-                middle = ["content_part.added", f"{name}.delta", f"{name}.done", "content_part.done"]
-                assert document["content"][0]["text"] == delta != ""
+                is_message = kind == "message"
+                name, part = (
+                    ("output_text", "content") if is_message else ("reasoning_summary_text", "reasoning_summary")
+                )
+                parts = [f"{name}.delta", f"{name}.done"][not delta :]
+                middle = [f"{part}_part.added", *parts, f"{part}_part.done"]
+                assert document["content" if is_message else "summary"][0]["text"] == delta
+                assert delta or cited
         assert kinds == ["output_item.added", *middle, "output_item.done"]
 
 
@@ -273,16 +331,17 @@ def test_a_response_can_be_put_together_from_its_first_events(chat: list[ChatEve
         return
     assert (stopped["status"], lost["status"], lost["error"]["code"]) == ("cancelled", "failed", "server_error")
     said = "".join(event.get("delta", "") for event in some)
-    kept = "".join(item.get("arguments") or _text(item) for item in stopped["output"])
+    items = [item for item in stopped["output"] if item["type"] != "mcp_approval_request"]
+    kept = "".join(item.get("arguments") or _text(item) for item in items)
     assert sorted(kept) == sorted(said), "the deltas of several calls may alternate"
-    assert all(item["status"] != "in_progress" for item in stopped["output"])
+    assert all(item["status"] != "in_progress" for item in items)
     for outcome, kind in (("stopped", "response.incomplete"), ("lost", "response.failed")):
         last = reader.missing(outcome)  # type: ignore[arg-type]
         assert last == {"type": kind, "sequence_number": len(some), "response": reader.document(outcome)}  # type: ignore[arg-type]
 
 
 def _text(item: dict[str, Any]) -> str:
-    return "".join(part["text"] for part in item.get("content", ()))
+    return "".join(part["text"] for part in item.get("content") or item.get("summary") or ())
 
 
 def test_the_status_of_an_open_response_is_that_of_its_last_event() -> None:

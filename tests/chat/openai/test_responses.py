@@ -19,14 +19,14 @@ from app_toolkit.chat import (
     FinishEvent,
     TextEvent,
     api_keys,
+    live_response,
     openai_router,
 )
 from app_toolkit.chat.echo import EchoModel
 from app_toolkit.chat.openai import responses
-from app_toolkit.chat.openai import stream as openai_stream
-from app_toolkit.core.stream_log import PAGE
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import MemoryStreamLog, StreamLimits
+from app_toolkit.streaming.stream_log import PAGE
 from tests.chat.served import SOON_S, HeldClock, asking
 from tests.patience import PATIENCE_S, until
 
@@ -103,7 +103,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
     assert text.endswith("\n\n")
     found = []
     for frame in text[:-2].split("\n\n"):
-        if frame == openai_stream.HEARTBEAT.decode().strip():
+        if frame == live_response.HEARTBEAT.decode().strip():
             continue
         first, second = frame.split("\n")
         event = json.loads(second.removeprefix("data: "))
@@ -300,6 +300,21 @@ async def test_a_response_continues_another_one(http: httpx.AsyncClient, model: 
     ]
 
 
+async def test_a_request_can_refer_to_items_of_stored_responses(http: httpx.AsyncClient, model: Model) -> None:
+    model.allow(10)
+    first, second = [(await http.post(RESPONSES, json=body(text))).json()["output"][-1] for text in ("a b", "c")]
+    assert first["id"] != second["id"]
+    references = [{"type": "item_reference", "id": item["id"]} for item in (first, second)]
+    items = [{"role": "user", "content": "a b"}, *references, {"role": "user", "content": "d"}]
+    assert (await http.post(RESPONSES, json=body(items))).status_code == 200
+    said = [(each.role, each.text) for each in model.requests[-1].messages]
+    assert said == [("user", "a b"), ("assistant", "a b "), ("assistant", "c "), ("user", "d")]
+    kept = await http.post(RESPONSES, json=body("e", store=False))
+    unknown = [{"type": "item_reference", "id": kept.json()["output"][-1]["id"]}]
+    response = await http.post(RESPONSES, json=body(unknown))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "item_not_found")
+
+
 async def test_only_a_response_that_is_kept_and_complete_can_be_continued(
     http: httpx.AsyncClient, model: Model
 ) -> None:
@@ -400,7 +415,8 @@ async def test_a_wrong_request_has_the_error_of_openai(http: httpx.AsyncClient) 
         (body("a", model="missing"), 404, None),
         (body("a", background=True, store=False), 400, "background"),
         (body([{"role": "robot", "content": "a"}]), 400, "input[0].role"),
-        (body([{"type": "item_reference", "id": "msg_1"}]), 400, "input[0].type"),
+        (body([{"type": "item_reference", "id": "msg_1"}]), 400, "input[0].id"),
+        (body([{"type": "item_reference", "id": f"msg_{'0' * 32}_0"}]), 400, "input[0].id"),
         (body("a", tools=[{"type": "function"}]), 400, "tools[0].name"),
         (body("a", max_output_tokens=0), 400, "max_output_tokens"),
     ):
@@ -447,7 +463,7 @@ async def test_the_client_of_a_slow_model_gets_a_comment_and_later_errors_are_ev
     for store in (True, False):
         async with http.stream("POST", RESPONSES, json=body("refuse", stream=True, store=store)) as response:
             lines = response.aiter_lines()
-            assert await anext(lines) == openai_stream.HEARTBEAT.decode().strip()
+            assert await anext(lines) == live_response.HEARTBEAT.decode().strip()
             model.allow(1)
             data = [json.loads(line[6:]) async for line in lines if line.startswith("data: ")]
         assert [event["type"].removeprefix("response.") for event in data] == ["created", "in_progress", "failed"]

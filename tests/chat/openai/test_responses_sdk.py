@@ -13,6 +13,7 @@ from app_toolkit.chat.echo import EchoModel
 from app_toolkit.errors import QueueFull
 from app_toolkit.streaming import MemoryStreamLog
 from tests.chat.served import served
+from tests.chat.test_approvals import Payer
 from tests.patience import until
 
 openai = pytest.importorskip("openai", reason="openai is not installed")
@@ -54,7 +55,7 @@ def waiting() -> Waiting:
 @pytest.fixture
 async def client(waiting: Waiting) -> AsyncIterator[Any]:
     app = Toolkit()
-    router = openai_router({"echo": EchoModel.bind(), "waiting": waiting}, log=MemoryStreamLog())
+    router = openai_router({"echo": EchoModel.bind(), "waiting": waiting, "payer": Payer()}, log=MemoryStreamLog())
     app.include_router(router, prefix="/v1")
     async with (
         served(app) as url,
@@ -76,7 +77,7 @@ async def test_the_helper_for_streams_joins_reasoning_and_calls_whose_results_ar
         response = await stream.get_final_response()
     reasoning, call = response.output
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert reasoning.content[0].text == "let me think "
+    assert reasoning.summary[0].text == "let me think "
     assert (call.name, call.arguments, call.parsed_arguments) == ("look_up", '{"text": "hello"}', {"text": "hello"})
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "it rains"}
     items += [*(item.to_dict() for item in response.output), result]
@@ -84,6 +85,18 @@ async def test_the_helper_for_streams_joins_reasoning_and_calls_whose_results_ar
     assert whole.output_text == "the tool returned it rains"
     again = await client.responses.create(model="echo", input=[result], tools=TOOLS, previous_response_id=response.id)
     assert again.output_text == "the tool returned it rains"
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_an_approval_resumes_a_stored_response(client: Any, approve: bool) -> None:
+    first = await client.responses.create(model="payer", input="pay")
+    (request,) = first.output
+    assert (request.type, request.name, request.arguments) == ("mcp_approval_request", "pay", '{"amount": 5}')
+    answer = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": approve}
+    second = await client.responses.create(model="payer", input=[answer], previous_response_id=first.id)
+    assert second.output_text == "Done."
+    paid = [(item.output, item.approval_request_id) for item in second.output if item.type == "mcp_call"]
+    assert paid == [("paid", request.id)] * approve
 
 
 async def test_a_response_is_parsed_as_the_model_of_the_client(client: Any) -> None:

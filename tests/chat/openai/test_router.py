@@ -4,8 +4,8 @@ import array
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, TypeVar
 
 import httpx
 import pytest
@@ -21,21 +21,25 @@ from app_toolkit.chat import (
     ErrorEvent,
     FinishEvent,
     ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
     TextEvent,
     ToolCall,
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
+    live_response,
     openai_router,
 )
 from app_toolkit.chat.echo import EchoModel
-from app_toolkit.chat.openai import stream as openai_stream
 from app_toolkit.chat.openai.completion import Completion
 from app_toolkit.chat.openai.wire import ChatCompletion, EmbeddingList, ServedModels
 from app_toolkit.errors import DeadlineExceeded, QueueFull, RemoteError
 from tests.chat.served import SOON_S, asking, chunks, frames, in_process
 from tests.docs.pages import commands, page
 from tests.patience import until
+
+F = TypeVar("F", bound=FastAPI)
 
 pytestmark = pytest.mark.anyio
 
@@ -99,6 +103,11 @@ async def scripted(request: ChatRequest) -> AsyncIterator[ChatEvent]:
                 yield TextEvent(str(number))
             yield UsageEvent(5, request.choice + 1, 1, 2)
             yield FinishEvent("length" if request.choice else "content_filter")
+        case ("sources", _, _):
+            yield TextEvent("ab")
+            yield SourceEvent("https://example.com", "Example")
+            yield StatusEvent("Searching")
+            yield TextEvent("c")
         case ("late", _, _):
             yield TextEvent("text")
             yield FinishEvent("stop")
@@ -137,7 +146,7 @@ async def lengths(texts: Any) -> list[list[float]]:
     return [[float(len(text)), float("nan") if text == "nan" else 0.25] for text in texts if text != "drop"]
 
 
-def app_of(kind: Callable[..., FastAPI], model: Model) -> FastAPI:
+def app_of(kind: type[F], model: Model) -> F:
     async def key(authorization: Annotated[str | None, Header()] = None) -> None:
         if authorization == "Bearer wrong":
             raise HTTPException(401, "the key is wrong", {"www-authenticate": "Bearer"})
@@ -152,14 +161,23 @@ def app_of(kind: Callable[..., FastAPI], model: Model) -> FastAPI:
     return app
 
 
-@pytest.fixture
-def model() -> Model:
-    return Model()
+@pytest.fixture(scope="module")
+def app() -> tuple[Toolkit, Model]:
+    """To create the routes takes longer than most tests."""
+    model = Model()
+    return app_of(Toolkit, model), model
 
 
 @pytest.fixture
-async def http(model: Model) -> AsyncIterator[httpx.AsyncClient]:
-    async with asking(app_of(Toolkit, model)) as client:
+def model(app: tuple[Toolkit, Model]) -> Model:
+    _, model = app
+    model.__init__()  # type: ignore[misc]
+    return model
+
+
+@pytest.fixture
+async def http(app: tuple[Toolkit, Model], model: Model) -> AsyncIterator[httpx.AsyncClient]:
+    async with asking(app[0]) as client:
         yield client
     assert not model.running
 
@@ -285,6 +303,22 @@ async def test_a_whole_completion_has_the_same_content(http: httpx.AsyncClient) 
     assert document["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_sources_are_annotations_and_what_has_no_place_is_left_out(http: httpx.AsyncClient, stream: bool) -> None:
+    response = await http.post(COMPLETIONS, json=ask("org/scripted", "sources", stream=stream))
+    if stream:
+        found = deltas(chunks(response.text))
+        assert found[1] == {"content": "ab"}
+        assert found[3:] == [{"content": "c"}, {}]
+        annotations = found[2]["annotations"]
+    else:
+        ChatCompletion.model_validate(response.json(), extra="forbid")
+        annotations = response.json()["choices"][0]["message"]["annotations"]
+    place = {"start_index": 2, "end_index": 2}
+    citation = {**place, "title": "Example", "url": "https://example.com"}
+    assert annotations == [{"type": "url_citation", "url_citation": citation}]
+
+
 async def test_text_of_every_kind_survives_the_way(http: httpx.AsyncClient) -> None:
     response = await http.post(COMPLETIONS, json=ask("org/scripted", "lines", stream=True))
     assert len(response.text.splitlines()) == response.text.count("\n")
@@ -385,7 +419,7 @@ def _first_word(model: Model) -> Any:
             "invalid_type",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "file", "file": {"filename": "f"}}]}]},
             "messages[0].content[0].file.file_data",
             "invalid_value",
         ),
@@ -445,7 +479,7 @@ async def test_tools_of_other_types_and_their_choice_are_ignored(
         {"role": "user", "content": "go"},
         {"role": "assistant", "tool_calls": [function, custom]},
         {"role": "tool", "tool_call_id": "a", "content": "1"},
-        {"role": "tool", "tool_call_id": "b", "content": "2"},
+        {"role": "tool", "tool_call_id": "b", "content": "no such file", "is_error": True},
     ]
     body = {"model": "default", "messages": messages, "tools": tools, "tool_choice": choice}
     async with in_process(app) as http:
@@ -456,6 +490,7 @@ async def test_tools_of_other_types_and_their_choice_are_ignored(
         ToolCall("a", "look_up", "{}"),
         ToolCall("b", "apply_patch", '{"input": "x"}'),
     )
+    assert [message.is_error for message in request.messages] == [False, False, False, True]
 
 
 async def test_a_body_that_is_no_object_and_an_unknown_model_have_openai_s_errors(http: httpx.AsyncClient) -> None:
@@ -611,7 +646,7 @@ async def test_a_disconnect_stops_a_model_that_never_waits(model: Model) -> None
 
 
 async def test_a_comment_is_sent_while_a_model_thinks(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_stream, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(live_response, "HEARTBEAT_S", 0.01)
     async with asking(app_of(FastAPI, model)) as http:
         async with http.stream("POST", COMPLETIONS, json=ask("waits", "fail 2", stream=True)) as response:
             lines = response.aiter_lines()

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app_toolkit import Toolkit
-from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, openai_router
+from app_toolkit.chat import ChatError, ChatEvent, ChatRequest, TextEvent, live_response, openai_router
 from app_toolkit.chat.echo import EchoModel
-from app_toolkit.chat.openai import stream as openai_stream
 from app_toolkit.errors import QueueFull
 from tests.chat.served import served
 from tests.docs.pages import page
@@ -111,27 +111,33 @@ async def test_errors_are_raised_as_those_of_the_sdk(client: Any) -> None:
 async def test_the_sdk_ignores_the_comments_of_a_slow_stream(
     client: Any, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, beats = openai_stream.EventWriter.write, []
+    write, beats = live_response.EventWriter.write, []
 
     async def counted(self: Any, frames: bytes) -> None:
         await write(self, frames)
-        if frames == openai_stream.HEARTBEAT:
+        if frames == live_response.HEARTBEAT:
             beats.append(frames)
             if len(beats) == 3:
                 waiting.thought.set()
 
-    monkeypatch.setattr(openai_stream, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(openai_stream.EventWriter, "write", counted)
+    monkeypatch.setattr(live_response, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(live_response.EventWriter, "write", counted)
     stream = await client.chat.completions.create(model="waiting", messages=said("think"), stream=True)
     assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "word thought"
 
 
-async def test_the_sdk_reads_the_app_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_sdk_reads_the_app_of_the_page(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the store is
     shown = page("docs/chat-openai.md")
     code = "\n".join(shown.shown("py"))
     names: dict[str, Any] = {}
-    async with served(shown.run()["app"]) as url:
+    defined = shown.run()
+    async with served(defined["app"]) as url:
         code = code.replace("http://127.0.0.1:8000", url)
         await asyncio.to_thread(exec, compile(code, shown.name, "exec"), names)
-    names["client"].close()
-    assert capsys.readouterr().out == "HELLO \nTELL ME \nGO ON \n"
+    for client in ("client", "stored"):
+        names[client].close()
+    await defined["store"].close()
+    assert capsys.readouterr().out == "HELLO \nTELL ME \nGO ON \n['user', 'assistant']\n"

@@ -228,6 +228,28 @@ async def test_an_id_is_used_once(model: Scripted) -> None:
 # Resume
 
 
+async def test_no_user_reads_or_stops_the_response_of_another_one(model: Scripted) -> None:
+    def user(name: str) -> str:
+        return name
+
+    async with (
+        served(app_of(Toolkit, model, user=user)) as url,
+        connect(f"{url.replace('http', 'ws')}/ws?name=ada", proxy=None) as of_ada,
+        connect(f"{url.replace('http', 'ws')}/ws?name=bob", proxy=None) as of_bob,
+    ):
+        ada, bob = Chat(of_ada), Chat(of_bob)
+        await ada.send("chat", "1", "wait")
+        model.allow(1)
+        assert (await ada.get())["text"] == "1"
+        for command in ("resume", "stop"):
+            await bob.send(command, "1")
+            assert (await bob.get())["code"] == "response_unknown"
+        await bob.send("chat", "1", "three")
+        assert [event.get("text") for event in await bob.rest()] == ["1", "2", "3", None]
+        await ada.send("stop", "1")
+        assert [event["type"] for event in await ada.rest()] == ["finish"]
+
+
 async def test_a_client_that_reconnects_gets_each_event_once() -> None:
     log, app = MemoryStreamLog(), FastAPI()
     app.include_router(websocket_router(EchoModel(), log=log), prefix="/ws")
@@ -492,7 +514,7 @@ async def test_the_next_response_may_begin_when_the_client_has_the_last_event() 
 
 def test_each_response_counts_against_the_limits_of_its_key() -> None:
     keys = api_keys({"ada": ADA, "bob": BOB}, max_concurrent=1)
-    client = TestClient(app_of(FastAPI, EchoModel(period_s=0.001), keys=keys))
+    app = app_of(FastAPI, EchoModel(period_s=0.001), keys=keys)
     command = {"type": "chat", "messages": [{"role": "user", "content": "/forever"}]}
 
     def until_type(socket: Any, *types: str) -> Any:
@@ -502,6 +524,7 @@ def test_each_response_counts_against_the_limits_of_its_key() -> None:
 
     offered = ["app-toolkit.chat", f"bearer.{ADA}"]
     with (
+        TestClient(app) as client,  # one event loop for all connections
         client.websocket_connect("/ws", subprotocols=offered) as ada,
         client.websocket_connect("/ws", subprotocols=offered) as again,
         client.websocket_connect("/ws", headers={"authorization": f"Bearer {BOB}"}) as bob,
@@ -525,9 +548,9 @@ def test_each_response_counts_against_the_limits_of_its_key() -> None:
         assert until_type(ada, "finish")["reason"] == "stopped"
         bob.send_json({"type": "chat", "id": "r", "messages": [{"role": "user", "content": "hello"}]})
         assert until_type(bob, "finish")["number"] == 3
-    assert keys.running == {"ada": 0, "bob": 0}
-    with pytest.raises(WebSocketDisconnect) as denied, client.websocket_connect("/ws"):
-        pass
+        assert keys.running == {"ada": 0, "bob": 0}
+        with pytest.raises(WebSocketDisconnect) as denied, client.websocket_connect("/ws"):
+            pass
     assert denied.value.status_code == 401  # type: ignore[attr-defined]
 
 

@@ -11,20 +11,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app_toolkit.chat import (
+    ApprovalRequest,
     ChatError,
     ChatEvent,
     ChatRequest,
+    DataEvent,
+    DocumentEvent,
     ErrorEvent,
+    FileEvent,
     FinishEvent,
     ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
     TextEvent,
+    ToolCall,
     ToolCallEvent,
     ToolResultEvent,
     UsageEvent,
 )
 from app_toolkit.chat.catalog import Catalog
+from app_toolkit.chat.echo import EchoModel
 from app_toolkit.chat.requests import origin_is_allowed
-from app_toolkit.chat.websocket.wire import InvalidCommand, encoded, frame, is_last, read_command
+from app_toolkit.chat.websocket.wire import (
+    EXPRESSED,
+    ChatCommand,
+    InvalidCommand,
+    encoded,
+    frame,
+    is_last,
+    read_command,
+    request_of,
+)
 from app_toolkit.errors import QueueFull, ReplicaLost
 from tests.chat.model_events import EVENTS_AND_ERRORS
 
@@ -42,7 +59,9 @@ async def events_of(*events: Any) -> list[dict[str, Any]]:
                 raise event
             yield event
 
-    found = [event async for event in encoded(partial(Catalog({"gpt": model}, {}).find("gpt"), ChatRequest(())))]
+    found = [
+        event async for event in encoded(partial(Catalog({"gpt": model}, {}).find("gpt", EXPRESSED), ChatRequest(())))
+    ]
     assert [is_last(event) for event in found] == [False] * (len(found) - 1) + [True]
     documents = [json.loads(frame("r", number, event)) for number, event in enumerate(found, 1)]
     assert all((each.pop("id"), each.pop("number")) == ("r", number) for number, each in enumerate(documents, 1))
@@ -74,6 +93,31 @@ async def test_each_event_has_its_document() -> None:
         {"type": "text", "text": "😀"},
         {"type": "usage", "input_tokens": 3, "output_tokens": 4, "reasoning_tokens": 1, "cached_tokens": 2},
         {"type": "finish", "reason": "length"},
+    ]
+
+
+async def test_events_for_the_front_end_have_their_documents() -> None:
+    assert await events_of(
+        SourceEvent("https://example.com", "Example", "s1"),
+        DocumentEvent("Manual", "application/pdf", "manual.pdf", "s2"),
+        FileEvent("image/png", data=b"abc"),
+        DataEvent("chart", [1], "c1"),
+        StatusEvent("Searching"),
+        ApprovalRequest(ToolCall("c1", "pay", '{"amount": 5}')),
+    ) == [
+        {"type": "source", "source_id": "s1", "url": "https://example.com", "title": "Example"},
+        {
+            "type": "document",
+            "source_id": "s2",
+            "title": "Manual",
+            "media_type": "application/pdf",
+            "name": "manual.pdf",
+        },
+        {"type": "file", "media_type": "image/png", "url": "data:image/png;base64,YWJj"},
+        {"type": "data", "name": "chart", "data": [1], "data_id": "c1", "transient": False},
+        {"type": "status", "text": "Searching"},
+        {"type": "approval_request", "call_id": "c1", "name": "pay", "arguments": '{"amount": 5}'},
+        {"type": "finish", "reason": "stop"},
     ]
 
 
@@ -117,6 +161,14 @@ async def test_a_response_has_one_last_event_for_any_events_of_the_model(events:
     assert "secret" not in json.dumps(await events_of(*events))
 
 
+def test_the_model_gets_the_calls_that_the_user_has_approved() -> None:
+    command = read_command(
+        json.dumps({**CHAT, "approved_calls": [{"call_id": "c1", "name": "pay", "arguments": "{}"}]})
+    )
+    assert isinstance(command, ChatCommand)
+    assert request_of(command, Catalog({"gpt": EchoModel().chat}, {})).approved_calls == (ToolCall("c1", "pay", "{}"),)
+
+
 def test_commands_are_read() -> None:
     chat = read_command(json.dumps({**CHAT, "model": "large", "temperature": 0.5, "anything": 1}))
     assert (chat.type, chat.id, chat.model, chat.temperature, chat.model_extra) == (  # type: ignore[union-attr]
@@ -149,7 +201,7 @@ def test_commands_are_read() -> None:
         ('{"type": "resume", "id": "r", "after": -1}', "the field after is wrong", "after", "r"),
         ('{"type": "resume", "id": "r", "after": 1e99}', "the field after is wrong", "after", "r"),
         ('{"type": "chat", "id": "r"}', "the field messages is missing", "messages", "r"),
-        (json.dumps({**CHAT, "messages": []}), "the field messages is wrong", "messages", "r"),
+        (json.dumps({**CHAT, "messages": []}), "the field messages is missing", "messages", "r"),
         (
             json.dumps({**CHAT, "messages": [{"role": "robot", "content": ""}]}),
             "the field messages[0].role is wrong",

@@ -12,23 +12,25 @@ import pytest
 import ray
 
 from app_toolkit.clock import ManualClock
-from app_toolkit.core.identity import ReplicaSetKey
-from app_toolkit.core.reconcile import Start
-from app_toolkit.core.replica_state import Started
+from app_toolkit.config.models import DeploymentConfig
+from app_toolkit.contract.identity import ReplicaSetKey
+from app_toolkit.contract.replica_spec import ReplicaSpec
+from app_toolkit.control.reconcile import Start
+from app_toolkit.control.replica_state import Started
 from app_toolkit.engines.processes.launcher import LocalProcesses
 from app_toolkit.engines.processes.services import SUPERVISOR, ProcessServices
 from app_toolkit.engines.ray import launcher as on_ray
 from app_toolkit.engines.ray.launcher import RayProcesses
-from app_toolkit.engines.simulated import SimulatedLauncher, World
 from app_toolkit.host.launcher import ProcessLauncher
 from app_toolkit.host.store import new_secret
-from app_toolkit.interfaces import Launcher, ReloadableOptions, ReplicaSpec, Resources
-from app_toolkit.transport import hop
+from app_toolkit.interfaces import Launcher, ReloadableOptions, Resources
 from app_toolkit.types import Address, ReplicaId
+from app_toolkit.wire import hop
 from tests.engines.contract import bad, lone
 from tests.engines.contract.ground import Ground, eventually
 from tests.keys import key
 from tests.patience import PATIENCE_S
+from tests.simulated import SimulatedLauncher, World
 
 ROOT = Path(__file__).parents[3]
 LIVE = ReloadableOptions(10)
@@ -66,16 +68,14 @@ def start(id: ReplicaId, ground: Path, replica_set: ReplicaSetKey = WORKING) -> 
     spec = ReplicaSpec(
         id=id,
         application="contract",
-        deployment=replica_set.deployment,
-        template_hash="v1",
+        config=DeploymentConfig(name=replica_set.deployment),
         target=f"{app.__name__}:app",
         app_dir=str(ROOT),
         root_path="",
-        live=LIVE,
-        graceful_shutdown_timeout_s=5.0,
+        reloadable=LIVE,
         working_dir=str(ground),
     )
-    return Start(spec, Resources(0.1), replica_set, spec.template_hash)
+    return Start(spec, Resources(0.1), replica_set, "v1")
 
 
 class Simulated:

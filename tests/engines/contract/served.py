@@ -17,19 +17,19 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from app_toolkit.client.commands import SetSplit
-from app_toolkit.deployment import Bound
-from app_toolkit.engines.local import IN_PROCESS, Local
+from app_toolkit.control.weights import SetSplit
+from app_toolkit.declare.deployment import Bound
+from app_toolkit.declare.split import Split
+from app_toolkit.declare.toolkit import Toolkit
+from app_toolkit.engines.one_process.calls import IN_PROCESS, Local
 from app_toolkit.host.orders import GetCallLoads, GetStatistics, Order
 from app_toolkit.observability.counts import Counts
-from app_toolkit.split import Split
-from app_toolkit.toolkit import Toolkit
 from app_toolkit.userapp.graph import find
+from app_toolkit.wire.uvicorn_server import EventServer
 from tests import cluster
 from tests.engines.contract import app as contract
 from tests.engines.contract.ground import AGAIN_S
 from tests.patience import PATIENCE_S
-from tests.serving import PromptServer
 
 ROOT = Path(__file__).parents[3]
 
@@ -116,7 +116,7 @@ class InOneProcess(_Here):
         self._app = app
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._server = PromptServer(
+        self._server = EventServer(
             uvicorn.Config(app, ws="websockets-sansio", log_config=None, access_log=False, timeout_graceful_shutdown=1)
         )
         self._thread = threading.Thread(target=self._run, name="contract server", daemon=True)
@@ -245,8 +245,9 @@ class InInstance:
     def set_weights(
         self, split: Split[Any], weights: Mapping[Bound[Any], float], mirror: Mapping[Bound[Any], float] | None = None
     ) -> None:
-        shares, mirrors = ({each.name: share for each, share in of.items()} for of in (weights, mirror or {}))
-        self._served.cluster.client.execute(SetSplit(self.application, split.name, shares, mirrors))
+        shares = {member.name: weight for member, weight in weights.items()}
+        percentages = {member.name: share * 100 for member, share in (mirror or {}).items()}
+        self._served.cluster.client.execute(SetSplit(f"{self.application}/{split.name}", shares, percentages))
 
     def spoken(self, ingress: str) -> str:
         return f"{self._served.spec.name}/{ingress}"

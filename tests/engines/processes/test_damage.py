@@ -5,12 +5,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app_toolkit.client.commands import GetStatus
-from app_toolkit.client.remote import RemoteClient
 from app_toolkit.config.settings import RUNTIME_DIR
+from app_toolkit.control.queries import GetStatus
 from app_toolkit.engines.processes.engine import ProcessEngine
 from app_toolkit.engines.processes.sessions import named
 from app_toolkit.errors import CorruptValue, InstanceEnded
+from app_toolkit.operate.remote import RemoteClient
 from tests.patience import wait_until
 
 
@@ -25,7 +25,8 @@ def test_an_instance_with_a_damaged_store_says_so_and_can_be_shut_down(
     services = ProcessEngine().connect(session).services
     supervisor = psutil.Process(int(session.split("-")[1]))
     (controller,) = [process for process in supervisor.children() if process.name() == "at-controller"]
-    (services.folder.path / "store.db").write_bytes(b"damaged" * 1_000)
+    for name in ("store.db", "store.db-wal"):
+        (services.folder.path / name).write_bytes(b"damaged" * 1_000)
     controller.kill()
 
     def is_damaged() -> bool:

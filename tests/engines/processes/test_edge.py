@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPResponse
 from pathlib import Path
 
 import httpx
@@ -14,12 +15,13 @@ import psutil
 import pytest
 from websockets.sync.client import connect
 
-from app_toolkit.client.client import Client
-from app_toolkit.client.commands import Delete, Deploy, GetApplications, GetStatus, Scale
 from app_toolkit.config.settings import RUNTIME_DIR
-from app_toolkit.core.logs import LogQuery
+from app_toolkit.control.operations import Delete, Deploy, Scale
+from app_toolkit.control.queries import GetApplications, GetStatus
 from app_toolkit.engines.processes.engine import ProcessEngine
-from app_toolkit.observability.metrics import REQUESTS
+from app_toolkit.observability.counts import REQUESTS
+from app_toolkit.observability.log_query import LogQuery
+from app_toolkit.operate.client import Client
 from tests.patience import PATIENCE_S, wait_until
 from tests.running import Run, runs
 
@@ -103,7 +105,16 @@ applications:
 def get(connection: socket.socket, path: str) -> str:
     """Return the body of a response on a connection."""
     connection.sendall(f"GET {path} HTTP/1.1\r\nhost: shop\r\n\r\n".encode())
-    return connection.recv(65_536).decode().rpartition("\r\n")[2]
+    with HTTPResponse(connection) as response:
+        response.begin()
+        return response.read().decode()
+
+
+def begin_upload(connection: socket.socket, length: int) -> None:
+    """Begin a request with a body of some bytes, and return when a replica waits for the first of them."""
+    head = f"POST /digest HTTP/1.1\r\nhost: shop\r\ncontent-length: {length}\r\nexpect: 100-continue\r\n\r\n"
+    connection.sendall(head.encode())
+    assert connection.recv(65_536) == b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Instance:
@@ -198,7 +209,8 @@ def test_streams_uploads_calls_and_websockets_are_served(instance: Instance) -> 
 
 def test_a_slow_client_delays_no_other_one(instance: Instance) -> None:
     with instance.connect() as slow:
-        slow.sendall(b"POST /digest HTTP/1.1\r\nhost: shop\r\ncontent-length: 10\r\n\r\nabc")
+        begin_upload(slow, 10)
+        slow.sendall(b"abc")
         with instance.connections() as connections:
             assert all(get(connection, "/pid").isdigit() for connection in connections.values())
 
@@ -229,15 +241,15 @@ def test_the_replicas_report_what_a_proxy_would(instance: Instance) -> None:
     assert instance.client.logs(LogQuery(), 10).missing == ()
 
 
-def under_load(instance: Instance, change: Callable[[], None]) -> list[Exception]:
+def under_load(instance: Instance, path: str, change: Callable[[], None]) -> list[Exception]:
     """Return the errors of clients that send requests until the change is complete."""
     ended, failures = threading.Event(), []
 
     def request() -> None:
         with instance.http() as http:
-            while not ended.is_set():
+            while not ended.wait(0.01):
                 try:
-                    http.get("/pid").raise_for_status()
+                    http.get(path).raise_for_status()
                 except httpx.HTTPError as error:
                     failures.append(error)
 
@@ -254,16 +266,22 @@ def under_load(instance: Instance, change: Callable[[], None]) -> list[Exception
 
 
 def test_an_update_and_a_scaling_lose_no_request(instance: Instance) -> None:
-    def update() -> None:
-        applications, _ = instance.client.execute(GetApplications())
-        changed = applications["shop"].model_copy(update={"loop": "asyncio"})
-        revision = instance.client.execute(Deploy(changed, as_written=True))
-        instance.client.wait_until_serving({"shop": revision}, PATIENCE_S)
-        for number in (3, 2):
-            revision = instance.client.execute(Scale("shop", "api", number))
-            instance.client.wait_until_serving({"shop": revision}, PATIENCE_S)
+    applications, _ = instance.client.execute(GetApplications())
+    spec = applications["shop"].model_copy(update={"name": "updated", "route_prefix": "/updated"})
 
-    assert under_load(instance, update) == []
+    def serve(operation: Deploy | Scale) -> None:
+        revision = instance.client.execute(operation)
+        instance.client.wait_until_serving({"updated": revision}, PATIENCE_S)
+
+    def update() -> None:
+        serve(Deploy(spec.model_copy(update={"loop": "asyncio"})))
+        for number in (3, 2):
+            serve(Scale("updated/api", number))
+
+    serve(Deploy(spec))
+    assert under_load(instance, "/updated/pid", update) == []
+    instance.client.execute(Delete("updated"))
+    wait_until(lambda: instance.client.execute(GetStatus()).application("updated") is None)
 
 
 def test_a_killed_replica_resets_only_the_connections_that_it_has_accepted(instance: Instance) -> None:
@@ -284,7 +302,8 @@ def test_an_application_that_no_other_one_calls_can_be_deleted(instance: Instanc
 
 def test_a_request_that_has_begun_is_completed_at_the_shutdown(instance: Instance) -> None:
     with instance.connect() as connection:
-        connection.sendall(b"POST /digest HTTP/1.1\r\nhost: shop\r\ncontent-length: 3\r\n\r\na")
+        begin_upload(connection, 3)
+        connection.sendall(b"a")
         instance.run.process.send_signal(signal.SIGTERM)
         instance.run.until_said("Draining")
         connection.sendall(b"bc")

@@ -11,8 +11,9 @@ import httpx
 import psutil
 import pytest
 
-from app_toolkit.client.commands import GetStatus, Scale
 from app_toolkit.config.settings import RUNTIME_DIR
+from app_toolkit.control.operations import Scale
+from app_toolkit.control.queries import GetStatus
 from app_toolkit.engines.processes.engine import ProcessEngine
 from tests.docs.pages import page
 from tests.patience import PATIENCE_S, wait_until
@@ -81,9 +82,8 @@ class Instance:
         status = self.client.execute(GetStatus())
         return {status.status, *(proxies.status for proxies in status.proxies)} == {"healthy"}
 
-    def serves_metrics(self) -> bool:
-        url = self.client.execute(GetStatus()).admin_url
-        return url is not None and httpx.get(f"{url}/metrics", trust_env=False).status_code == 200
+    def admin_url(self) -> str | None:
+        return self.client.execute(GetStatus()).admin_url
 
     def last_error(self, deployment: str) -> str | None:
         (application,) = self.client.execute(GetStatus()).applications
@@ -129,7 +129,7 @@ def test_a_killed_replica_is_replaced_and_no_request_fails(instance: Instance) -
     ended, failures = threading.Event(), []
 
     def request() -> None:
-        while not ended.is_set():
+        while not ended.wait(0.01):
             try:
                 instance.pids()
             except httpx.HTTPError as error:
@@ -149,22 +149,25 @@ def test_a_killed_template_changes_no_replica_and_another_one_forks_the_next_rep
     template.kill()
     template.wait(PATIENCE_S)
     assert instance.replicas() == before
-    revision = instance.client.execute(Scale("default", "api", 3))
+    revision = instance.client.execute(Scale("default/api", 3))
     instance.client.wait_until_serving({"default": revision}, PATIENCE_S)
     assert len(instance.replicas() - before) == 1
     assert instance.process("at-template") != template
-    instance.client.execute(Scale("default", "api", 2))
+    instance.client.execute(Scale("default/api", 2))
     wait_until(lambda: len(instance.replicas()) == len(before))
 
 
-def test_a_killed_controller_is_replaced_and_keeps_the_replicas(instance: Instance) -> None:
+def test_a_killed_controller_is_replaced_and_keeps_the_replicas_and_its_address(instance: Instance) -> None:
     before, controller = instance.replicas(), instance.process("at-controller")
+    wait_until(instance.admin_url)
+    admin_url = instance.admin_url()
     controller.kill()
     controller.wait(PATIENCE_S)
     assert instance.pids()[1] in before, "requests need no controller"
     instance.wait_until_healthy()
     assert instance.replicas() == before
-    wait_until(instance.serves_metrics)
+    wait_until(lambda: instance.admin_url() == admin_url)
+    assert httpx.get(f"{admin_url}/metrics", trust_env=False).status_code == 200
 
 
 def test_clients_wait_while_a_killed_proxy_is_replaced(instance: Instance) -> None:
@@ -201,7 +204,7 @@ def test_the_end_of_run_leaves_no_process_and_no_file_except_logs(tmp_path: Path
     with runs() as start:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a command that a script starts with `&`
         try:
-            run = start(str(tmp_path / "api.py"), "--engine", "processes", env=environment)
+            run = start(str(tmp_path / "api.py"), "--engine", "processes", env=environment, forked=False)
         finally:
             signal.signal(signal.SIGINT, before)
         run.url()

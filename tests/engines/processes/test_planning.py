@@ -1,16 +1,19 @@
 """`run` plans an app in the process that forks its replicas."""
 
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from app_toolkit.config.settings import RUNTIME_DIR
-from tests.patience import PATIENCE_S
+from app_toolkit.control.operations import Deploy
+from app_toolkit.engines.processes.engine import ProcessEngine
+from app_toolkit.errors import ConfigError
+from tests.control.harness import application
+from tests.patience import PATIENCE_S, wait_until
 from tests.running import Run, runs
 
 APP = """
@@ -78,16 +81,26 @@ def test_an_app_whose_import_for_the_plan_differs_is_imported_again(
     assert len({*imports(tmp_path)}) == 2
 
 
-def test_the_import_for_a_plan_does_not_serve_the_code_of_another_folder(serve: Served, tmp_path: Path) -> None:
-    two_cpus = "deployment=DeploymentConfig(name='default', resources={'num_cpus': 2})"
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "served.py").write_text(APP.format(options="", rest=""))
-    url = serve(two_cpus, more=["--reload"]).url()  # the threads differ, so the process of the plan serves nothing
-    command = [sys.executable, "-P", "-m", "app_toolkit.cli", "deploy", str(other / "served.py"), "--wait"]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
-    assert httpx.get(f"{url}/parent", timeout=PATIENCE_S, trust_env=False).json()["OMP_NUM_THREADS"] == "1"
-    assert len({*imports(other)}) == 2  # for the plan, and for the replica
+def test_the_process_of_a_plan_that_serves_nothing_ends_once_the_app_serves(serve: Served, tmp_path: Path) -> None:
+    two_cpus = "deployment=DeploymentConfig(name='default', resources={'num_cpus': 2})"  # the threads differ
+    run = serve(two_cpus, more=["--reload"])
+    run.until_said("Press Ctrl-C")
+    planning, replica = map(int, imports(tmp_path))
+    wait_until(lambda: not psutil.pid_exists(planning))
+    assert psutil.pid_exists(replica)
+
+
+def test_nothing_can_be_deployed_to_an_instance_that_may_end_because_its_own_app_does_not_start(
+    serve: Served, tmp_path: Path
+) -> None:
+    run = serve(rest="import time\nwhile not Path(__file__).with_name('plan').exists(): time.sleep(0.01)")
+    wait_until((tmp_path / "imports").exists)
+    with ProcessEngine().connect("auto") as client:
+        with pytest.raises(ConfigError, match=r"is starting, and ends if its own app does not start: deploy again"):
+            client.execute(Deploy(application()))
+        (tmp_path / "plan").touch()
+        run.until_said("Press Ctrl-C")
+        assert client.execute(Deploy(application(prefix="/shop"))) == 1
 
 
 @pytest.mark.parametrize(

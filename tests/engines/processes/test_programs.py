@@ -82,7 +82,14 @@ def test_a_termination_drains_and_succeeds(folder: Path) -> None:
 def _serves_alone(run: Run) -> None:
     """Wait until the command has ended."""
     supervisor = psutil.Process(run.process.pid)
-    wait_until(lambda: "app-toolkit" not in [child.name() for child in supervisor.children()])
+
+    def is_alone() -> bool:
+        try:
+            return "app-toolkit" not in [child.name() for child in supervisor.children()]
+        except psutil.NoSuchProcess:  # a child has ended meanwhile
+            return False
+
+    wait_until(is_alone)
 
 
 def test_an_instance_drains_after_its_command_has_handed_over(folder: Path) -> None:

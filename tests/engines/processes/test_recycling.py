@@ -5,8 +5,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app_toolkit.client.commands import GetEvents
 from app_toolkit.config.settings import RUNTIME_DIR
+from app_toolkit.control.queries import GetEvents
 from app_toolkit.engines.processes.engine import ProcessEngine
 from tests.patience import PATIENCE_S, wait_until
 from tests.running import runs
@@ -23,11 +23,19 @@ async def pid() -> int:
     return os.getpid()
 """
 
+SOONER = """
+from app_toolkit.control import recycling
+recycling.LEAST_S = 0.1
+"""
+"""Python runs this first, so the controller replaces a replica before it has served for ten seconds."""
+
 
 def test_a_replica_that_has_received_enough_requests_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "api.py").write_text(APP)
+    (tmp_path / "sitecustomize.py").write_text(SOONER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv(RUNTIME_DIR, str(tmp_path))  # commands of other tests must not find this instance
     with runs() as start:
         run = start(str(tmp_path / "api.py"), "--engine", "processes")

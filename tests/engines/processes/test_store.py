@@ -23,6 +23,17 @@ async def test_a_damaged_file_is_an_error_until_something_is_deleted(tmp_path: P
     assert await store.get("key") == b"another value"
 
 
+async def test_what_a_store_that_stays_open_writes_is_seen_by_others_at_once(tmp_path: Path) -> None:
+    store, other = SQLiteStore(tmp_path / "store.db"), SQLiteStore(tmp_path / "store.db")
+    with store.kept_open():
+        await store.compare_and_set("key", None, b"value")
+        assert (tmp_path / "store.db-wal").exists()
+        assert await other.get("key") == b"value"
+        await other.compare_and_set("key", b"value", b"another value")
+        assert await store.get("key") == b"another value"
+    assert not (tmp_path / "store.db-wal").exists()
+
+
 async def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "store.db")
     await store.compare_and_set("key", None, b"value")

@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app_toolkit.client.commands import GetStatus
-from app_toolkit.client.remote import RemoteClient
 from app_toolkit.config.settings import RUNTIME_DIR
+from app_toolkit.control.queries import GetStatus
 from app_toolkit.engines.processes.capacity import NOTHING
 from app_toolkit.engines.processes.client import ProcessClient
 from app_toolkit.engines.processes.engine import ProcessEngine
@@ -22,9 +21,10 @@ from app_toolkit.engines.processes.sessions import named
 from app_toolkit.engines.processes.supervisor import orphans
 from app_toolkit.engines.processes.wire import call
 from app_toolkit.errors import ControlError
+from app_toolkit.operate.remote import RemoteClient
 from tests.engines.supervised import IDLE, supervised
+from tests.groups import ROOT
 from tests.patience import PATIENCE_S, wait_until
-from tests.running import ROOT
 
 REGISTER = """
 import sys

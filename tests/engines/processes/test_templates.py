@@ -13,12 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
+from app_toolkit.config.models import ApplicationConfig
+from app_toolkit.contract.replica_spec import ReplicaSpec
 from app_toolkit.engines.processes.launcher import LocalProcesses
 from app_toolkit.engines.processes.services import SUPERVISOR, Child, ProcessServices
 from app_toolkit.host import orders
 from app_toolkit.host.launcher import Process, Unreachable
 from app_toolkit.host.store import new_secret
-from app_toolkit.interfaces import ReplicaSpec, Resources
+from app_toolkit.interfaces import Resources
 from app_toolkit.types import ReplicaId
 from tests.engines.contract.launched import start as contract_start
 from tests.engines.supervised import supervised
@@ -77,7 +79,8 @@ class Replica:
         (folder / "served.py").write_text(APP.format(code=code))
         action = contract_start(ReplicaId(f"{folder.name}.app-1-{number}"), folder)
         assert isinstance(action.spec, ReplicaSpec)
-        self._spec = replace(action.spec, target="served:app", app_dir=str(folder), fork=fork)
+        config = ApplicationConfig(fork=fork)
+        self._spec = replace(action.spec, target="served:app", app_dir=str(folder), application_config=config)
         self._action = replace(action, spec=self._spec, resources=resources)
         self._processes = processes
         self.process: Process

@@ -12,8 +12,8 @@ from app_toolkit.observability.context import request_id
 from app_toolkit.observability.logs import attach_fields
 from app_toolkit.replica.admission.replica import Replica
 from app_toolkit.replica.http.websocket import CUT_OFF
-from app_toolkit.transport import hop
 from app_toolkit.types import ASGIApp, Message, Receive, Scope, Send
+from app_toolkit.wire import hop
 from tests.patience import until
 from tests.replica.client import Serve, field
 from tests.replica.talking import HANDSHAKE, Talking, handshake, head

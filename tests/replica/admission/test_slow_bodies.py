@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app_toolkit.core.uploads import MinimumRate, Period, measured
+from app_toolkit.exchange.upload_rate import MinimumRate, Period, measured
 from tests.replica.client import Connection, Serve, Served, field, wait_until
 
 APP = """
@@ -42,7 +42,7 @@ APP = """
 @pytest.fixture
 def served(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Served:
     """A replica with two slots, of which slow bodies may hold one."""
-    monkeypatch.setattr("app_toolkit.replica.admission.request.PROMPT", MinimumRate(64 * 1024, 0.25))
+    monkeypatch.setattr("app_toolkit.replica.admission.replica_request.PROMPT", MinimumRate(64 * 1024, 0.25))
     monkeypatch.setattr("app_toolkit.replica.admission.live_sets.SWEEP_S", 0.02)
     return serve(APP, max_ongoing_requests=2)
 
@@ -57,7 +57,7 @@ def periods(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(period is None)
         return period
 
-    monkeypatch.setattr("app_toolkit.replica.admission.request.measured", noted)
+    monkeypatch.setattr("app_toolkit.replica.admission.replica_request.measured", noted)
     return found
 
 

@@ -8,11 +8,11 @@ from functools import partial
 import httpx
 import pytest
 
-from app_toolkit.core import admission
+from app_toolkit.replica.admission import reservations as admission
 from app_toolkit.replica.admission import wait_queue
 from app_toolkit.replica.admission.replica import Replica, ReplicaStatistics
-from app_toolkit.transport import hop
 from app_toolkit.types import Message, Receive, Scope, Send
+from app_toolkit.wire import hop
 from tests.patience import PATIENCE_S, until
 from tests.replica.talking import Talking, handshake, head
 

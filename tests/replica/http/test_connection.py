@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from app_toolkit.errors import ReplicaGone
 from app_toolkit.observability.context import DEADLINE, TRACE
 from app_toolkit.replica.http.hop_request import HIGH_WATER
-from app_toolkit.transport import hop
-from app_toolkit.transport.pool import PooledConnection, ResponseHead
 from app_toolkit.types import Address, Message, Receive, Scope, Send
+from app_toolkit.wire import hop
+from app_toolkit.wire.pool import PooledConnection, ResponseHead
 from tests.patience import until
 from tests.replica.talking import HANDSHAKE, Talking, Wire, get, head, post
 
@@ -350,6 +350,8 @@ messages = st.one_of(
 
 
 @given(steps=st.lists(messages, max_size=5), method=st.sampled_from(["GET", "HEAD"]))
+@example(steps=[("receive",), ("receive",), body(b""), start(200, LENGTH_2), start(200)], method="GET")
+@example(steps=[("receive",), start(200, LENGTH_2), ("receive",), start(200)], method="GET")
 @settings(max_examples=80)
 def test_messages_in_any_order_have_the_same_result_as_under_uvicorn(steps: list[Any], method: str) -> None:
     logging.disable()

@@ -8,7 +8,7 @@ from fastapi import Depends
 from pydantic import BaseModel
 
 from app_toolkit import Deployment, Split, Toolkit, deployment, options, split
-from app_toolkit.deployment import Bound
+from app_toolkit.declare.deployment import Bound
 
 T = TypeVar("T")
 

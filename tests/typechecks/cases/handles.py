@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from typing import Any, assert_type
 
 from app_toolkit import Deployment, options, remote
-from app_toolkit.router.handle import CallFuture, Stream
+from app_toolkit.calls.handle import CallFuture, Stream
 
 
 def one_at_a_time(

@@ -17,14 +17,16 @@ STATIC = Path(model.__file__).parent / "static"
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("CHAT_DATABASE", str(tmp_path_factory.mktemp("chats") / "chats.db"))
+        folder = tmp_path_factory.mktemp("chats")
+        patched.setenv("CHAT_DATABASE", str(folder / "chats.db"))
+        patched.setenv("CHAT_FILES", str(folder / "files"))
         patched.setattr(model, "PERIOD_S", 0)
         from {{ cookiecutter.package_name }}.app import app, store
 
         with TestClient(app) as client:
             client.cookies.set("visitor", "one")  # as the page does
             yield client
-        store.close()
+            client.portal.call(store.close)
 
 
 def parts(client: TestClient, text: str) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""Chat models behind the AG-UI protocol."""

@@ -1,0 +1,108 @@
+"""What a stream log has of a response: enough to continue it in another process."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from app_toolkit.chat.ai_sdk.messages import UIChat
+from app_toolkit.chat.ai_sdk.stream import MessageParts, Part, encode
+from app_toolkit.chat.protocol import (
+    ChatEvent,
+    DataEvent,
+    DocumentEvent,
+    FileEvent,
+    ReasoningEvent,
+    SourceEvent,
+    StatusEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+REQUEST = "request"
+"""The type of the first event of a response that another process can continue. Clients do not get this event."""
+
+
+def request_event(chat: UIChat, model: str, question_id: str) -> bytes:
+    """Return the event that has what a response needs besides the stored messages.
+
+    Parameters:
+        chat: What the client has sent. Its messages are left out.
+        model: The name of the model.
+        question_id: The stored message that the response answers.
+    """
+    document = chat.model_copy(update={"model": model}).model_dump(
+        by_alias=True, exclude={"messages", "message"}, exclude_none=True
+    )
+    return REQUEST.encode() + encode({"type": REQUEST, "chat": document, "question": question_id})
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedResponse:
+    """A response, as the log has it."""
+
+    parts: Sequence[Part]
+    chat: UIChat | None = None
+    """The request without its messages; None: the response cannot be continued."""
+    question_id: str = ""
+    """The stored message that the response answers."""
+
+    @classmethod
+    def of(cls, events: Sequence[bytes]) -> "LoggedResponse":
+        """Return the response whose events have these data."""
+        first, *parts = [json.loads(event) for event in events] or [{"type": ""}]
+        if first["type"] == REQUEST:
+            return cls(parts, UIChat(**first["chat"]), first["question"])
+        return cls([first, *parts] if events else [])
+
+    def replayed(self, version: int) -> tuple[MessageParts, Sequence[ChatEvent]] | None:
+        """Return the translator as it was after the last part, and the events that it had translated.
+
+        None: they are not certain, because the log ends within the parts of one event, or the client must act: it has
+        a call of its own, or a request for an approval.
+
+        `version`: the version of the AI SDK of the client.
+        """
+        if not self.parts or self.parts[0]["type"] != "start":
+            return None
+        translator = MessageParts(self.parts[0]["messageId"], version=version)
+        events = list(_events(self.parts))
+        if [part for event in events for part in translator.translate(event)] != self.parts:
+            return None
+        calls = {event.id for event in events if isinstance(event, ToolCallEvent) and event.id and not event.executed}
+        if calls - {event.id for event in events if isinstance(event, ToolResultEvent)}:
+            return None
+        return translator, events
+
+
+def _events(parts: Sequence[Part]) -> Iterator[ChatEvent]:
+    """Yield the events of a model that have become these parts. Parts of the end of a response are left out."""
+    indexes: dict[str, int] = {}
+    for part in parts:
+        match part["type"]:
+            case "text-delta":
+                yield TextEvent(part["delta"])
+            case "reasoning-delta":
+                yield ReasoningEvent(part["delta"])
+            case "tool-input-start":
+                id = part["toolCallId"]
+                indexes[id] = len(indexes)
+                yield ToolCallEvent(indexes[id], id, part["toolName"], executed=part.get("providerExecuted", False))
+            case "tool-input-delta":
+                yield ToolCallEvent(indexes[part["toolCallId"]], arguments=part["inputTextDelta"])
+            case "tool-output-available":
+                yield ToolResultEvent(part["toolCallId"], part["output"])
+            case "tool-output-error":
+                yield ToolResultEvent(part["toolCallId"], part["errorText"], True)
+            case "source-url":
+                yield SourceEvent(part["url"], part.get("title", ""), part["sourceId"])
+            case "source-document":
+                yield DocumentEvent(part["title"], part["mediaType"], part.get("filename", ""), part["sourceId"])
+            case "file":
+                yield FileEvent(part["mediaType"], part["url"])
+            case "data-status":
+                yield StatusEvent(part["data"]["text"])
+            case kind if kind.startswith("data-"):
+                yield DataEvent(
+                    kind.removeprefix("data-"), part["data"], part.get("id", ""), part.get("transient", False)
+                )

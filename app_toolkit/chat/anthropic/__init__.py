@@ -1,0 +1,1 @@
+"""Chat models behind Anthropic's Messages API."""

@@ -1,1 +1,0 @@
-"""The controller: reconciles the running replicas and proxies with the desired state."""

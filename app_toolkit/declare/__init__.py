@@ -1,0 +1,1 @@
+"""What users declare: the toolkit, its deployments and splits, and the plan that follows from them."""

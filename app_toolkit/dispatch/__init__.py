@@ -1,1 +1,0 @@
-"""The registry of published routes and replica sets, and the dispatcher of one request or call."""

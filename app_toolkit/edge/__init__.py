@@ -1,0 +1,4 @@
+"""Where clients connect: connections, the request parser, TLS.
+
+Design: docs/design/edge.md
+"""

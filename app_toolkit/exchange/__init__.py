@@ -1,0 +1,1 @@
+"""One exchange for everything that is sent to a replica: its target, its replica, its attempts."""

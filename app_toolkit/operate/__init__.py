@@ -1,0 +1,1 @@
+"""How an instance is operated from outside: its client, the admin API and the dashboard."""

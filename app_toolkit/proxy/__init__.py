@@ -1,1 +1,0 @@
-"""The HTTP proxy, which runs on each node and forwards requests to replicas."""

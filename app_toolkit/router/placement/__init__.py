@@ -1,1 +1,0 @@
-"""Which replica gets a request or call. Each file of a placement has one kind of preference with all of its rules."""

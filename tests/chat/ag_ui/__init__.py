@@ -1,0 +1,3 @@
+import pytest
+
+pytest.importorskip("ag_ui.core", reason="ag-ui-protocol is not installed")
