@@ -93,7 +93,7 @@ class OutputItem:
 
     def finished(self, status: str) -> Document:
         """Return the item with everything that was added to it."""
-        if self.done:
+        if self.done or self.type == "mcp_approval_request":  # An approval is whole when it is added.
             return self.document
         if self.type in CALLS:
             return {**self.document, "arguments": self.text, "status": status}

@@ -340,6 +340,18 @@ def test_a_response_can_be_put_together_from_its_first_events(chat: list[ChatEve
         assert last == {"type": kind, "sequence_number": len(some), "response": reader.document(outcome)}  # type: ignore[arg-type]
 
 
+def test_an_approval_that_was_added_is_whole_wherever_the_stream_ends() -> None:
+    events = run(TextEvent("a"), ApprovalRequest(ToolCall("call", "pay", '{"amount":1}')))
+    whole = next(
+        event["item"] for event in events if event["type"] == "response.output_item.done" and "name" in event["item"]
+    )
+    added = next(event["sequence_number"] for event in events if event.get("item") == whole)
+    for end in range(added + 1, len(events)):
+        document = read(events[:end]).document("lost")
+        assert document is not None
+        assert document["output"][-1] == whole
+
+
 def _text(item: dict[str, Any]) -> str:
     return "".join(part["text"] for part in item.get("content") or item.get("summary") or ())
 
