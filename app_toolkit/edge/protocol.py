@@ -126,6 +126,7 @@ class ClientConnection(asyncio.Protocol):
         self._served = False
         self._head_since: float | None = None
         self._body_period: Period | None = None
+        #: When the client last took bytes, and how many it had taken.
         self._stalled: tuple[float, int] | None = None
 
     # Callbacks of the event loop
@@ -401,7 +402,7 @@ class ClientConnection(asyncio.Protocol):
         unsent = transport.get_write_buffer_size()
         if unsent or (self._exchange is None and (self._tls or self._leaving)):
             unsent = _unacknowledged_bytes(transport)
-        if self._is_stalled(unsent, now):
+        if self._is_stalled(unsent, transport.written, now):
             transport.abort()
         elif self._leaving:
             if unsent:  # the client still reads its response
@@ -452,12 +453,13 @@ class ClientConnection(asyncio.Protocol):
             )
             self._advance()
 
-    def _is_stalled(self, waiting: int, now: float) -> bool:
-        """Whether the number of unsent bytes has not changed for `stalled_write_s`."""
-        if waiting == 0:
+    def _is_stalled(self, unsent: int, written: int, now: float) -> bool:
+        """Whether the client has taken none of the unsent bytes for `stalled_write_s`."""
+        taken = written - unsent
+        if unsent == 0:
             self._stalled = None
-        elif self._stalled is None or self._stalled[1] != waiting:
-            self._stalled = now, waiting
+        elif self._stalled is None or self._stalled[1] != taken:
+            self._stalled = now, taken
         else:
             return now - self._stalled[0] > self._timeouts.stalled_write_s
         return False

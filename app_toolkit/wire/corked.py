@@ -57,9 +57,12 @@ class CorkedTransport(asyncio.Transport):
         self._end_of_turn = _ends.setdefault(asyncio.get_running_loop(), EndOfTurn())
         self._pieces: list[Any] = []
         self._size = 0
+        self.written = 0
+        """Bytes that were written so far, those in the buffer included."""
 
     def write(self, data: Any) -> None:
         size = len(data)
+        self.written += size
         if self._size + size > MOST:
             self.flush()
             self._inner.write(data)
@@ -72,6 +75,7 @@ class CorkedTransport(asyncio.Transport):
     def write_through(self, data: Any) -> None:
         """Write the buffered bytes and `data` at once. Use it if no other write follows in this iteration."""
         self.flush()
+        self.written += len(data)
         if not self._inner.is_closing():
             self._inner.write(data)
 

@@ -469,16 +469,15 @@ def takes_a_little(world: World, raw: "Raw") -> None:
     """A client that takes some of an endless answer, each time just before it would be cut off: too little for the
     kernel to ask for more."""
 
-    def untaken() -> int:
-        connections = world.edge.server.connections()
-        return sum(not_acknowledged(each.transport) for each in connections)  # type: ignore[attr-defined]
+    def taken() -> int:
+        (transport,) = (each.transport for each in world.edge.server.connections())  # type: ignore[attr-defined]
+        return int(transport.written - transport.get_write_buffer_size() - not_acknowledged(transport))
 
     raw.send(b"GET /endless HTTP/1.1\r\nhost: a\r\n\r\n")
     eventually(lambda: world.edge.call(lambda: any(not each.writable for each in world.edge.server.connections())))
-    still(lambda: world.edge.call(untaken))
     for times in range(1, 5):
-        before = world.edge.call(untaken)
-        while world.edge.call(untaken) == before:
+        before = still(lambda: world.edge.call(taken))
+        while world.edge.call(taken) == before:
             raw.exactly(16_384)
         later(world, times * (CALM.stalled_write_s - 1))
         assert world.edge.statistics().ongoing == 1
