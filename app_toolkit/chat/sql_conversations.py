@@ -16,7 +16,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from app_toolkit import ChatError, ConfigError
 from app_toolkit.chat.conversations import (
@@ -55,7 +55,6 @@ try:
         delete,
         event,
         func,
-        insert,
         make_url,
         or_,
         select,
@@ -109,6 +108,8 @@ CONVERSATIONS = Table(
     Column("updated", Float(53), nullable=False),
     Column("active_id", Text),
     Column("metadata", Text, nullable=False),
+    Column("messages", Integer, nullable=False),
+    Column("bytes", Integer, nullable=False),
     UniqueConstraint("user", "id"),
     Index("chat_conversations_by_update", "user", "updated"),
 )
@@ -139,42 +140,62 @@ STEPS: Sequence[Step] = (lambda connection: TABLES.create_all(connection),)
 creates the tables as they are then, and the next one lists its own statements.
 """
 
-# Statements that every response executes. Building one takes longer than SQLite takes to execute it.
+# Statements that every response executes, as few as possible: the thread of each one waits for the event loop several
+# times. Building one takes longer than SQLite takes to execute it.
+
+SUMMARY = ("id", "title", "created", "updated")
+"""The columns of a `Summary`."""
 
 IS_CONVERSATION = (CONVERSATIONS.c.user == bindparam("of_user"), CONVERSATIONS.c.id == bindparam("of_id"))
 IS_MESSAGE = (MESSAGES.c.conversation == bindparam("of_number"), MESSAGES.c.id == bindparam("of_message"))
 
-READ = select(CONVERSATIONS).where(*IS_CONVERSATION)
-READ_MESSAGES = (
-    select(*(MESSAGES.c[column.name] for column in fields(StoredMessage)))
-    .where(MESSAGES.c.conversation == bindparam("of_number"))
+OF_CONVERSATION = len(SUMMARY) + 2
+"""The columns of `READ` that are the same in each row."""
+
+READ = (
+    select(
+        *(CONVERSATIONS.c[name] for name in (*SUMMARY, "active_id", "metadata")),
+        *(MESSAGES.c[column.name].label(f"message_{column.name}") for column in fields(StoredMessage)),
+    )
+    .outerjoin_from(CONVERSATIONS, MESSAGES, MESSAGES.c.conversation == CONVERSATIONS.c.number)
+    .where(*IS_CONVERSATION)
     .order_by(MESSAGES.c.number)
 )
-LOCK = select(CONVERSATIONS.c.number, CONVERSATIONS.c.active_id).where(*IS_CONVERSATION).with_for_update()
-FIND = select(MESSAGES.c.number, MESSAGES.c.parent_id).where(*IS_MESSAGE)
+"""A row for each message of a conversation. One without messages has one row."""
+
+LOCK = (
+    select(*(CONVERSATIONS.c[name] for name in ("number", "active_id", "messages", "bytes")))
+    .where(*IS_CONVERSATION)
+    .with_for_update()
+)
+FIND = select(MESSAGES.c.number, MESSAGES.c.parent_id, MESSAGES.c.bytes).where(*IS_MESSAGE)
 REPLACE = (
     update(MESSAGES)
     .where(*IS_MESSAGE)
     .values({name: bindparam(name) for name in ("role", "parts", "metadata", "model", "usage", "bytes", "search")})
 )
-ADD = insert(MESSAGES)
 CHANGE = (
     update(CONVERSATIONS)
     .where(CONVERSATIONS.c.number == bindparam("of_number"))
-    .values(active_id=bindparam("active_id"), updated=bindparam("updated"))
-)
-SIZE = select(func.count(), func.coalesce(func.sum(MESSAGES.c.bytes), 0)).where(
-    MESSAGES.c.conversation == bindparam("of_number")
+    .values({name: bindparam(name) for name in ("active_id", "updated", "messages", "bytes")})
 )
 
 COUNT = select(func.count()).where(CONVERSATIONS.c.user == bindparam("of_user"))
-CREATE: Mapping[str, Any] = {
-    "sqlite": sqlite.insert(CONVERSATIONS).on_conflict_do_nothing().returning(CONVERSATIONS.c.number),
-    "postgresql": postgresql.insert(CONVERSATIONS).on_conflict_do_nothing().returning(CONVERSATIONS.c.number),
-}
-"""By dialect: a statement that returns no row if another process has created the conversation meanwhile."""
 
-SUMMARY = (CONVERSATIONS.c.id, CONVERSATIONS.c.title, CONVERSATIONS.c.created, CONVERSATIONS.c.updated)
+INSERTS: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+"""By dialect: a function that returns an INSERT, which may return no row if there is one with the same id."""
+
+CREATE: Mapping[str, Any] = {
+    dialect: insert(CONVERSATIONS).on_conflict_do_nothing().returning(CONVERSATIONS.c.number)
+    for dialect, insert in INSERTS.items()
+}
+"""It returns no row if another process has created the conversation meanwhile."""
+
+ADD: Mapping[str, Any] = {
+    dialect: insert(MESSAGES).on_conflict_do_nothing().returning(MESSAGES.c.number)
+    for dialect, insert in INSERTS.items()
+}
+"""It returns no row if the conversation has a message with this id."""
 
 
 class SQLConversationStore:
@@ -201,7 +222,7 @@ class SQLConversationStore:
         self._database: SQLiteDatabase | PostgresDatabase = kind(self._url)
 
     async def list(self, user: str, *, search: str = "", limit: int = 100, offset: int = 0) -> Sequence[Summary]:
-        query = select(*SUMMARY).where(CONVERSATIONS.c.user == encodable(user))
+        query = select(*(CONVERSATIONS.c[name] for name in SUMMARY)).where(CONVERSATIONS.c.user == encodable(user))
         for word in _comparable(search).split()[:MAX_WORDS]:
             of_messages = select(MESSAGES.c.number).where(
                 MESSAGES.c.conversation == CONVERSATIONS.c.number, MESSAGES.c.search.contains(word, autoescape=True)
@@ -216,14 +237,14 @@ class SQLConversationStore:
 
     async def get(self, user: str, id: str) -> Conversation | None:
         def read(connection: Connection) -> Conversation | None:
-            row = connection.execute(READ, _conversation(user, id)).mappings().one_or_none()
-            if row is None:
+            rows = connection.execute(READ, _conversation(user, id)).all()
+            if not rows:
                 return None
-            rows = connection.execute(READ_MESSAGES, {"of_number": row["number"]})
-            messages = tuple(_message(*columns) for columns in rows)
-            summary = {column.name: row[column.name] for column in SUMMARY}
-            tree = MessageTree(messages, row["active_id"])
-            return Conversation(**_dated(summary), tree=tree, metadata=json.loads(row["metadata"]))
+            *summary, active_id, metadata = rows[0][:OF_CONVERSATION]
+            messages = (row[OF_CONVERSATION:] for row in rows)
+            tree = MessageTree(tuple(_message(*columns) for columns in messages if columns[0] is not None), active_id)
+            dated = _dated(dict(zip(SUMMARY, summary, strict=True)))
+            return Conversation(**dated, tree=tree, metadata=json.loads(metadata))
 
         return await self._run(read)
 
@@ -236,27 +257,30 @@ class SQLConversationStore:
         def write(connection: Connection) -> bool:
             now = _now()
             title = title_of(messages[0]) if messages else UNTITLED
-            conversation, is_new = _locked(connection, user, id), False
+            conversation = _locked(connection, user, id)
             if conversation is None:
                 if not create:
                     return False
-                conversation, is_new = self._created(connection, user, id, title, now)
-            number, active_id = conversation
-            if active_id is None and not is_new and title != UNTITLED:
-                _title(connection, number, title)
+                conversation = self._created(connection, user, id, title, now)
+            elif conversation.active_id is None and title != UNTITLED:
+                _title(connection, conversation.number, title)
+            number, active_id, count, size = conversation
+            add = ADD[connection.dialect.name]
             for message, content in zip(messages, contents, strict=True):
-                if not is_new and connection.execute(FIND, _key(number, message.id)).first() is not None:
-                    connection.execute(REPLACE, content | _key(number, message.id))
-                else:
+                added = {"conversation": number, "id": message.id, "parent_id": message.parent_id, "created": now}
+                if connection.scalar(add, added | content | _feedback(message.feedback)) is not None:
+                    count += 1
                     if message.parent_id is not None and message.parent_id != active_id:
-                        _check_parent(connection, number, message.parent_id)
-                    added = {"conversation": number, "id": message.id, "parent_id": message.parent_id, "created": now}
-                    connection.execute(ADD, added | content | _feedback(message.feedback))
-                is_new = False
+                        _check_parent(connection, number, message)
+                else:
+                    size -= connection.execute(FIND, _key(number, message.id)).one().bytes
+                    connection.execute(REPLACE, content | _key(number, message.id))
+                size += content["bytes"]
                 if activate or active_id == message.parent_id:
                     active_id = message.id
-            connection.execute(CHANGE, {"of_number": number, "active_id": active_id, "updated": now})
-            self._check_size(connection, number)
+            self._check_size(count, size)
+            changed = {"active_id": active_id, "updated": now, "messages": count, "bytes": size}
+            connection.execute(CHANGE, {"of_number": number, **changed})
             return True
 
         return await self._run(write, writes=True)
@@ -286,11 +310,15 @@ class SQLConversationStore:
             number = _locked_with(connection, user, id, message_id)
             if number is None:
                 return False
-            parent_id = connection.execute(FIND, _key(number, message_id)).one().parent_id
+            removed = connection.execute(FIND, _key(number, message_id)).one()
+            parent_id = removed.parent_id
             connection.execute(delete(MESSAGES).where(*IS_MESSAGE), _key(number, message_id))
             is_child = MESSAGES.c.conversation == number, MESSAGES.c.parent_id == message_id
             connection.execute(update(MESSAGES).where(*is_child).values(parent_id=parent_id))
-            is_active = CONVERSATIONS.c.number == number, CONVERSATIONS.c.active_id == message_id
+            is_conversation = CONVERSATIONS.c.number == number
+            less = {"messages": CONVERSATIONS.c.messages - 1, "bytes": CONVERSATIONS.c.bytes - removed.bytes}
+            connection.execute(update(CONVERSATIONS).where(is_conversation).values(less))
+            is_active = is_conversation, CONVERSATIONS.c.active_id == message_id
             connection.execute(update(CONVERSATIONS).where(*is_active).values(active_id=parent_id))
             return True
 
@@ -341,13 +369,8 @@ class SQLConversationStore:
                 code="conversations_unavailable",
             ) from error
 
-    def _created(
-        self, connection: Connection, user: str, id: str, title: str, now: float
-    ) -> tuple[tuple[int, str | None], bool]:
-        """Create a conversation, unless another process has done so meanwhile.
-
-        Return what `_locked` returns, and whether the conversation is new.
-        """
+    def _created(self, connection: Connection, user: str, id: str, title: str, now: float) -> "Locked":
+        """Create a conversation, unless another process has done so meanwhile, and lock it."""
         count = connection.scalar(COUNT, {"of_user": encodable(user)}) or 0
         if count >= self._limits.max_conversations:
             limit = f"{self._limits.max_conversations:,}"
@@ -357,17 +380,16 @@ class SQLConversationStore:
                 code="too_many_conversations",
             )
         names = {"user": user, "id": id, "title": title, "search": _comparable(title), "metadata": "{}"}
-        create = CREATE[connection.dialect.name]
-        number = connection.scalar(create, {**names, "created": now, "updated": now})
+        new = {**names, "created": now, "updated": now, "messages": 0, "bytes": 0}
+        number = connection.scalar(CREATE[connection.dialect.name], new)
         if number is not None:
-            return (number, None), True
+            return Locked(number, None, 0, 0)
         conversation = _locked(connection, user, id)
         assert conversation is not None
-        return conversation, False
+        return conversation
 
-    def _check_size(self, connection: Connection, number: int) -> None:
-        """Raise `ChatError` if a conversation is over a limit. The transaction is rolled back then."""
-        count, size = connection.execute(SIZE, {"of_number": number}).one()
+    def _check_size(self, count: int, size: int) -> None:
+        """Raise `ChatError` if a conversation with so many messages and bytes is over a limit."""
         for value, limit, unit in (
             (count, self._limits.max_messages, "messages"),
             (size, self._limits.max_bytes, "bytes"),
@@ -378,6 +400,17 @@ class SQLConversationStore:
                     status=413,
                     code="conversation_too_long",
                 )
+
+
+class Locked(NamedTuple):
+    """A conversation that no other transaction may change now."""
+
+    number: int
+    active_id: str | None
+    messages: int
+    """How many there are in all branches."""
+    bytes: int
+    """Of all messages."""
 
 
 class SQLiteDatabase:
@@ -492,7 +525,7 @@ def migrate(connection: Connection, steps: Sequence[Step] = STEPS) -> None:
         step(connection)
     if version < len(steps):
         connection.execute(delete(SCHEMA))
-        connection.execute(insert(SCHEMA).values(version=len(steps)))
+        connection.execute(SCHEMA.insert().values(version=len(steps)))
 
 
 def _database_url(database: str) -> URL:
@@ -534,8 +567,8 @@ def _use_write_ahead_log(database: sqlite3.Connection) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    if connection.get_execution_options().get("writes"):  # who reads executes one statement
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _conversation(user: str, id: str) -> dict[str, Any]:
@@ -548,10 +581,10 @@ def _key(number: int, message_id: str) -> dict[str, Any]:
     return {"of_number": number, "of_message": encodable(message_id)}
 
 
-def _locked(connection: Connection, user: str, id: str) -> tuple[int, str | None] | None:
-    """Return the number and the active message of a conversation that no other transaction may change now."""
+def _locked(connection: Connection, user: str, id: str) -> Locked | None:
+    """Lock a conversation, and return it; None: there is none."""
     row = connection.execute(LOCK, _conversation(user, id)).one_or_none()
-    return None if row is None else (row.number, row.active_id)
+    return None if row is None else Locked(*row)
 
 
 def _locked_with(connection: Connection, user: str, id: str, message_id: str) -> int | None:
@@ -559,7 +592,7 @@ def _locked_with(connection: Connection, user: str, id: str, message_id: str) ->
     conversation = _locked(connection, user, id)
     if conversation is None:
         return None
-    number, _ = conversation
+    number = conversation.number
     return None if connection.execute(FIND, _key(number, message_id)).first() is None else number
 
 
@@ -570,9 +603,10 @@ def _title(connection: Connection, number: int, title: str) -> None:
     connection.execute(update(CONVERSATIONS).where(*is_untitled).values(values))
 
 
-def _check_parent(connection: Connection, number: int, parent_id: str) -> None:
-    """Raise `ChatError` 409 if the parent of a message is not in the conversation."""
-    if connection.execute(FIND, _key(number, parent_id)).first() is None:
+def _check_parent(connection: Connection, number: int, message: StoredMessage) -> None:
+    """Raise `ChatError` 409 if the parent of a new message is not in the conversation."""
+    parent_id = message.parent_id or ""
+    if parent_id == message.id or connection.execute(FIND, _key(number, parent_id)).first() is None:
         raise ChatError(
             f"the conversation has no message {parent_id!r}, the parent of a new message",
             status=409,

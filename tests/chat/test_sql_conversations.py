@@ -198,6 +198,21 @@ async def test_a_change_beyond_a_limit_is_refused(database: str) -> None:
     await store.close()
 
 
+async def test_the_limits_count_what_a_conversation_has_now(database: str) -> None:
+    store = SQLConversationStore(database, ConversationLimits(max_messages=2, max_bytes=300))
+    long, short = "x" * 200, "x"
+    await store.write(ADA, "1", message("1", text=long), message("2", "1", text=short), create=True)
+    await store.write(ADA, "1", message("1", text=short), message("2", "1", text=long))
+    with pytest.raises(ChatError, match="bytes, and the limit is 300"):
+        await store.write(ADA, "1", message("1", text=long))
+    await store.remove(ADA, "1", "2")
+    await store.write(ADA, "1", message("1", text=short), message("3", "1", text=long))
+    with pytest.raises(ChatError, match="has 3 messages, and the limit is 2"):
+        await store.write(ADA, "1", message("4", "1", text=short))
+    assert await ids(store, ADA, "1") == ["1", "3"]
+    await store.close()
+
+
 @pytest.mark.parametrize("id", ["", "x" * (MAX_ID_LENGTH + 1), "\ud83d", "\0"])
 async def test_an_id_that_cannot_be_stored_is_refused_and_not_found(store: SQLConversationStore, id: str) -> None:
     for user, chat, added in ((id, "chat", "1"), (ADA, id, "1"), (ADA, "chat", id)):
