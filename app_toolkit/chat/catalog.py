@@ -145,7 +145,8 @@ def catalog_parameter(
     Parameters:
         models: The models.
         files: The files that requests may name. Default: none.
-        user: A dependency that returns the id of the user whose files they are. Default: all clients are one user.
+        user: A dependency that returns the id of the user whose files they are. Default: the name of the
+            API key that `api_keys` has checked; without keys, all clients are one user.
 
     Raises:
         ConfigError: There is no model, or one that is neither of the three kinds.

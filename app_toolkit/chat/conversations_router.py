@@ -99,8 +99,8 @@ def conversations_router(
         store: The store that `ai_sdk_router(conversations=...)` writes to.
         files: The files of the other routers. Those to which no other conversation of the user refers are deleted with
             a conversation. Default: none are deleted.
-        user: A dependency that returns the id of the user, the same as of `ai_sdk_router`. Default: all clients are one
-            user.
+        user: A dependency that returns the id of the user, the same as of `ai_sdk_router`. Default: the name
+            of the API key that `api_keys` has checked; without keys, all clients are one user.
         origins: Origins whose pages may change conversations with cookies, as of `ai_sdk_router`. Default: none.
     """
     router = APIRouter(route_class=checked(CheckedRoute, RequestChecks.of("conversations_router", origins)))

@@ -147,10 +147,11 @@ class RemoteFolder:
             import fsspec
         except ImportError as error:
             raise ConfigError("a FileStore with a URL needs fsspec: pip install 'app-toolkit[files]'") from error
+        protocol = fsspec.utils.get_protocol(url)
         try:
-            fsspec.get_filesystem_class(fsspec.utils.get_protocol(url))
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"a FileStore cannot use {url!r}: {error}") from error
+            fsspec.get_filesystem_class(protocol)
+        except (ImportError, ValueError) as error:  # the rest of the URL may have a password
+            raise ConfigError(f"a FileStore cannot use a URL with {protocol}://: {error}") from error
         self._url = url
         self._options = dict(options)
 

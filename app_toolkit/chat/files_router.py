@@ -83,8 +83,8 @@ def files_router(store: FileStore, *, user: Callable[..., Any] | None = None, or
 
     Parameters:
         store: The store.
-        user: A dependency that returns the id of the user, the same as of the chat router. Default: all clients are one
-            user, also those with API keys.
+        user: A dependency that returns the id of the user, the same as of the chat router. Default: the
+            name of the API key that `api_keys` has checked; without keys, all clients are one user.
         origins: Origins whose pages may change files with cookies, as of `ai_sdk_router`. Default: none.
     """
     checks = RequestChecks.of("files_router", origins)

@@ -8,7 +8,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class KeyFile:
             self._now(),
         )
 
-    def hashes(self) -> Mapping[str, bytes]:
+    def hashes(self) -> dict[str, bytes]:
         """Return the hashes by name, of at most `CHECK_S` ago. If the file is invalid now, the earlier ones stay."""
         now = self._now()
         if self._checked_at is None or now - self._checked_at >= CHECK_S:

@@ -1,6 +1,5 @@
 """`api_keys`: a dependency that checks API keys and limits the requests of each key."""
 
-import hmac
 import logging
 import math
 import os
@@ -21,7 +20,6 @@ from app_toolkit.chat.key_files import KeyFile, hash_of, hashes_of, parse_keys
 from app_toolkit.chat.protocol import UsageEvent
 from app_toolkit.chat.rate_limits import MAX_PER_MINUTE, MINUTE_S, KeyLimits, OverLimit, RateLimiter, RatePermit
 from app_toolkit.chat.usage import SPENDER, cost_counter, key_label
-from app_toolkit.chat.users import DEFAULT_USER
 from app_toolkit.streaming import takes_permit
 
 logger = logging.getLogger("app_toolkit.chat")
@@ -200,17 +198,12 @@ def key_name(connection: HTTPConnection) -> str | None:
     return None if usage is None else usage.name
 
 
-async def key_owner(connection: HTTPConnection) -> str:
-    """Return the name of the API key of a request as its user."""
-    return key_name(connection) or DEFAULT_USER
-
-
 class ApiKeys:
     """The dependency that `api_keys` returns. It stores the hashes of the keys, and not the keys."""
 
     def __init__(
         self,
-        hashes: Callable[[], Mapping[str, bytes]],
+        hashes: Callable[[], dict[str, bytes]],
         usage: Callable[[str], KeyUsage],
         close: Callable[[], Awaitable[None]] | None = None,
         file: KeyFile | None = None,
@@ -218,7 +211,7 @@ class ApiKeys:
         """Take the keys.
 
         Parameters:
-            hashes: Returns the present hashes of the keys, by name.
+            hashes: Returns the present hashes of the keys, by name: the same object as long as they are the same.
             usage: Returns the limits of a key, and what it has used.
             close: Closes connections to a shared storage. Default: there are none.
             file: The file that has the keys. Default: none.
@@ -229,6 +222,9 @@ class ApiKeys:
         self._make_usage = usage
         self._usages: dict[str, KeyUsage] = {}
         self._close = close
+        self._named: dict[str, bytes] | None = None
+        self._names: Mapping[bytes, str] = {}
+        """The names of the keys in `_named` by their hashes."""
 
     def __repr__(self) -> str:
         return f"<{len(self._hashes())} API keys>"
@@ -276,10 +272,12 @@ class ApiKeys:
                 SPENDER.reset(token)
 
     def _find(self, key: str) -> KeyUsage | None:
-        # Compare all keys, so that the timing does not reveal which one matched.
-        digest = hash_of(key)
-        names = [name for name, hashed in self._hashes().items() if hmac.compare_digest(hashed, digest)]
-        return self._usage(names[0]) if names else None
+        hashes = self._hashes()
+        if hashes is not self._named:
+            # The time of a search shows nothing of a key, because nobody can choose the hash of what is sent.
+            self._named, self._names = hashes, {hashed: name for name, hashed in reversed(hashes.items())}
+        name = self._names.get(hash_of(key))
+        return None if name is None else self._usage(name)
 
     def _usage(self, name: str) -> KeyUsage:
         """Return the usage of a key, which stays when the key is revoked and created again."""
@@ -351,7 +349,7 @@ def api_keys(
         _check_limits(key_limits, prices)
     _check_costs(prices)
     key_file: KeyFile | None = None
-    hashes: Callable[[], Mapping[str, bytes]]
+    hashes: Callable[[], dict[str, bytes]]
     if variable is not None:
         source = f"the variable {variable}"
         text = os.environ.get(variable)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, overload
 from fastapi import Depends
 
 from app_toolkit import ChatError
+from app_toolkit.chat.ai_sdk.logged import LoggedResponse
 from app_toolkit.chat.ai_sdk.messages import UIChat, UIMessage, answers_again
 from app_toolkit.chat.ai_sdk.placement import placed, ui_document
 from app_toolkit.chat.ai_sdk.record import MessageRecord, Part
@@ -19,7 +20,7 @@ from app_toolkit.chat.filed_conversations import FiledConversations, filed
 from app_toolkit.chat.files import FileStore
 from app_toolkit.chat.titles import TitledStore
 from app_toolkit.chat.to_the_end import to_its_end
-from app_toolkit.chat.users import DEFAULT_USER, user_parameter
+from app_toolkit.chat.users import user_parameter
 
 logger = logging.getLogger("app_toolkit.chat")
 
@@ -27,8 +28,7 @@ logger = logging.getLogger("app_toolkit.chat")
 class UserChats:
     """The chats of one user."""
 
-    def __init__(self, store: ConversationStore | None, user: str | None) -> None:
-        """Name the user. None: all clients are one user."""
+    def __init__(self, store: ConversationStore | None, user: str) -> None:
         self._store = store
         self._user = user
 
@@ -39,7 +39,7 @@ class UserChats:
         """
         if self._store is None or not id:
             return None
-        return StoredChat(self._store, self._user or DEFAULT_USER, id, model)
+        return StoredChat(self._store, self._user, id, model)
 
     @overload
     def key(self, id: str) -> str: ...
@@ -60,12 +60,6 @@ def stored_parameter(
     store = filed(conversations, files)
     sources = {"title": conversations.model} if isinstance(conversations, TitledStore) else {}
     models: Any = sources_parameter(sources, dict)
-    if user is None:
-
-        async def shared_chats(_: models) -> UserChats:
-            return UserChats(store, None)
-
-        return Annotated[UserChats, Depends(shared_chats)]
 
     async def own_chats(user: user_parameter(user), _: models) -> UserChats:  # type: ignore[valid-type]
         return UserChats(store, user)
@@ -127,41 +121,30 @@ class StoredChat:
         if not record.is_empty:
             await to_its_end(self._write(record, is_lost))
 
-    async def recover(self, parts: Sequence[Part], question_id: str = "") -> None:
-        """Store a response whose process has died, as far as its parts are known. A failure is logged.
+    async def recover(self, logged: LoggedResponse, last: Sequence[Part]) -> None:
+        """Store a response whose process has died, as far as the log has it. A failure is logged.
 
-        Nothing is stored if the first part is missing, because the log has evicted it, or if its process has stored the
-        response before: its log had failed, or had taken it for dead.
+        Nothing is stored if the log has evicted its first events, or if its process has stored the response before: its
+        log had failed, or had taken it for dead.
 
         Parameters:
-            parts: The parts, from the first one on.
-            question_id: The message of the user that it answers, if the log has it. Default: it is the active message,
-                or the newest one of the user, if another branch is active now.
+            logged: What the log has of the response.
+            last: The parts with which it ends now.
         """
-        if not parts or parts[0]["type"] != "start":
+        if logged.chat is None or not logged.parts or logged.parts[0]["type"] != "start":
             return
         try:
-            tree = await self._tree()
+            stored = (await self._tree()).find(logged.parts[0]["messageId"])
         except Exception:  # of a store of the user's own
             logger.exception("a response of the chat %r was not stored", self._id)
             return
-        stored = tree.find(parts[0]["messageId"])
-        if stored is not None and (question_id or stored.metadata.get("error")):
+        earlier = () if stored is None else stored.parts
+        if len(earlier) > logged.continued or (stored is not None and stored.metadata.get("error")):
             return
-        earlier = [] if stored is None else list(stored.parts)
         record = MessageRecord(earlier)
-        for part in parts:
+        for part in (*logged.parts, *last):
             record.add(part)
-        added = record.message()["parts"][len(earlier) :]
-        if added and earlier[-len(added) :] == added:
-            return
-        if stored is not None:
-            self._model = stored.model
-        questions = [message.id for message in tree.messages if message.role == "user"]
-        if question_id:
-            self.question_id = question_id
-        elif questions:
-            self.question_id = tree.active_id if tree.active_id in questions else questions[-1]
+        self.question_id, self._model = logged.question_id, logged.chat.model
         await self.end(record)
 
     async def _filed(self, chat: UIChat) -> UIChat:

@@ -4,19 +4,22 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException
+from starlette.requests import HTTPConnection
 
 from app_toolkit import ConfigError
+from app_toolkit.chat.keys import key_name
 
 DEFAULT_USER = "default"
-"""The user of all chats if a router has no dependency that returns one."""
+"""The user of a request without an API key if a router has no dependency that returns one."""
 
 
 def user_parameter(user: Callable[..., Any] | None) -> Any:
-    """Return the annotation of a route's parameter that is the id of the user. A request with an empty id gets 403."""
-    if user is None:
-        return Annotated[str, Depends(default_user)]
+    """Return the annotation of a route's parameter that is the id of the user. A request with an empty id gets 403.
 
-    async def checked(found: Annotated[Any, Depends(user)]) -> str:
+    `user`: a dependency that returns the id. None: the name of the API key that `api_keys` has checked.
+    """
+
+    async def checked(found: Annotated[Any, Depends(user or key_owner)]) -> str:
         if not isinstance(found, str):
             raise ConfigError(f"the dependency `user` has returned {found!r}: it must return a string")
         if not found:  # for example an empty header: the client is at fault, and must not get the chats of others
@@ -26,6 +29,6 @@ def user_parameter(user: Callable[..., Any] | None) -> Any:
     return Annotated[str, Depends(checked)]
 
 
-async def default_user() -> str:
-    """Return the user of an application without users."""
-    return DEFAULT_USER
+async def key_owner(connection: HTTPConnection) -> str:
+    """Return the name of the API key of a request as its user."""
+    return key_name(connection) or DEFAULT_USER

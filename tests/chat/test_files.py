@@ -213,7 +213,7 @@ async def test_a_full_disk_is_a_507(store: FileStore, tmp_path: Path, monkeypatc
         ({"url": "api/files"}, "url = 'api/files': must be a path"),
         ({"media_types": "image/png"}, "pass a list"),
         ({"media_types": ["png"]}, "media_types has 'png': write it as"),
-        ({"location": "nowhere://place"}, "cannot use 'nowhere://place'|needs fsspec"),
+        ({"location": "nowhere://user:secret@place"}, "cannot use a URL with nowhere://|needs fsspec"),
     ],
 )
 def test_an_option_out_of_bounds_is_refused(tmp_path: Path, options: dict[str, object], message: str) -> None:

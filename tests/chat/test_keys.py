@@ -18,7 +18,15 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from app_toolkit import Toolkit
-from app_toolkit.chat import ai_sdk_router, api_keys, openai_router
+from app_toolkit.chat import (
+    FileStore,
+    SQLConversationStore,
+    ai_sdk_router,
+    api_keys,
+    conversations_router,
+    files_router,
+    openai_router,
+)
 from app_toolkit.chat.echo import EchoModel
 from app_toolkit.chat.key_files import parse_keys
 from app_toolkit.errors import ConfigError
@@ -69,6 +77,21 @@ async def test_a_request_needs_a_key_and_the_route_gets_its_name(kind: type[Fast
         assert (await http.get("/who")).json() == {
             "detail": "the API key is missing: send it as Authorization: Bearer KEY"
         }
+
+
+async def test_each_key_has_chats_and_files_of_its_own(tmp_path: Path) -> None:
+    keys, store, files = api_keys(KEYS), SQLConversationStore(":memory:"), FileStore(tmp_path)
+    app = FastAPI(dependencies=[Depends(keys)])
+    app.include_router(ai_sdk_router(EchoModel(), conversations=store, files=files), prefix="/api/chat")
+    app.include_router(conversations_router(store, files=files), prefix="/api/conversations")
+    app.include_router(files_router(files), prefix="/api/files")
+    async with asking(app) as http:
+        assert (await http.post("/api/chat", json=UI, headers=bearer(ADA))).status_code == 200
+        sent = await http.post("/api/files", files={"file": ("a.txt", b"text")}, headers=bearer(ADA))
+        for path in ("/api/conversations/chat", sent.json()["url"]):
+            statuses = [(await http.get(path, headers=bearer(key))).status_code for key in (ADA, BOB)]
+            assert statuses == [200, 404]
+    await store.close()
 
 
 async def test_the_errors_have_the_format_of_the_router() -> None:

@@ -25,6 +25,8 @@ from app_toolkit.chat import (
     ai_sdk_router,
     conversations_router,
 )
+from app_toolkit.chat.ai_sdk.logged import request_event
+from app_toolkit.chat.ai_sdk.messages import UIChat
 from app_toolkit.chat.ai_sdk.stream import encode
 from app_toolkit.errors import ReplicaLost
 from app_toolkit.streaming import MemoryStreamLog, stream_router
@@ -404,7 +406,8 @@ async def lose(talk: Talk, parts: Sequence[dict[str, Any]] = PARTS) -> None:
     question = StoredMessage("u1", "user", [{"type": "text", "text": "question"}])
     await talk.store.write("ada", "chat", question, create=True)
     await talk.log.begin("s1", "a process", "text/event-stream", 'chat:["ada", "chat"]')
-    await talk.log.append([Append("s1", "a process", 1, tuple(map(encode, parts)))])
+    request = request_event(UIChat(id="chat"), "default", "u1")
+    await talk.log.append([Append("s1", "a process", 1, (request, *map(encode, parts)))])
     await talk.log.end("s1", "a process", "lost")
 
 
@@ -431,7 +434,7 @@ async def test_a_response_whose_process_has_died_is_stored_before_the_next_messa
         assert (await talk.stored())[1].get("metadata") == (None if whole else LOST)
 
 
-@pytest.mark.parametrize(("text", "metadata"), [("half and more", LOST), ("half ", None)])
+@pytest.mark.parametrize(("text", "metadata"), [("half and more", LOST), ("half and more", None), ("half ", None)])
 async def test_a_response_that_its_process_has_stored_is_not_stored_again_although_its_stream_is_lost(
     text: str, metadata: dict[str, Any] | None
 ) -> None:
@@ -457,7 +460,7 @@ async def test_a_response_whose_process_died_before_its_first_event_is_answered_
 async def test_a_response_whose_log_dies_is_stored_with_an_error() -> None:
     async with talking() as talk:
         sending = asyncio.create_task(talk.send(said("u1", "half /wait rest /forever")))
-        await until(lambda: talk.log.appended == 5)  # the last of them is "half "
+        await until(lambda: talk.log.appended == 6)  # the last of them is "half "
         talk.log.is_dead = True
         talk.model.go.set()
         parts = checked((await sending).text)
@@ -470,11 +473,11 @@ async def test_a_response_whose_log_dies_is_stored_with_an_error() -> None:
 async def test_a_response_that_another_process_has_stored_is_not_overwritten_by_one_whose_log_has_failed() -> None:
     async with talking() as talk:
         sending = asyncio.create_task(talk.send(said("u1", "half /wait rest /forever")))
-        await until(lambda: talk.log.appended == 5)  # the last of them is "half "
+        await until(lambda: talk.log.appended == 6)  # the last of them is "half "
         stream = await talk.log.find('chat:["ada", "chat"]')
         assert stream is not None
         async with aclosing(talk.log.follow(stream, 0)) as pages:
-            start = (await anext(pages)).events[0]
+            _, start, *_ = (await anext(pages)).events
         id = json.loads(start)["messageId"]
         await talk.store.write(
             "ada", "chat", StoredMessage(id, "assistant", [{"type": "text", "text": "whole"}], parent_id="u1")

@@ -237,7 +237,8 @@ async def test_streams_are_kept_in_redis_if_the_application_says_so(
         answer = await sent(app)
         assert (answer.status_code, '"hello"' in answer.text) == (200, True)
         with redis.Redis.from_url(server.url) as client:
-            assert client.get('app-toolkit:stream:key:chat:[null, "one"]') == answer.headers["x-stream-id"].encode()
+            kept = client.get('app-toolkit:stream:key:chat:["default", "one"]')
+            assert kept == answer.headers["x-stream-id"].encode()
 
 
 @pytest.mark.anyio
@@ -255,7 +256,7 @@ async def test_redis_without_its_variable_is_a_sentence_with_a_status(monkeypatc
 async def test_a_log_that_a_router_names_is_used_instead(server: RedisServer) -> None:
     log: StreamLog = MemoryStreamLog()
     answer = await sent(chat(log, stream_log=server.url))
-    assert await log.find('chat:[null, "one"]') == answer.headers["x-stream-id"]
+    assert await log.find('chat:["default", "one"]') == answer.headers["x-stream-id"]
 
 
 @pytest.mark.anyio

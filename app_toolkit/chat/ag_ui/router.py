@@ -13,7 +13,6 @@ from app_toolkit.chat.catalog import Catalog, CheckedModel, catalog_parameter
 from app_toolkit.chat.chain import Source
 from app_toolkit.chat.failures import Failure, FormattedRoute
 from app_toolkit.chat.files import FileStore
-from app_toolkit.chat.keys import key_owner
 from app_toolkit.chat.live_response import (
     SSE,
     LiveResponse,
@@ -88,7 +87,7 @@ def ag_ui_router(
     """
     checks = RequestChecks.of("ag_ui_router", origins, max_body_size)
     router = APIRouter(route_class=checked(AgUiRoute, checks))
-    _add_runs(router, catalog_parameter(models, files, user or key_owner))
+    _add_runs(router, catalog_parameter(models, files, user))
     return router
 
 

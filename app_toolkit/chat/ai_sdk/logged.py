@@ -1,4 +1,4 @@
-"""What a stream log has of a response: enough to continue it in another process."""
+"""What a stream log has of a response: enough to store or to continue it in another process."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,21 +20,24 @@ from app_toolkit.chat.protocol import (
 )
 
 REQUEST = "request"
-"""The type of the first event of a response that another process can continue. Clients do not get this event."""
+"""The type of the first event of a response that is stored. Clients do not get this event."""
 
 
-def request_event(chat: UIChat, model: str, question_id: str) -> bytes:
+def request_event(chat: UIChat, model: str, question_id: str, continued: int = 0) -> bytes:
     """Return the event that has what a response needs besides the stored messages.
 
     Parameters:
         chat: What the client has sent. Its messages are left out.
         model: The name of the model.
-        question_id: The stored message that the response answers.
+        question_id: The stored message that the response answers, or continues.
+        continued: How many parts the stored message has that the response continues. Default: 0, it is a new one.
     """
     document = chat.model_copy(update={"model": model}).model_dump(
         by_alias=True, exclude={"messages", "message"}, exclude_none=True
     )
-    return REQUEST.encode() + encode({"type": REQUEST, "chat": document, "question": question_id})
+    return REQUEST.encode() + encode(
+        {"type": REQUEST, "chat": document, "question": question_id, "continued": continued}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,18 @@ class LoggedResponse:
 
     parts: Sequence[Part]
     chat: UIChat | None = None
-    """The request without its messages; None: the response cannot be continued."""
+    """The request without its messages; None: the log does not have it."""
     question_id: str = ""
-    """The stored message that the response answers."""
+    """The stored message that the response answers, or continues."""
+    continued: int = 0
+    """How many parts the stored message had that the response continues."""
 
     @classmethod
     def of(cls, events: Sequence[bytes]) -> "LoggedResponse":
         """Return the response whose events have these data."""
         first, *parts = [json.loads(event) for event in events] or [{"type": ""}]
         if first["type"] == REQUEST:
-            return cls(parts, UIChat(**first["chat"]), first["question"])
+            return cls(parts, UIChat(**first["chat"]), first["question"], first["continued"])
         return cls([first, *parts] if events else [])
 
     def replayed(self, version: int) -> tuple[MessageParts, Sequence[ChatEvent]] | None:

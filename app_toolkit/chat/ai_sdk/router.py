@@ -187,7 +187,8 @@ def ai_sdk_router(
         files: Where files are stored. Messages may name those of the user by their addresses, which `files_router`
             serves; files within messages are moved there before a conversation is stored. Default: nowhere.
         user: A dependency that returns the id of the user, a string. The chats of two users are separate, even if they
-            have the same id. An empty id is refused with 403. Default: all clients are one user.
+            have the same id. An empty id is refused with 403. Default: the name of the API key
+            that `api_keys` has checked; without keys, all clients are one user.
         origins: Origins whose pages may send requests with cookies, such as `https://chat.example.com`, in addition to
             those of the same host and port. `*` allows all. Default: none.
         max_body_size: Bytes of a request's body. Default: 16 MiB.
@@ -250,8 +251,7 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
             chat, _call(chat, catalog, expressed(version)), user_chats.find(chat.id, _model(chat, catalog)), version
         )
         key = user_chats.key(chat.id)
-        if catalog.can_continue(chat.model):
-            response.model = _model(chat, catalog)
+        response.model = _model(chat, catalog)
         if (
             chat.continued is not None
             and key is not None
@@ -336,7 +336,7 @@ class MessageResponse:
         self.stored = stored
         """Where the response is stored; None: nowhere."""
         self.model: str | None = None
-        """The name of the model, if another process can continue the response; None: it cannot."""
+        """The name of the model, if another process can store or continue the response; None: it cannot."""
         self.answers_request = stored is not None and has_answer(chat.continued)
         """Whether the client answers a request for an approval. An active response may be the one that runs the call
         for another client, and must not be stopped.
@@ -357,10 +357,11 @@ class MessageResponse:
             return
         chat = await self.stored.begin(self._chat)
         continued = chat.continued
+        parts = continued.parts if continued else ()
         request = None
-        if self.model is not None and continued is None and self.stored.question_id is not None:
-            request = request_event(chat, self.model, self.stored.question_id)
-        record = MessageRecord(continued.parts if continued else ())
+        if self.model is not None and self.stored.question_id is not None:
+            request = request_event(chat, self.model, self.stored.question_id, len(parts))
+        record = MessageRecord(parts)
         async with aclosing(self._recorded(chat, record)) as events:
             async for event in events:
                 if request is not None:  # not earlier: an error before the first part has a status
@@ -641,7 +642,7 @@ async def _interrupted(stored: StoredChat, logged: LoggedResponse) -> AsyncGener
     """Store what the log has of a response whose process has died, and yield its last parts."""
     has_ended = bool(logged.parts) and logged.parts[-1]["type"] in LAST_PARTS
     last = [] if has_ended else [*ends_of_texts(logged.parts), LOST, ENDINGS["lost"]]
-    await stored.recover([*logged.parts, *last], logged.question_id)
+    await stored.recover(logged, last)
     for part in last:
         yield encode(part)
 

@@ -11,7 +11,6 @@ from app_toolkit.chat.anthropic.errors import REQUEST_ID, SharedPathRoute, respo
 from app_toolkit.chat.failures import InvalidParameter
 from app_toolkit.chat.files import FileStore, StoredFile, missing_file
 from app_toolkit.chat.files_router import content_response, form_checks, form_of, stored_file, uploaded
-from app_toolkit.chat.keys import key_owner
 from app_toolkit.chat.live_response import CLIENT_GONE, document_response
 from app_toolkit.chat.requests import RequestChecks, checked
 from app_toolkit.chat.users import user_parameter
@@ -50,7 +49,7 @@ def add_files(router: APIRouter, store: FileStore, user: Callable[..., Any] | No
         user: A dependency that returns the id of the user. Default: the name of the API key.
         checks: The checks of the router.
     """
-    User: Any = user_parameter(user or key_owner)
+    User: Any = user_parameter(user)
 
     @without_permit
     async def upload_message_file(request: Request, user: User) -> Any:

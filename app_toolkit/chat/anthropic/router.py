@@ -39,7 +39,6 @@ from app_toolkit.chat.chain import Source
 from app_toolkit.chat.events import with_known_runners
 from app_toolkit.chat.failures import add_fallback
 from app_toolkit.chat.files import FileStore
-from app_toolkit.chat.keys import key_owner
 from app_toolkit.chat.live_response import (
     CLIENT_GONE,
     HEADERS,
@@ -114,7 +113,7 @@ def anthropic_router(
     """
     checks = RequestChecks.of("anthropic_router", origins, max_body_size)
     router = APIRouter(route_class=checked(AnthropicRoute, checks), responses=ERRORS)
-    catalog_of = catalog_parameter(models, files, user or key_owner)
+    catalog_of = catalog_parameter(models, files, user)
     _add_messages(router, catalog_of)
     _add_models(router, catalog_of, checks)
     if files is not None:

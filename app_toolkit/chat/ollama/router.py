@@ -18,7 +18,6 @@ from app_toolkit.chat.embeddings import Embedders, EmbedSource, embedders_parame
 from app_toolkit.chat.events import with_known_runners
 from app_toolkit.chat.failures import Failure, FormattedRoute, add_fallback
 from app_toolkit.chat.files import FileStore
-from app_toolkit.chat.keys import key_owner
 from app_toolkit.chat.live_response import (
     CLIENT_GONE,
     LiveResponse,
@@ -135,7 +134,7 @@ def ollama_router(
     checks = RequestChecks.of("ollama_router", origins, max_body_size)
     router = APIRouter(prefix="/api", route_class=checked(OllamaRoute, checks), responses=ERRORS)
     catalog_of, embedders_of = (
-        catalog_parameter(models, files, user or key_owner),
+        catalog_parameter(models, files, user),
         embedders_parameter(embeddings or {}),
     )
     _add_responses(router, catalog_of)

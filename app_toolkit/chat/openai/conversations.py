@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 from app_toolkit import ChatError
 from app_toolkit.chat.conversations import Conversation, ConversationStore, MessageTree
 from app_toolkit.chat.failures import InvalidParameter
-from app_toolkit.chat.keys import key_owner
 from app_toolkit.chat.openai.response_items import (
     ItemPage,
     ResponseItem,
@@ -137,7 +136,7 @@ def _no_item(id: str, item_id: str) -> ChatError:
 def conversations_parameter(store: ConversationStore | None, user: Callable[..., Any] | None) -> Any:
     """Return the annotation of a route's parameter that is the conversations of the user."""
 
-    async def of_user(user: user_parameter(user or key_owner)) -> ItemConversations:  # type: ignore[valid-type]
+    async def of_user(user: user_parameter(user)) -> ItemConversations:  # type: ignore[valid-type]
         return ItemConversations(store, user)
 
     return Annotated[ItemConversations, Depends(of_user)]

@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field
 from app_toolkit.chat.failures import InvalidParameter
 from app_toolkit.chat.files import FileStore, StoredFile, missing_file
 from app_toolkit.chat.files_router import content_response, form_checks, form_of, stored_file, uploaded
-from app_toolkit.chat.keys import key_owner
 from app_toolkit.chat.live_response import CLIENT_GONE, document_response
 from app_toolkit.chat.openai.errors import OpenAIRoute
 from app_toolkit.chat.requests import checked
@@ -50,7 +49,7 @@ def add_files(router: APIRouter, store: FileStore, user: Callable[..., Any] | No
         user: A dependency that returns the id of the user. Default: the name of the API key.
         origins: Origins whose pages may upload files with cookies.
     """
-    User: Any = user_parameter(user or key_owner)
+    User: Any = user_parameter(user)
 
     @without_permit
     async def create_file(request: Request, user: User) -> Any:

@@ -15,7 +15,6 @@ from app_toolkit.chat.embeddings import Embedders, EmbedSource, embedders_parame
 from app_toolkit.chat.failures import InvalidParameter, add_fallback
 from app_toolkit.chat.filed_conversations import filed
 from app_toolkit.chat.files import FileStore
-from app_toolkit.chat.keys import key_owner
 from app_toolkit.chat.live_response import CLIENT_GONE, SSE, LiveResponse, document_response
 from app_toolkit.chat.openai.completion import EXPRESSED, Completion, TextCompletion
 from app_toolkit.chat.openai.conversations import add_conversations, conversations_parameter
@@ -115,7 +114,7 @@ def openai_router(
     checks = RequestChecks.of("openai_router", origins, max_body_size)
     router = APIRouter(route_class=checked(OpenAIRoute, checks), responses=ERRORS)
     catalog_of, embedders_of = (
-        catalog_parameter(models, files, user or key_owner),
+        catalog_parameter(models, files, user),
         embedders_parameter(embeddings or {}),
     )
     _add_models(router, catalog_of, embedders_of)

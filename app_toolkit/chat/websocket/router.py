@@ -19,7 +19,7 @@ from app_toolkit.chat.conversations import ConversationStore
 from app_toolkit.chat.failures import InvalidParameter
 from app_toolkit.chat.filed_conversations import filed
 from app_toolkit.chat.files import FileStore
-from app_toolkit.chat.keys import KEY_USAGE, KeyUsage, key_owner
+from app_toolkit.chat.keys import KEY_USAGE, KeyUsage
 from app_toolkit.chat.protocol import INTERRUPTED
 from app_toolkit.chat.rate_limits import MAX_PER_MINUTE, SlidingWindow
 from app_toolkit.chat.requests import checked_origins, origin_is_allowed
@@ -175,7 +175,7 @@ def websocket_router(
         max_duration_s,
     )
     return _router(
-        catalog_parameter(models, files, user or key_owner),
+        catalog_parameter(models, files, user),
         log_parameter(log),
         options,
         filed(conversations, files),
@@ -191,7 +191,7 @@ def _router(
     user: Callable[..., Any] | None,
 ) -> APIRouter:
     router = APIRouter()
-    User: Any = user_parameter(user or key_owner)
+    User: Any = user_parameter(user)
 
     @router.websocket("")
     @on_disconnect("notify")

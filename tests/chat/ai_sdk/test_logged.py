@@ -92,7 +92,7 @@ async def lost(parts: Sequence[Part], *script: ChatEvent, ends: bool = True) -> 
     request = UIChat(id="chat", system="Be short.", topic="weather")  # type: ignore[call-arg]
     events = [request_event(request, "default", "u1"), *map(encode, parts)]
     await store.write("default", "chat", QUESTION, create=True)
-    await log.begin("s1", "a process", "text/event-stream", 'chat:[null, "chat"]')
+    await log.begin("s1", "a process", "text/event-stream", 'chat:["default", "chat"]')
     await log.append([Append("s1", "a process", 1, tuple(events))])
     await log.end("s1", "a process", "lost")
     transport = httpx.ASGITransport(app)

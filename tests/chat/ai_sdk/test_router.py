@@ -636,7 +636,7 @@ async def test_a_model_that_is_slow_gets_a_status_before_its_first_event(
 
 
 async def test_a_stream_that_is_lost_ends_with_an_error(talk: Talk) -> None:
-    await talk.log.begin("s", "a process", "text/event-stream", 'chat:[null, "chat"]')
+    await talk.log.begin("s", "a process", "text/event-stream", 'chat:["default", "chat"]')
     start = {"type": "start", "messageId": "m"}, {"type": "start-step"}, {"type": "text-start", "id": "text-1"}
     await talk.log.append([Append("s", "a process", 1, tuple(map(ai_sdk.encode, start)))])
     async with talk.follow("GET", "/api/chat/chat/stream") as reader:
