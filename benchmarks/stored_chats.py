@@ -42,10 +42,10 @@ END = b"\n0\r\n\r\n"
 """The last chunk of a response."""
 PATIENCE_S = 60.0
 PREFACE = (
-    f"`python -m benchmarks.stored_chats` begins {' and '.join(map(str, STREAMS))} new conversations within {SPREAD_S:g} s "
-    f"on one uvicorn process. Each response has {TOKENS} tokens, one every {PERIOD_S * 1_000:g} ms. The figures are "
-    "milliseconds, the medians of rounds that run in turns. The message of the user is stored before the model is called, "
-    "and the response after its last token."
+    f"`python -m benchmarks.stored_chats` begins {' and '.join(map(str, STREAMS))} new conversations within "
+    f"{SPREAD_S:g} s on one uvicorn process. Each response has {TOKENS} tokens, one every {PERIOD_S * 1_000:g} ms. The "
+    "figures are milliseconds, the medians of rounds that run in turns. The message of the user is stored before the "
+    "model is called, and the response after its last token."
 )
 
 

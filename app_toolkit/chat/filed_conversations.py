@@ -40,7 +40,10 @@ class FiledConversations(WrappedStore):
             # Before the conversation holds any file: it may never come to be, and nothing would release them.
             _check(filed, await self._files.find(user, named))
             _check(filed, await self._files.hold(user, named, id))
-        return await self._store.write(user, id, *filed, create=create, activate=activate)
+        is_stored = await self._store.write(user, id, *filed, create=create, activate=activate)
+        if not is_stored:  # the conversation was deleted during the response
+            await self._files.release(user, named, id)
+        return is_stored
 
     async def delete(self, user: str, id: str) -> bool:
         """Delete a conversation, and the files to which no other one refers."""

@@ -19,6 +19,7 @@ from app_toolkit.chat import (
     FileEvent,
     FileStore,
     SQLConversationStore,
+    StoredMessage,
     TextEvent,
     ai_sdk_router,
     conversations_router,
@@ -26,6 +27,7 @@ from app_toolkit.chat import (
     openai_router,
     websocket_router,
 )
+from app_toolkit.chat.filed_conversations import FiledConversations
 from app_toolkit.streaming import MemoryStreamLog
 from tests.chat.served import asking, in_process
 
@@ -222,3 +224,11 @@ async def test_a_message_over_a_websocket_refers_to_its_files(app: FastAPI, file
         moved, named = file_urls((await stored(http, "c"))[0])
         assert (await http.get(moved)).content == PNG
         assert named == files.url_of(uploaded.id)
+
+
+async def test_a_file_of_a_response_whose_conversation_was_deleted_meanwhile_is_deleted(files: FileStore) -> None:
+    store = SQLConversationStore(":memory:")
+    response = StoredMessage("1", "assistant", [{"type": "file", "mediaType": "image/png", "url": DATA}])
+    assert not await FiledConversations(store, files).write("ada", "deleted", response)
+    assert await files.list("ada") == []
+    await store.close()
