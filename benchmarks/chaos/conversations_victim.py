@@ -104,10 +104,9 @@ keys = api_keys(
     limits={"frugal": KeyLimits(max_concurrent=FRUGAL_AT_ONCE, max_tokens_per_day=FRUGAL_BUDGET)},
     storage=url(folder),
 )
-app.include_router(
-    ai_sdk_router(Writer.bind(), log=SharedStreamLog(), conversations=store, files=files, version=6),
-    prefix="/chat",
-    dependencies=[Depends(keys)],
-)
-app.include_router(files_router(files), prefix="/files")
-app.include_router(conversations_router(store, files=files), prefix="/conversations")
+for prefix, router in {
+    "/chat": ai_sdk_router(Writer.bind(), log=SharedStreamLog(), conversations=store, files=files, version=6),
+    "/files": files_router(files),
+    "/conversations": conversations_router(store, files=files),
+}.items():
+    app.include_router(router, prefix=prefix, dependencies=[Depends(keys)])  # each key has conversations of its own
