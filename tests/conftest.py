@@ -38,7 +38,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["APP_TOOLKIT_ADMIN"] = "false"
 
 # An example may take any time on a busy machine, and 50 show what 100 do. Tests with their own options start from this.
-settings.register_profile("app_toolkit", deadline=None, max_examples=50)
+# Each run has the same examples, so that a failure comes from a change. `--hypothesis-profile=search` has others.
+settings.register_profile("app_toolkit", deadline=None, max_examples=50, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=500, print_blob=True)
 settings.load_profile("app_toolkit")
 
 LEAVE_S = 20.0
