@@ -275,7 +275,9 @@ class ApiKeys:
         hashes = self._hashes()
         if hashes is not self._named:
             # The time of a search shows nothing of a key, because nobody can choose the hash of what is sent.
-            self._named, self._names = hashes, {hashed: name for name, hashed in reversed(hashes.items())}
+            # The names first, because another thread may search now, which must not find a key that was revoked.
+            self._names = {hashed: name for name, hashed in reversed(hashes.items())}
+            self._named = hashes
         name = self._names.get(hash_of(key))
         return None if name is None else self._usage(name)
 
