@@ -41,8 +41,8 @@ class FiledConversations(WrappedStore):
             _check(filed, await self._files.find(user, named))
             _check(filed, await self._files.hold(user, named, id))
         is_stored = await self._store.write(user, id, *filed, create=create, activate=activate)
-        if not is_stored:  # the conversation was deleted during the response
-            await self._files.release(user, named, id)
+        if not is_stored:  # the conversation was deleted meanwhile
+            await self._release(user, named, id)
         return is_stored
 
     async def delete(self, user: str, id: str) -> bool:
@@ -52,10 +52,7 @@ class FiledConversations(WrappedStore):
             return False
         messages = () if conversation is None else conversation.tree.messages
         named = {file_id for message in messages for file_id in references(message.parts)}
-        try:
-            await self._files.release(user, named, id)
-        except ChatError as error:  # the conversation is deleted
-            logger.warning("the files of the conversation %r were not deleted: %s", id, error)
+        await self._release(user, named, id)
         return True
 
     def as_stored(self, user: str, parts: Sequence[Part]) -> list[dict[str, Any]]:
@@ -86,6 +83,13 @@ class FiledConversations(WrappedStore):
                 stored = await self._files.put_url(user, url, name=str(part.get("filename") or ""))
                 return {**_without(part, "file_data", "filename"), "file_id": stored.id}
         return {name: await self._moved_in(user, value) for name, value in part.items()}
+
+    async def _release(self, user: str, files: Collection[str], id: str) -> None:
+        """Delete the files of a conversation that is deleted, to which no other one refers. A failure is logged."""
+        try:
+            await self._files.release(user, files, id)
+        except ChatError as error:
+            logger.warning("the files of the conversation %r were not deleted: %s", id, error)
 
     async def _moved_in(self, user: str, value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -222,9 +222,8 @@ class ApiKeys:
         self._make_usage = usage
         self._usages: dict[str, KeyUsage] = {}
         self._close = close
-        self._named: dict[str, bytes] | None = None
-        self._names: Mapping[bytes, str] = {}
-        """The names of the keys in `_named` by their hashes."""
+        self._searched: tuple[dict[str, bytes], Mapping[bytes, str]] = {}, {}
+        """The hashes that were searched last, and the names of their keys by hash. A thread replaces both at once."""
 
     def __repr__(self) -> str:
         return f"<{len(self._hashes())} API keys>"
@@ -273,12 +272,12 @@ class ApiKeys:
 
     def _find(self, key: str) -> KeyUsage | None:
         hashes = self._hashes()
-        if hashes is not self._named:
+        searched, names = self._searched
+        if hashes is not searched:
             # The time of a search shows nothing of a key, because nobody can choose the hash of what is sent.
-            # The names first, because another thread may search now, which must not find a key that was revoked.
-            self._names = {hashed: name for name, hashed in reversed(hashes.items())}
-            self._named = hashes
-        name = self._names.get(hash_of(key))
+            names = {hashed: name for name, hashed in reversed(hashes.items())}
+            self._searched = hashes, names
+        name = names.get(hash_of(key))
         return None if name is None else self._usage(name)
 
     def _usage(self, name: str) -> KeyUsage:

@@ -109,7 +109,7 @@ CONVERSATIONS = Table(
     Column("active_id", Text),
     Column("metadata", Text, nullable=False),
     Column("messages", Integer, nullable=False),
-    Column("bytes", Integer, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
     UniqueConstraint("user", "id"),
     Index("chat_conversations_by_update", "user", "updated"),
 )
@@ -262,7 +262,7 @@ class SQLConversationStore:
                 if not create:
                     return False
                 conversation = self._created(connection, user, id, title, now)
-            elif conversation.active_id is None and title != UNTITLED:
+            elif conversation.active_id is None:
                 _title(connection, conversation.number, title)
             number, active_id, count, size = conversation
             add = ADD[connection.dialect.name]
@@ -386,6 +386,7 @@ class SQLConversationStore:
             return Locked(number, None, 0, 0)
         conversation = _locked(connection, user, id)
         assert conversation is not None
+        _title(connection, conversation.number, title)
         return conversation
 
     def _check_size(self, count: int, size: int) -> None:
@@ -598,6 +599,8 @@ def _locked_with(connection: Connection, user: str, id: str, message_id: str) ->
 
 def _title(connection: Connection, number: int, title: str) -> None:
     """Set the title of a conversation that has none."""
+    if title == UNTITLED:
+        return
     is_untitled = CONVERSATIONS.c.number == number, CONVERSATIONS.c.title == UNTITLED
     values = {"title": title, "search": _comparable(title)}
     connection.execute(update(CONVERSATIONS).where(*is_untitled).values(values))

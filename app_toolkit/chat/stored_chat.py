@@ -131,7 +131,7 @@ class StoredChat:
             logged: What the log has of the response.
             last: The parts with which it ends now.
         """
-        if logged.chat is None or not logged.parts or logged.parts[0]["type"] != "start":
+        if logged.model is None or not logged.parts or logged.parts[0]["type"] != "start":
             return
         try:
             stored = (await self._tree()).find(logged.parts[0]["messageId"])
@@ -144,8 +144,10 @@ class StoredChat:
         record = MessageRecord(earlier)
         for part in (*logged.parts, *last):
             record.add(part)
-        self.question_id, self._model = logged.question_id, logged.chat.model
-        await self.end(record)
+        # A chat of its own, because this one may store another response next.
+        lost = StoredChat(self._store, self._user, self._id, logged.model)
+        lost.question_id = logged.question_id
+        await lost.end(record)
 
     async def _filed(self, chat: UIChat) -> UIChat:
         """Return a chat whose messages refer to their files, as the stored ones do. Raises `ChatError`."""

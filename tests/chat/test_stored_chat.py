@@ -26,10 +26,9 @@ from app_toolkit.chat import (
     conversations_router,
 )
 from app_toolkit.chat.ai_sdk.logged import request_event
-from app_toolkit.chat.ai_sdk.messages import UIChat
 from app_toolkit.chat.ai_sdk.stream import encode
 from app_toolkit.errors import ReplicaLost
-from app_toolkit.streaming import MemoryStreamLog, stream_router
+from app_toolkit.streaming import MemoryStreamLog, StreamLimits, stream_router
 from app_toolkit.streaming.stream_log import Append, Page, Renewal
 from tests.chat.served import asking
 from tests.chat.ui_stream import checked
@@ -99,7 +98,7 @@ class FailingLog(MemoryStreamLog):
     """A log that can die, as the replica of a shared one."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(StreamLimits(max_bytes=2**20))
         self.is_dead = False
         self.appended = 0
 
@@ -406,7 +405,7 @@ async def lose(talk: Talk, parts: Sequence[dict[str, Any]] = PARTS) -> None:
     question = StoredMessage("u1", "user", [{"type": "text", "text": "question"}])
     await talk.store.write("ada", "chat", question, create=True)
     await talk.log.begin("s1", "a process", "text/event-stream", 'chat:["ada", "chat"]')
-    request = request_event(UIChat(id="chat"), "default", "u1")
+    request = request_event("lost", "u1")
     await talk.log.append([Append("s1", "a process", 1, (request, *map(encode, parts)))])
     await talk.log.end("s1", "a process", "lost")
 
@@ -447,6 +446,26 @@ async def test_a_response_that_its_process_has_stored_is_not_stored_again_althou
         (_, before) = await talk.stored()
         assert (await talk.http.get("/api/chat/chat/stream")).status_code == 200
         assert (await talk.stored())[1] == before
+
+
+async def test_a_lost_response_has_its_own_model_and_the_next_one_another() -> None:
+    async with talking() as talk:
+        await lose(talk)
+        checked((await talk.send(said("u2", "again"))).text)
+        conversation = await talk.store.get("ada", "chat")
+        assert conversation is not None
+        assert [message.model for message in conversation.tree.messages] == [None, "lost", None, "default"]
+
+
+@pytest.mark.parametrize("field", ['"x": NaN', '"x": 1e999', f'"x": "{"x" * 2_000_000}"'], ids=["NaN", "huge", "long"])
+async def test_a_field_of_the_clients_own_is_not_a_part_of_a_stored_response(field: str) -> None:
+    async with talking() as talk:
+        message = json.dumps(said("u1", "hello"))
+        body = f'{{"id": "chat", "message": {message}, {field}}}'
+        response = await talk.http.post("/api/chat", content=body, headers={"content-type": "application/json"})
+        assert response.status_code == 200
+        checked(response.text)
+        assert await talk.texts() == ["hello", "1 hello "]
 
 
 async def test_a_response_whose_process_died_before_its_first_event_is_answered_anew() -> None:

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from app_toolkit.chat.ai_sdk.messages import UIChat
 from app_toolkit.chat.ai_sdk.stream import MessageParts, Part, encode
@@ -23,21 +25,23 @@ REQUEST = "request"
 """The type of the first event of a response that is stored. Clients do not get this event."""
 
 
-def request_event(chat: UIChat, model: str, question_id: str, continued: int = 0) -> bytes:
+def request_event(model: str, question_id: str, continued: int = 0, chat: UIChat | None = None) -> bytes:
     """Return the event that has what a response needs besides the stored messages.
 
     Parameters:
-        chat: What the client has sent. Its messages are left out.
         model: The name of the model.
         question_id: The stored message that the response answers, or continues.
         continued: How many parts the stored message has that the response continues. Default: 0, it is a new one.
+        chat: What the client has sent, if another process can continue the response. Its messages are left out.
+            Default: None, no process can.
     """
-    document = chat.model_copy(update={"model": model}).model_dump(
-        by_alias=True, exclude={"messages", "message"}, exclude_none=True
-    )
-    return REQUEST.encode() + encode(
-        {"type": REQUEST, "chat": document, "question": question_id, "continued": continued}
-    )
+    event: dict[str, Any] = {"type": REQUEST, "model": model, "question": question_id, "continued": continued}
+    if chat is not None:
+        named = chat.model_copy(update={"model": model})
+        document = named.model_dump(by_alias=True, exclude={"messages", "message"}, exclude_none=True)
+        with suppress(ValueError):  # a number that JSON does not have, in a field of the client's own
+            return REQUEST.encode() + encode({**event, "chat": document})
+    return REQUEST.encode() + encode(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,9 @@ class LoggedResponse:
 
     parts: Sequence[Part]
     chat: UIChat | None = None
-    """The request without its messages; None: the log does not have it."""
+    """The request without its messages; None: the response cannot be continued."""
+    model: str | None = None
+    """The name of the model; None: the log does not have what the response answers."""
     question_id: str = ""
     """The stored message that the response answers, or continues."""
     continued: int = 0
@@ -57,7 +63,8 @@ class LoggedResponse:
         """Return the response whose events have these data."""
         first, *parts = [json.loads(event) for event in events] or [{"type": ""}]
         if first["type"] == REQUEST:
-            return cls(parts, UIChat(**first["chat"]), first["question"], first["continued"])
+            chat = UIChat(**first["chat"]) if "chat" in first else None
+            return cls(parts, chat, first["model"], first["question"], first["continued"])
         return cls([first, *parts] if events else [])
 
     def replayed(self, version: int) -> tuple[MessageParts, Sequence[ChatEvent]] | None:

@@ -251,7 +251,7 @@ def _add_resumable(router: APIRouter, models: Any, chats: Any, version: int, opt
             chat, _call(chat, catalog, expressed(version)), user_chats.find(chat.id, _model(chat, catalog)), version
         )
         key = user_chats.key(chat.id)
-        response.model = _model(chat, catalog)
+        response.model, response.can_continue = _model(chat, catalog), catalog.can_continue(chat.model)
         if (
             chat.continued is not None
             and key is not None
@@ -336,7 +336,9 @@ class MessageResponse:
         self.stored = stored
         """Where the response is stored; None: nowhere."""
         self.model: str | None = None
-        """The name of the model, if another process can store or continue the response; None: it cannot."""
+        """The name of the model, if another process can store the response; None: it cannot."""
+        self.can_continue = False
+        """Whether another process can continue a new response."""
         self.answers_request = stored is not None and has_answer(chat.continued)
         """Whether the client answers a request for an approval. An active response may be the one that runs the call
         for another client, and must not be stopped.
@@ -360,7 +362,8 @@ class MessageResponse:
         parts = continued.parts if continued else ()
         request = None
         if self.model is not None and self.stored.question_id is not None:
-            request = request_event(chat, self.model, self.stored.question_id, len(parts))
+            sent = chat if self.can_continue and continued is None else None
+            request = request_event(self.model, self.stored.question_id, len(parts), sent)
         record = MessageRecord(parts)
         async with aclosing(self._recorded(chat, record)) as events:
             async for event in events:

@@ -90,7 +90,7 @@ async def lost(parts: Sequence[Part], *script: ChatEvent, ends: bool = True) -> 
     model = Scripted(script) if ends else Endless(script)
     app.include_router(ai_sdk_router(continued(model), log=log, conversations=store, version=6), prefix="/api/chat")
     request = UIChat(id="chat", system="Be short.", topic="weather")  # type: ignore[call-arg]
-    events = [request_event(request, "default", "u1"), *map(encode, parts)]
+    events = [request_event("default", "u1", chat=request), *map(encode, parts)]
     await store.write("default", "chat", QUESTION, create=True)
     await log.begin("s1", "a process", "text/event-stream", 'chat:["default", "chat"]')
     await log.append([Append("s1", "a process", 1, tuple(events))])
